@@ -1,0 +1,170 @@
+"""The types of a schedule file, format version 1.
+
+One struct per JSON object, fields in canonical order. What a field means is specified in `schema/README.md`; this
+module only gives it a type. Bytes and nanoseconds are integers. A tensor type is text such as `f32[8,256,768]`
+(see `tensor_type`). A name that starts with `%` refers to a value; any other text is a literal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+FORMAT = "remate.schedule"
+VERSION = 1
+REVISION = 0
+FEATURES: frozenset[str] = frozenset()  # names that this reader accepts in `requires`
+KEEP_ALL = "keep-all"  # the plan without reruns: every block has it, defined or not
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    pass
+
+
+class Operation(_Object):
+    """One ATen operation of a block. `out` is one type, or a list for several outputs (null: not produced)."""
+
+    id: str
+    op: str  # exact overload, `aten.add.Tensor`; a trailing `.default` is left out: `aten.addmm`
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    out: str | tuple[str | None, ...]
+    ns: int = 0
+    workspace: int = 0  # bytes the operation allocates and frees beyond its outputs
+    source: str = ""  # `file.py:line` of the model, without folders
+    note: str = ""
+
+
+class Rerun(_Object):
+    """Forward operations (or whole instances) that run again, in this order, just before the point `before`."""
+
+    rerun: tuple[str, ...]
+    before: str
+    note: str = ""
+
+
+class Constant(_Object):
+    """A small tensor made in `forward`: its type and its elements in row-major order."""
+
+    type: str
+    data: tuple[Any, ...]
+    note: str = ""
+
+
+class Instance(_Object):
+    """One use of a block. `with` binds the block's inputs (and parameters that `prefix` does not find)."""
+
+    id: str
+    block: str
+    prefix: str | None = None  # parameter p of the block is `prefix.p` of the model; default: the full id
+    bindings: dict[str, str] = msgspec.field(name="with", default_factory=dict)
+    plan: str = KEEP_ALL
+    note: str = ""
+
+
+class Block(_Object):
+    """A template: either operations (`forward`, `backward`) or instances of other blocks (`instances`)."""
+
+    inputs: dict[str, str] = {}
+    parameters: dict[str, str] = {}
+    buffers: dict[str, str] = {}
+    constants: dict[str, Constant] = {}
+    forward: tuple[Operation, ...] = ()
+    backward: tuple[Operation, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    gradients: dict[str, str] = {}  # parameter -> value that is its gradient
+    updates: dict[str, str] = {}  # buffer -> value that it takes when forward ends
+    plans: dict[str, tuple[Rerun, ...]] = {}
+    note: str = ""
+
+
+class Model(_Object):
+    """The live model that the schedule fits.
+
+    `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input) or
+    `{"value": "%name", "grad": true}` (output), `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`,
+    `{"record": "ClassName", "fields": {...}}`, a literal `{"literal": null|bool|int|float|str}`.
+    `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
+    """
+
+    fingerprint: str
+    name: str  # class name of the model
+    torch: str
+    device: str  # cpu | cuda
+    training: bool
+    exceptions: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
+    autocast: str | None = None  # dtype of the ambient autocast, e.g. bf16
+    parameters: dict[str, str] = {}
+    frozen: tuple[str, ...] = ()  # parameters that need no gradient
+    tied: dict[str, str] = {}  # other name -> the name used in this file
+    buffers: dict[str, str] = {}
+    inputs: dict[str, Any] = {}
+    outputs: Any = None
+    gradients: dict[str, str] = {}  # parameters and inputs whose gradient no block states
+    note: str = ""
+
+
+class Solve(_Object):
+    """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
+
+    strategy: str
+    solver: str
+    stopped_by: str  # gap | optimal | time | iterations | heuristic | edited
+    cost: str  # measured | name of a roofline device
+    budget: int
+    peak: int
+    time: int
+    baseline_peak: int
+    baseline_time: int
+    lower_bound: int | None = None  # ns: no schedule of this graph within `budget` is faster
+    gap: float | None = None  # (time - lower_bound) / baseline_time
+    note: str = ""
+
+
+class Schedule(_Object):
+    """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
+
+    schema: str = msgspec.field(name="$schema", default="")
+    format: str
+    version: int
+    revision: int = 0
+    requires: tuple[str, ...] = ()
+    name: str
+    note: str = ""
+    model: Model
+    solve: Solve
+    blocks: dict[str, Block]
+    program: tuple[Instance, ...]
+    reruns: tuple[Rerun, ...] = ()
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak: bytes beyond parameters, buffers, inputs and optimizer state."""
+        return self.solve.peak
+
+    @property
+    def time_ns(self) -> int:
+        return self.solve.time
+
+    @property
+    def budget_bytes(self) -> int:
+        return self.solve.budget
+
+    @property
+    def baseline_peak_bytes(self) -> int:
+        return self.solve.baseline_peak
+
+    @property
+    def baseline_time_ns(self) -> int:
+        return self.solve.baseline_time
+
+    @property
+    def lower_bound_ns(self) -> int | None:
+        return self.solve.lower_bound
+
+    def save(self, path: str) -> None:
+        """Write the canonical text to `path`, atomically (temporary file in the same folder, then rename)."""
+        from .encode import save
+
+        save(self, path)
