@@ -1,0 +1,29 @@
+"""remate plans activation re-materialization for PyTorch training and writes the plan to a schedule file.
+
+`remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
+Names load on first use, so that `import remate` costs neither torch nor the solver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from remate_runtime.version import __version__
+
+if TYPE_CHECKING:
+    from .planner import plan
+
+__all__ = ["__version__", "plan"]
+
+_HOME = {"plan": ".planner"}  # a module of the same name would take the place of the function
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'remate' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

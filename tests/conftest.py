@@ -1,0 +1,48 @@
+"""Settings of the whole test suite: slow tests, golden files, threads, Hypothesis."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+import torch
+
+torch.set_num_threads(1)  # test processes share the cores, and sums are made in one order
+hypothesis.settings.register_profile("remate", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("remate")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the slow tests too")
+    parser.addoption("--update-golden", action="store_true", help="write what was printed into the golden files")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if "cuda" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)` compares text with `golden/<name>` beside the test; `--update-golden` writes it instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = Path(request.path).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        wanted = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != wanted:
+            lines = difflib.unified_diff(
+                wanted.splitlines(), text.splitlines(), f"golden/{name}", "printed now", lineterm=""
+            )
+            pytest.fail("\n".join(lines) + "\n(if this is right: pytest --update-golden)", pytrace=False)
+
+    return compare
