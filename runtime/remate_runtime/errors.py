@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class RemateError(Exception):
     """Base of every error that remate raises on purpose."""
@@ -11,13 +13,50 @@ class ScheduleError(RemateError):
     """A schedule file that cannot be used.
 
     code: stable code such as `R012` (documented in schema/errors.md). where: JSON pointer (`/blocks/B/forward/3/op`)
-    or "" for the whole file. hint: what to do.
+    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand.
     """
 
-    def __init__(self, code: str, message: str, where: str = "", hint: str = "") -> None:
-        self.code, self.message, self.where, self.hint = code, message, where, hint
-        at = f" at {where}" if where else ""
-        super().__init__(f"{code}{at}: {message}" + (f"\n  hint: {hint}" if hint else ""))
+    def __init__(
+        self, code: str, message: str, where: str = "", hint: str = "", line: int = 0, column: int = 0
+    ) -> None:
+        self.code, self.message, self.where, self.hint, self.line, self.column = (
+            code,
+            message,
+            where,
+            hint,
+            line,
+            column,
+        )
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        place = [f"line {self.line}:{self.column}"] if self.line else []
+        place += [self.where] if self.where else []
+        at = f" at {', '.join(place)}" if place else ""
+        return f"{self.code}{at}: {self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+    @property
+    def faults(self) -> tuple[ScheduleError, ...]:
+        """Every fault found: this one, unless it is a ScheduleFaultsError."""
+        return (self,)
+
+
+class ScheduleFaultsError(ScheduleError):
+    """Several faults in one file. The code, place and hint are those of the first."""
+
+    def __init__(self, faults: Iterable[ScheduleError]) -> None:
+        self._faults = tuple(faults)
+        first = self._faults[0]
+        super().__init__(first.code, first.message, first.where, first.hint, first.line, first.column)
+
+    def _text(self) -> str:
+        shown = "\n".join(str(fault) for fault in self._faults[:20])
+        more = len(self._faults) - 20
+        return shown + (f"\n… and {more} more faults" if more > 0 else "")
+
+    @property
+    def faults(self) -> tuple[ScheduleError, ...]:
+        return self._faults
 
 
 class BindError(RemateError):

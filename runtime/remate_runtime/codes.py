@@ -1,0 +1,70 @@
+"""Every code that a ScheduleError may carry, with its meaning in one line. `schema/errors.md` has a section for each.
+
+Codes are stable: a code is never given another meaning, and a retired one is never used again.
+"""
+
+from __future__ import annotations
+
+CODES: dict[str, str] = {
+    # The file, its encoding, its syntax
+    "R000": "the file cannot be read or written",
+    "R001": "the file is not UTF-8 text without a byte-order mark",
+    "R002": "the file is not JSON",
+    "R003": "an object has the same key twice",
+    "R004": "the file is not a schedule",
+    "R005": "the file is of a newer version of the format than this reader knows",
+    "R006": "the file requires a feature that this reader does not have",
+    # Shape: fields and their JSON types
+    "R010": "unknown field",
+    "R011": "missing field",
+    "R012": "wrong JSON type",
+    "R013": "value out of its range, or not one of those allowed",
+    "R014": "malformed name",
+    "R015": "a block has both operations and instances",
+    "R016": "malformed tree of inputs or outputs",
+    # Tensor types and literals
+    "R020": "malformed or impossible tensor type",
+    "R021": "malformed literal",
+    "R022": "malformed reference to a value",
+    "R023": "elements of a constant do not fit its type",
+    # Names and references
+    "R030": "reference to a value that does not exist",
+    "R031": "the same id or name twice",
+    "R032": "a block contains itself",
+    "R033": "unknown block",
+    "R034": "a block's input is not bound, or `with` binds what the block does not have",
+    "R035": "reference to an output that the operation does not make",
+    "R036": "a value is used before it is made",
+    "R037": "parameter or buffer that the model does not have",
+    "R038": "what is bound has another type than the block declares",
+    # Plans and reruns
+    "R040": "unknown plan",
+    "R041": "a rerun names an unknown operation",
+    "R042": "a rerun names an operation that is not in forward",
+    "R043": "a rerun names a view",
+    "R044": "`before` names no operation or instance",
+    "R045": "a rerun stands before the first run of its operation",
+    "R046": "a plan takes the reserved name keep-all",
+    # Operators
+    "R050": "operator of a namespace that is not allowed",
+    "R051": "unknown operator",
+    "R052": "operator that writes over its arguments",
+    "R053": "what the file says of an operation does not fit its operator",
+    # Signature, gradients, updates
+    "R060": "a gradient is stated for what is no parameter or input",
+    "R061": "a gradient is stated twice, or not at all",
+    "R062": "a gradient or an update has another type than what it belongs to",
+    "R063": "an update names an unknown buffer, or a value that forward does not make",
+    "R064": "an output names a value that forward does not make",
+    "R065": "`frozen` or `tied` names what is no parameter",
+    # Limits
+    "R070": "the file is too large",
+    "R071": "nesting too deep",
+    "R072": "too many items",
+    "R073": "text too long",
+    "R074": "the tensors of a step add up to more bytes than can be",
+    # Promises
+    "R080": "the peak is over the budget",
+    "R081": "a figure of the solve record is not what the schedule gives",
+    "R082": "the model is not the one that the schedule was planned for",
+}
