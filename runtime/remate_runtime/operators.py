@@ -14,7 +14,7 @@ VIEWS = frozenset(
     aten.select.int aten.unsqueeze aten.squeeze aten.squeeze.dim aten.squeeze.dims aten.split.Tensor
     aten.split_with_sizes aten.unbind.int aten.diagonal aten.as_strided aten.alias aten.detach aten.unfold
     aten.view_as_real aten.view_as_complex aten.view.dtype aten.real aten.imag aten._reshape_alias aten.chunk
-    aten.narrow aten.movedim.int aten.swapaxes aten.flatten.using_ints aten.unflatten.int aten.view_as aten.expand_as
+    aten.narrow aten.movedim.int aten.swapaxes aten.flatten.using_ints aten.unflatten.int
     aten._conj aten._neg_view aten.lift_fresh aten.mT aten.mH aten.numpy_T aten.matrix_H aten.adjoint
     aten.tensor_split.sections aten.tensor_split.indices aten.hsplit.int aten.vsplit.int aten.dsplit.int
     aten.split.sizes aten.ravel prims.broadcast_in_dim prims.split_dim prims.transpose prims.view_of""".split()

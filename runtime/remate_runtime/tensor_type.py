@@ -56,7 +56,7 @@ class TensorType(msgspec.Struct, frozen=True):
         return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))) * size
 
     def __str__(self) -> str:
-        strides = "" if self.strides is None else "{%s}" % ",".join(map(str, self.strides))
+        strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"
         return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"
 
 
