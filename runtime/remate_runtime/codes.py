@@ -67,4 +67,5 @@ CODES: dict[str, str] = {
     "R080": "the peak is over the budget",
     "R081": "a figure of the solve record is not what the schedule gives",
     "R082": "the model is not the one that the schedule was planned for",
+    "R083": "the step differs from the one that the fingerprint was made of",
 }

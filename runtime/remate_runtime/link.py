@@ -78,7 +78,7 @@ def check_reruns(graph: Graph, reruns: Iterable[FlatRerun]) -> None:
         if graph.operations[rerun.op].view:
             raise ScheduleError("R043", f"{name!r} is a view: views are re-made whenever they are needed, delete it")
         if rerun.before <= rerun.op:
-            raise ScheduleError("R044", f"{name!r} reruns before it has run once", hint="choose a later point")
+            raise ScheduleError("R045", f"{name!r} reruns before it has run once", hint="choose a later point")
 
 
 def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], list[bool], int]:

@@ -1,0 +1,76 @@
+"""Plans of a schedule file -> flat reruns over operation indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from .errors import ScheduleError, ScheduleFaultsError
+from .format import KEEP_ALL, Rerun, Schedule
+from .graph import FlatRerun, Graph
+from .layout import Place
+from .link import check_reruns
+from .signature import escape
+
+
+def flat_reruns(
+    schedule: Schedule, places: list[Place], graph: Graph, operations: Mapping[str, int]
+) -> tuple[FlatRerun, ...]:
+    """Reruns in execution order (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
+    instances = {place.id: place for place in places}
+    stated = [("", "/reruns", schedule.reruns)]
+    faults: list[ScheduleError] = []
+    for name, block in schedule.blocks.items():
+        if block.plans.get(KEEP_ALL):
+            where = f"/blocks/{escape(name)}/plans/{KEEP_ALL}"
+            faults.append(ScheduleError("R046", "keep-all is the plan without reruns", where, "choose another name"))
+    for place in places:  # enclosing places come first
+        try:
+            reruns = place.plan()
+        except ScheduleError as fault:
+            faults.append(fault)
+            continue
+        pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
+        stated.append((place.id + ".", pointer, reruns))
+    flat: list[FlatRerun] = []
+    for prefix, where, reruns in stated:
+        for at, rerun in enumerate(reruns):
+            try:
+                found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
+                check_reruns(graph, found)
+                flat += found
+            except ScheduleError as fault:
+                faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
+    if faults:
+        unique = list({(f.code, f.where, f.message): f for f in faults}.values())
+        raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
+    return tuple(sorted(flat, key=lambda r: r.before))  # stable: the order of statement within a point
+
+
+def _flatten(
+    rerun: Rerun, prefix: str, graph: Graph, instances: Mapping[str, Place], operations: Mapping[str, int], where: str
+) -> list[FlatRerun]:
+    point = operations.get(prefix + rerun.before)
+    if point is None and prefix + rerun.before in instances:
+        backward = instances[prefix + rerun.before].backward
+        point = backward.start if backward else None
+    if point is None:
+        hint = _meant(rerun.before, prefix, operations, instances)
+        raise ScheduleError("R044", f"{rerun.before[:120]!r} is no operation or instance here", f"{where}/before", hint)
+    found: list[FlatRerun] = []
+    for at, name in enumerate(rerun.rerun):
+        if prefix + name in operations:
+            found.append(FlatRerun(operations[prefix + name], point))
+        elif prefix + name in instances:
+            inside = instances[prefix + name].forward
+            found += [FlatRerun(op, point) for op in inside if not graph.operations[op].view]
+        else:
+            hint = _meant(name, prefix, operations, instances)
+            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", f"{where}/rerun/{at}", hint)
+    return found
+
+
+def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, Place]) -> str:
+    known = [n[len(prefix) :] for n in (*operations, *instances) if n.startswith(prefix)]
+    close = get_close_matches(name, known, n=3)
+    return f"did you mean {', '.join(close)}?" if close else "name an operation by its id"
