@@ -22,7 +22,7 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     pass
 
 
-class Operation(_Object):
+class Operation(_Object, kw_only=True):
     """One ATen operation of a block. `out` is one type, or a list for several outputs (null: not produced)."""
 
     id: str
@@ -122,7 +122,7 @@ class Solve(_Object):
     note: str = ""
 
 
-class Schedule(_Object):
+class Schedule(_Object, kw_only=True):
     """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
 
     schema: str = msgspec.field(name="$schema", default="")

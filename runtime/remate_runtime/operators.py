@@ -9,6 +9,13 @@ from __future__ import annotations
 # `remate_runtime.load(..., namespaces=(...))` lets a user add that of a library registered with torch.library.
 NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 
+# Operators of the allowed namespaces that reach beyond their arguments: files, processes, the generator, autograd's state.
+REFUSED = frozenset(
+    """aten.from_file aten.save aten.manual_seed aten.seed aten.initial_seed aten.set_grad_enabled aten.set_data
+    aten.retain_grad aten.record_stream aten.backward aten._backward aten.dist_backward aten.warn aten._print aten.wait
+    aten.to_here aten.item aten._local_scalar_dense aten._cufft_set_plan_cache_max_size""".split()
+)
+
 VIEWS = frozenset(
     """aten.view aten._unsafe_view aten.t aten.transpose.int aten.permute aten.expand aten.slice.Tensor
     aten.select.int aten.unsqueeze aten.squeeze aten.squeeze.dim aten.squeeze.dims aten.split.Tensor

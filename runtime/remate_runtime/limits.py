@@ -1,0 +1,20 @@
+"""Caps on what a schedule file may hold, so that an untrusted one costs bounded time and memory.
+
+Each is far above what a real model needs: a 48-layer GPT-2 written flat has 9,000 operations in 3 MB.
+"""
+
+from __future__ import annotations
+
+MAX_FILE_BYTES = 64 << 20
+MAX_DEPTH = 64  # of nested arrays and objects in the text
+MAX_BLOCK_DEPTH = 32  # of blocks inside blocks
+MAX_NAME = 1024  # characters of an id or name
+MAX_TEXT = 1 << 16  # characters of any other text
+MAX_OUTPUTS = 1 << 14  # of one operation
+MAX_ELEMENTS = 1 << 20  # of one constant
+MAX_OPERATIONS = 1_000_000  # after expansion
+MAX_INSTANCES = 100_000  # after expansion
+MAX_RERUNS = 1_000_000  # after expansion
+MAX_INTEGER = (1 << 63) - 1
+MAX_DIGITS = 64  # characters of a number
+MAX_FAULTS = 100  # reported for one file

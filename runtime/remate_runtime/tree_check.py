@@ -1,0 +1,109 @@
+"""Checks of the trees `model.inputs` and `model.outputs`. Needs no torch.
+
+A node is a leaf (`tensor` in inputs, `value` in outputs), `tuple`, `list`, `dict`, `record`, or `literal`: the one of
+these keys that it has says which.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .limits import MAX_DEPTH, MAX_TEXT
+from .literals import Faults, check_number, check_special
+from .positions import escape
+
+_CONTAINERS = ("tuple", "list", "dict", "record", "literal")
+_FIELDS = {"tensor": {"tensor", "name", "grad"}, "value": {"value", "name", "grad"}, "record": {"record", "fields"}}
+
+
+class TreeCheck:
+    """Walks one schedule's trees. The names of input leaves must differ, and so must those of output leaves."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self._names: set[str] = set()
+
+    def inputs(self, value: dict[str, Any], where: str) -> None:
+        """`{"args": [tree...], "kwargs": {name: tree}}`, both optional."""
+        self._names = set()
+        for key in value:
+            if key not in ("args", "kwargs"):
+                self._faults.add(
+                    "R016", f"unknown key {key[:80]!r}", f"{where}/{escape(key)}", "inputs have `args` and `kwargs`"
+                )
+        args, kwargs = value.get("args", []), value.get("kwargs", {})
+        self._items(args, list, "tensor", f"{where}/args", 4)
+        self._items(kwargs, dict, "tensor", f"{where}/kwargs", 4)
+
+    def output(self, value: Any, where: str) -> None:
+        self._names = set()
+        self._node(value, "value", where, 3)
+
+    def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
+        kinds = [key for key in (leaf, *_CONTAINERS) if key in node] if isinstance(node, dict) else []
+        if len(kinds) != 1:
+            self._faults.add(
+                "R016", "not a node of a tree", where, f"an object with one of {leaf}, {', '.join(_CONTAINERS)}"
+            )
+            return
+        kind = kinds[0]
+        for key in node.keys() - _FIELDS.get(kind, {kind}):
+            self._faults.add("R016", f"a {kind} has no {key[:80]!r}", f"{where}/{escape(key)}")
+        if depth >= MAX_DEPTH - 1:
+            self._faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
+        elif kind == leaf:
+            self._leaf(node, leaf, where)
+        elif kind == "literal":
+            self._literal(node["literal"], f"{where}/literal")
+        elif kind == "record":
+            self._record(node, leaf, where, depth)
+        else:
+            self._items(node[kind], dict if kind == "dict" else list, leaf, f"{where}/{kind}", depth + 1)
+
+    def _items(self, value: Any, kind: type, leaf: str, where: str, depth: int) -> None:
+        if not isinstance(value, (dict if kind is dict else (list, tuple))):
+            self._faults.add("R016", f"expected {'an object' if kind is dict else 'an array'}", where)
+            return
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            self._node(item, leaf, f"{where}/{escape(str(key))}", depth + 1)
+
+    def _leaf(self, node: dict[str, Any], leaf: str, where: str) -> None:
+        text, name = node[leaf], node.get("name")
+        if not isinstance(text, str):
+            self._faults.add("R016", "expected text", f"{where}/{leaf}")
+        elif leaf == "tensor":
+            self._faults.tensor_type(text, f"{where}/tensor")
+        else:
+            self._faults.reference(text, f"{where}/value")
+        if not isinstance(name, str):
+            self._faults.add("R016", "a leaf has a name", where if name is None else f"{where}/name", 'add "name"')
+        else:
+            self._faults.name(name, f"{where}/name")
+            if name in self._names:
+                self._faults.add(
+                    "R031", f"the name {name[:80]!r} twice", f"{where}/name", "give each leaf its own name"
+                )
+            self._names.add(name)
+        if not isinstance(node.get("grad", False), bool):
+            self._faults.add("R016", "expected true or false", f"{where}/grad")
+
+    def _literal(self, value: Any, where: str) -> None:
+        if isinstance(value, dict):
+            check_special(self._faults, value, where)
+        elif isinstance(value, (list, tuple)):
+            self._faults.add("R016", "a literal is null, true, false, a number or a text", where)
+        elif isinstance(value, str):
+            if len(value) > MAX_TEXT:
+                self._faults.add("R073", f"a text of more than {MAX_TEXT} characters", where)
+        else:
+            check_number(self._faults, value, where)
+
+    def _record(self, node: dict[str, Any], leaf: str, where: str, depth: int) -> None:
+        if not isinstance(node["record"], str):
+            self._faults.add("R016", "expected the name of a class", f"{where}/record")
+        else:
+            self._faults.name(node["record"], f"{where}/record")
+        if "fields" not in node:
+            self._faults.add("R016", "a record has `fields`", where)
+        else:
+            self._items(node["fields"], dict, leaf, f"{where}/fields", depth + 1)
