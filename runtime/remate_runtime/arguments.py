@@ -7,11 +7,11 @@ cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, …
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from .errors import ScheduleError
 from .graph import Ref
+from .suggest import did_you_mean
 from .tensor_type import DTYPES
 
 MEMORY_FORMATS = frozenset({"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"})
@@ -57,8 +57,7 @@ def resolve(reference: str, scope: Mapping[str, int]) -> int:
     """The value that `%name` refers to. Raise ScheduleError R030 with the names it may have meant."""
     value = scope.get(reference[1:]) if reference.startswith("%") else None
     if value is None:
-        close = get_close_matches(reference.lstrip("%"), scope, n=3)
-        hint = "did you mean " + ", ".join(f"%{c}" for c in close) + "?" if close else "name a value of this block"
+        hint = did_you_mean(reference.lstrip("%"), scope, "name a value of this block", "%")
         raise ScheduleError("R030", f"{reference[:120]!r} refers to no value here", hint=hint)
     return value
 

@@ -16,7 +16,7 @@ from .format import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun
 from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
 from .literals import check_argument, check_elements
 from .operators import NAMESPACES, REFUSED, namespace
-from .positions import escape
+from .signature import escape
 from .tensor_type import DTYPES, parse_type
 from .tree_check import TreeCheck
 
@@ -126,7 +126,7 @@ class Content:
 
     def _block(self, block: Block, where: str) -> None:
         self._text(block.note, f"{where}/note")
-        if block.instances and (block.forward or block.backward or block.constants or block.updates):
+        if block.instances and (block.forward or block.backward or block.constants):
             hint = "put the operations into a block of their own and name it in `instances`"
             self.add("R015", "a block has either operations or instances", where, hint)
         for field in ("inputs", "parameters", "buffers"):

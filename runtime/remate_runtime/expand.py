@@ -201,7 +201,7 @@ class _Expansion:
                     )
             if value is not None:
                 self._local(scope, name, value, place)
-                self._same_type(value, text, f"{where} ({name})")
+                self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
     def _outer(self, reference: str, place: Place, above: dict[str, int] | None, where: str) -> int | None:
         """A reference made in the scope around `place`."""

@@ -22,7 +22,7 @@ class _Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     pass
 
 
-class Operation(_Object, kw_only=True):
+class Operation(_Object, frozen=True, kw_only=True):
     """One ATen operation of a block. `out` is one type, or a list for several outputs (null: not produced)."""
 
     id: str
@@ -36,7 +36,7 @@ class Operation(_Object, kw_only=True):
     note: str = ""
 
 
-class Rerun(_Object):
+class Rerun(_Object, frozen=True):
     """Forward operations (or whole instances) that run again, in this order, just before the point `before`."""
 
     rerun: tuple[str, ...]
@@ -44,7 +44,7 @@ class Rerun(_Object):
     note: str = ""
 
 
-class Constant(_Object):
+class Constant(_Object, frozen=True):
     """A small tensor made in `forward`: its type and its elements in row-major order."""
 
     type: str
@@ -52,7 +52,7 @@ class Constant(_Object):
     note: str = ""
 
 
-class Instance(_Object):
+class Instance(_Object, frozen=True):
     """One use of a block. `with` binds the block's inputs (and parameters that `prefix` does not find)."""
 
     id: str
@@ -63,7 +63,7 @@ class Instance(_Object):
     note: str = ""
 
 
-class Block(_Object):
+class Block(_Object, frozen=True):
     """A template: either operations (`forward`, `backward`) or instances of other blocks (`instances`)."""
 
     inputs: dict[str, str] = {}
@@ -79,7 +79,7 @@ class Block(_Object):
     note: str = ""
 
 
-class Model(_Object):
+class Model(_Object, frozen=True):
     """The live model that the schedule fits.
 
     `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input) or
@@ -105,7 +105,7 @@ class Model(_Object):
     note: str = ""
 
 
-class Solve(_Object):
+class Solve(_Object, frozen=True):
     """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
 
     strategy: str
@@ -122,7 +122,7 @@ class Solve(_Object):
     note: str = ""
 
 
-class Schedule(_Object, kw_only=True):
+class Schedule(_Object, frozen=True, kw_only=True):
     """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
 
     schema: str = msgspec.field(name="$schema", default="")

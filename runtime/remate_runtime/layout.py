@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import msgspec
 
 from .errors import ScheduleError
 from .format import KEEP_ALL, Block, Instance, Rerun, Schedule
+from .limits import MAX_BLOCK_DEPTH, MAX_OPERATIONS
 from .signature import escape
-
-MAX_OPERATIONS = 500_000  # after expansion: about 50 times the largest models planned today
-MAX_DEPTH = 32  # blocks within blocks
+from .suggest import close_names, did_you_mean
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -38,7 +35,7 @@ class Place(msgspec.Struct, frozen=True):
             return ()
         if name not in plans:
             known = sorted({*plans, KEEP_ALL})
-            hint = f"plans of {self.block_name}: {', '.join(get_close_matches(name, known) or known[:8])}"
+            hint = f"plans of {self.block_name}: {', '.join(close_names(name, known) or known[:8])}"
             raise ScheduleError("R040", f"block {self.block_name!r} has no plan {name[:80]!r}", self.where, hint)
         return plans[name]
 
@@ -100,8 +97,8 @@ def _sizes(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
         if name in open_:
             cycle = " → ".join([*open_[open_.index(name) :], name])
             raise ScheduleError("R032", f"a block contains itself: {cycle}", where, "break the cycle")
-        if len(open_) >= MAX_DEPTH:
-            raise ScheduleError("R071", f"blocks nest deeper than {MAX_DEPTH}", where)
+        if len(open_) >= MAX_BLOCK_DEPTH:
+            raise ScheduleError("R071", f"blocks nest deeper than {MAX_BLOCK_DEPTH}", where)
         block = _block(schedule, name, where)
         open_.append(name)
         inside = f"/blocks/{escape(name)}/instances"
@@ -126,7 +123,6 @@ def _sizes(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
 
 def _block(schedule: Schedule, name: str, where: str) -> Block:
     if name not in schedule.blocks:
-        close = get_close_matches(name, schedule.blocks)
-        hint = f"did you mean {', '.join(close)}?" if close else "define it under `blocks`"
+        hint = did_you_mean(name, schedule.blocks, "define it under `blocks`")
         raise ScheduleError("R033", f"there is no block {name[:80]!r}", where, hint)
     return schedule.blocks[name]

@@ -56,7 +56,7 @@ def check_special(faults: Faults, value: dict[str, Any], where: str) -> None:
         hint = f"an object in an argument has one key: {', '.join(CHOICES)} or complex"
         faults.add("R021", "not a literal", where, hint)
     elif key == "complex":
-        if not (isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_real, item))):
+        if not (isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_finite, item))):
             faults.add(
                 "R021", "a complex number has a real and an imaginary part", f"{where}/complex", "write [0.0, 1.0]"
             )
@@ -99,7 +99,7 @@ def _is_element(item: Any, dtype: str) -> bool:
         return type(item) is int and low <= item <= high
     if dtype[0] == "c":
         parts = item.get("complex") if isinstance(item, dict) and len(item) == 1 else None
-        return isinstance(parts, (list, tuple)) and len(parts) == 2 and all(map(_is_real, parts))
+        return isinstance(parts, (list, tuple)) and len(parts) == 2 and all(map(_is_finite, parts))
     return _is_real(item)
 
 
@@ -111,6 +111,10 @@ def _range(dtype: str) -> tuple[int, int]:
 def _is_real(item: Any) -> bool:
     if isinstance(item, dict):
         return len(item) == 1 and item.get("float") in FLOATS
+    return _is_finite(item)
+
+
+def _is_finite(item: Any) -> bool:
     if type(item) is int:
         return -MAX_INTEGER - 1 <= item <= MAX_INTEGER
     return type(item) is float and math.isfinite(item)

@@ -15,6 +15,7 @@ import msgspec
 
 from .errors import ScheduleError
 from .limits import MAX_DEPTH, MAX_DIGITS, MAX_FAULTS
+from .signature import escape
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
@@ -40,10 +41,6 @@ class Scan(msgspec.Struct):
 def pointer(parts: Iterable[str | int]) -> str:
     """JSON pointer of a path: `("a/b", 3)` -> `/a~1b/3`."""
     return "".join(f"/{escape(str(part))}" for part in parts)
-
-
-def escape(part: str) -> str:
-    return part.replace("~", "~0").replace("/", "~1")
 
 
 def line_column(text: str, offset: int) -> tuple[int, int]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from .errors import ScheduleError, ScheduleFaultsError
 from .format import KEEP_ALL, Rerun, Schedule
 from .graph import FlatRerun, Graph
 from .layout import Place
+from .limits import MAX_RERUNS
 from .link import check_reruns
 from .signature import escape
+from .suggest import did_you_mean
 
 
 def flat_reruns(
@@ -39,6 +40,8 @@ def flat_reruns(
                 found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
                 check_reruns(graph, found)
                 flat += found
+                if len(flat) > MAX_RERUNS:
+                    raise ScheduleError("R072", f"over {MAX_RERUNS} reruns")
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
     if faults:
@@ -64,6 +67,8 @@ def _flatten(
         elif prefix + name in instances:
             inside = instances[prefix + name].forward
             found += [FlatRerun(op, point) for op in inside if not graph.operations[op].view]
+            if len(found) > MAX_RERUNS:
+                raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", f"{where}/rerun")
         else:
             hint = _meant(name, prefix, operations, instances)
             raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", f"{where}/rerun/{at}", hint)
@@ -72,5 +77,4 @@ def _flatten(
 
 def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, Place]) -> str:
     known = [n[len(prefix) :] for n in (*operations, *instances) if n.startswith(prefix)]
-    close = get_close_matches(name, known, n=3)
-    return f"did you mean {', '.join(close)}?" if close else "name an operation by its id"
+    return did_you_mean(name, known, "name an operation by its id")

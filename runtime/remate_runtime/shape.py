@@ -5,7 +5,6 @@ msgspec stops at the first fault and gives no pointer; this walk runs only after
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,7 +13,8 @@ import msgspec
 from msgspec import inspect
 
 from .errors import ScheduleError
-from .positions import escape
+from .signature import escape
+from .suggest import did_you_mean
 
 _NAMES = {
     dict: "an object",
@@ -79,8 +79,7 @@ class ShapeWalk:
 
 
 def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
-    close = difflib.get_close_matches(key, names, 1)
-    hint = f"did you mean {close[0]!r}?" if close else "delete it; remarks belong into `note`"
+    hint = did_you_mean(key, names, "delete it; remarks belong into `note`")
     return ScheduleError("R010", f"unknown field {key[:80]!r}", f"{where}/{escape(key)}", hint)
 
 

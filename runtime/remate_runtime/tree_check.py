@@ -10,7 +10,7 @@ from typing import Any
 
 from .limits import MAX_DEPTH, MAX_TEXT
 from .literals import Faults, check_number, check_special
-from .positions import escape
+from .signature import escape
 
 _CONTAINERS = ("tuple", "list", "dict", "record", "literal")
 _FIELDS = {"tensor": {"tensor", "name", "grad"}, "value": {"value", "name", "grad"}, "record": {"record", "fields"}}

@@ -1,0 +1,32 @@
+"""Did-you-mean hints. The search is bounded: a file may have a hundred faults and hundreds of thousands of names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import islice
+
+_CANDIDATES = 400  # names compared letter by letter
+_SLACK = 3  # letters by which a misspelling may differ in length
+
+
+def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """At most `count` of `known` that `name` may have meant, the likeliest first."""
+    if not name or len(name) > 200:
+        return []
+    listed = list(known)
+    longer = list(islice((other for other in listed if other.endswith("." + name)), count))
+    if longer:
+        return longer
+    alike = (other for other in listed if abs(len(other) - len(name)) <= _SLACK and other[-1:] == name[-1:])
+    found = get_close_matches(name, list(islice(alike, _CANDIDATES)), count, 0.75)
+    if found:
+        return found
+    alike = (other for other in listed if abs(len(other) - len(name)) <= _SLACK and other[:1] == name[:1])
+    return get_close_matches(name, list(islice(alike, _CANDIDATES)), count)
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str, before: str = "") -> str:
+    """A hint with the names that may have been meant (each after the text `before`), or `otherwise`."""
+    close = close_names(name, known)
+    return f"did you mean {', '.join(before + other for other in close)}?" if close else otherwise
