@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "schedule-1.schema.json"
+SCHEMA_URL = NAME  # what a schedule states as `$schema`: relative, so that an editor finds a copy beside the file
 
 
 def schema_path() -> Path:

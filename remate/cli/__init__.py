@@ -1,0 +1,81 @@
+"""The command `remate`. One module for each subcommand; nothing heavy loads before a subcommand needs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from remate_runtime.errors import BindError, RemateError, ScheduleError
+from remate_runtime.version import __version__
+
+from . import exit_codes
+from .usage import UsageError
+
+COMMANDS = ("plan", "check", "show", "run")
+_STATUS = {
+    "R000": exit_codes.USAGE,
+    "R005": exit_codes.UNSUPPORTED,
+    "R006": exit_codes.UNSUPPORTED,
+    "R082": exit_codes.STALE,
+}
+_EPILOG = """exit status:
+  0  fine
+  1  findings: the file has faults, or the budget cannot be met
+  2  usage: wrong arguments, or a file that is not there
+  3  stale: the model is not the one that the schedule was planned for
+  4  the file needs a newer version of remate"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status. Errors that remate raises on purpose are printed, not raised."""
+    try:
+        args = parser().parse_args(argv)
+        return args.run(args)
+    except SystemExit as stop:  # argparse: --help, --version, wrong arguments
+        return stop.code if isinstance(stop.code, int) else exit_codes.USAGE
+    except RemateError as error:
+        print_error(str(error))
+        return status_of(error)
+    except BrokenPipeError:  # the reader of our output went away: `remate show S.json | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return exit_codes.FINE
+    except OSError as error:
+        at = f"{error.filename}: " if error.filename else ""
+        print_error(f"{at}{error.strerror or error}")
+        return exit_codes.USAGE
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        return exit_codes.INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="remate",
+        description="Plans activation re-materialization for PyTorch training and keeps the plan as a schedule file.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"remate {__version__}")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        import_module(f".{name}", __name__).configure(commands)
+    return made
+
+
+def print_error(message: str) -> None:
+    """`error: …` on stderr, its hints each on a line `hint: …`."""
+    what, *hints = message.split("\n  hint: ")
+    print(f"error: {what}", *(f"hint: {hint}" for hint in hints), sep="\n", file=sys.stderr)
+
+
+def status_of(error: RemateError) -> int:
+    if isinstance(error, BindError):
+        return exit_codes.STALE
+    if isinstance(error, ScheduleError):
+        return _STATUS.get(error.code, exit_codes.FINDINGS)
+    if isinstance(error, UsageError):
+        return exit_codes.USAGE
+    return exit_codes.FINDINGS

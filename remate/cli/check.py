@@ -1,0 +1,106 @@
+"""`remate check`: is a schedule file valid, what does it really cost, and does it still fit the live model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from . import exit_codes
+from .text import PEAK_NOTE, count, percent, size
+
+if TYPE_CHECKING:
+    from remate_runtime.errors import ScheduleError
+
+    from ..opened import Opened
+    from ..staleness import Difference
+
+_SHOWN = 20
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("check", help="check a schedule file, or whether it fits a model", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
+    parser.add_argument("--quiet", action="store_true", help="print findings only")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from remate_runtime.decode import read
+    from remate_runtime.errors import ScheduleError
+
+    from ..checking import findings
+    from ..opened import open_text
+
+    data = read(args.schedule)
+    try:
+        opened = open_text(data)
+    except ScheduleError as error:
+        return _report(args.schedule, error.faults)
+    found = findings(opened, data.decode())
+    if found:
+        return _report(args.schedule, found)
+    if not args.quiet:
+        print(_summary(args.schedule, opened))
+    return _compare(args.schedule, opened, args.model, args.quiet) if args.model else exit_codes.FINE
+
+
+def _report(path: str, faults: Any) -> int:
+    for fault in faults:
+        print(located(path, fault), file=sys.stderr)
+    print(f"{path}: {count(len(faults), 'fault')}", file=sys.stderr)
+    from . import status_of
+
+    return max((status_of(fault) for fault in faults), default=exit_codes.FINDINGS)
+
+
+def located(path: str, fault: ScheduleError) -> str:
+    """`file:line:column: error[R012] at /pointer: message`, its hint below."""
+    place = f":{fault.line}:{fault.column}" if fault.line else ""
+    at = f" at {fault.where}" if fault.where else ""
+    hint = f"\n  hint: {fault.hint}" if fault.hint else ""
+    return f"{path}{place}: error[{fault.code}]{at}: {fault.message}{hint}"
+
+
+def _summary(path: str, opened: Opened) -> str:
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    operations, reruns = len(opened.graph.operations), len(opened.expanded.reruns)
+    instances = count(len(opened.schedule.program), "instance")
+    overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else "no costs recorded"
+    return "\n".join(
+        [
+            f"{path}: fine",
+            f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
+            f"{count(reruns, 'rerun')}",
+            f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
+            + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
+            f"  predicted time {overhead}",
+            *(f"  {line}" for line in PEAK_NOTE.splitlines()),
+        ]
+    )
+
+
+def _compare(path: str, opened: Opened, model: str, quiet: bool) -> int:
+    from ..capture import capture
+    from ..staleness import differences
+    from .build_file import load_target
+
+    target = load_target(model)
+    live = capture(target.model, target.args, target.kwargs)
+    found = differences(opened.schedule.model, live.model, opened.graph, live.graph)
+    if found:
+        print(_stale(path, model, found), file=sys.stderr)
+        return exit_codes.STALE
+    if not quiet:
+        print(f"{path}: fits {model}")
+    return exit_codes.FINE
+
+
+def _stale(path: str, model: str, found: list[Difference]) -> str:
+    lines = [f"{path}: stale, {model} differs in {count(len(found), 'point')}"]
+    for one in found[:_SHOWN]:
+        lines += [f"  {one.what}", f"    in the file:   {one.file}", f"    in the model:  {one.live}"]
+    if len(found) > _SHOWN:
+        lines.append(f"  … and {len(found) - _SHOWN} more")
+    return "\n".join([*lines, f"hint: remate plan {model} -o {path}"])

@@ -1,0 +1,112 @@
+"""`remate plan`: capture a model's training step, solve it under a memory budget and write the schedule file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..budget import BudgetError, parse_budget
+from . import exit_codes
+from .text import PEAK_NOTE, duration, percent, size, table
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from remate_runtime.format import Schedule
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan", help="plan a model's training step and write a schedule", description=__doc__, epilog=PEAK_NOTE
+    )
+    parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
+    parser.add_argument(
+        "--budget", required=True, type=_budget, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%"
+    )
+    parser.add_argument("-o", "--output", metavar="S.json", required=True, help="the schedule file to write")
+    parser.add_argument(
+        "--cost", default="measured", help="measured here (default), or a device of the roofline model: h200, a100, cpu"
+    )
+    parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
+    parser.add_argument("--strategy", default="auto", help="how to solve; default: auto")
+    parser.add_argument("--time-limit", metavar="S", type=_positive, default=60.0, help="seconds to solve, default 60")
+    parser.add_argument(
+        "--gap", type=_positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
+    )
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
+    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
+    parser.add_argument("--note", default="", help="a remark to keep in the file")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(run=run)
+
+
+def _budget(text: str) -> str:
+    try:
+        parse_budget(text)
+    except BudgetError as error:
+        raise argparse.ArgumentTypeError(str(error).replace("\n  hint: ", "; ")) from None
+    return text
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    output = Path(args.output)
+    if not output.parent.is_dir():
+        raise UsageError(f"{output.parent}: no such folder\n  hint: -o names the file to write")
+    from .build_file import load_target
+    from .device import placed
+    from .progress import Reporter
+
+    target = placed(load_target(args.target), args.device, args.threads)
+    from ..planner import plan
+
+    with Reporter(args.quiet) as report:
+        schedule = plan(
+            target.model,
+            target.args,
+            target.kwargs,
+            args.budget,
+            args.cost,
+            profile=args.profile,
+            time_limit=args.time_limit,
+            gap=args.gap,
+            strategy=args.strategy,
+            name=args.name or output.stem,
+            note=args.note,
+            progress=report,
+        )
+    schedule.save(args.output)
+    if not args.quiet:
+        print(summary(schedule, args.output))
+    return exit_codes.FINE
+
+
+def summary(schedule: Schedule, path: str) -> str:
+    """What was planned, in a few lines."""
+    solve = schedule.solve
+    rows = [
+        ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; keep-all {size(solve.baseline_peak)}"),
+        ("time", duration(solve.time), f"{_overhead(solve.time, solve.baseline_time)} over keep-all ({solve.cost})"),
+    ]
+    if solve.lower_bound is not None:
+        over = _overhead(solve.lower_bound, solve.baseline_time)
+        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))
+    if solve.gap is not None:
+        rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
+    solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
+    written = f"wrote {path}, {size(Path(path).stat().st_size)}"
+    return "\n".join([table(rows, right=(1,)), solved, written, PEAK_NOTE])
+
+
+def _overhead(time: int, base: int) -> str:
+    return f"{(time / base - 1) * 100:+.2f}%" if base else "no cost"

@@ -1,0 +1,93 @@
+"""`remate run`: train some steps by a schedule and by eager PyTorch, and print peak, time and gradients side by side."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from . import exit_codes
+from .text import PEAK_NOTE, count, duration, percent, size, table
+
+if TYPE_CHECKING:
+    from remate_runtime.format import Schedule
+
+    from ..trial import Trial
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("run", help="train by a schedule and beside it by eager PyTorch", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument(
+        "--model", metavar="FILE.py:build", required=True, help="function that returns (model, args[, kwargs])"
+    )
+    parser.add_argument("--steps", metavar="N", type=_positive, default=10, help="steps of SGD, default 10")
+    parser.add_argument("--lr", metavar="RATE", type=float, default=0.01, help="learning rate, default 0.01")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
+    parser.add_argument("--threads", metavar="N", type=_positive, help="threads of torch on the CPU")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    from remate_runtime.decode import load
+
+    from .build_file import load_target
+    from .device import placed
+    from .progress import Reporter
+
+    schedule = load(args.schedule)
+    target = placed(load_target(args.model), args.device or schedule.model.device, args.threads)
+    from ..trial import try_schedule
+
+    with Reporter(args.quiet) as report:
+        trial = try_schedule(*target, schedule, args.steps, args.lr, report)
+    print(measured(trial, schedule))
+    return exit_codes.FINE
+
+
+def measured(trial: Trial, schedule: Schedule) -> str:
+    """The table that `run` prints."""
+    import statistics
+
+    times = [statistics.median(t) for t in (trial.eager_times, trial.times)]
+    rows = [
+        ("", "eager", "schedule", "schedule / eager"),
+        ("measured peak", size(trial.eager_peak), size(trial.peak), _ratio(trial.peak, trial.eager_peak)),
+        ("step time, median", duration(times[0] * 1e9), duration(times[1] * 1e9), f"{trial.ratio:.3f}"),
+    ]
+    spread = f"{min(trial.ratios):.3f} to {max(trial.ratios):.3f}"
+    lines = [
+        table(rows, right=(1, 2, 3)),
+        f"predicted peak {size(schedule.peak_bytes)} ({_off(trial.peak, schedule.peak_bytes)}), "
+        f"budget {size(schedule.budget_bytes)}: {_verdict(trial.peak, schedule.budget_bytes)}",
+        f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns, from {spread}",
+        f"largest gradient difference: {gradient_difference(trial)}",
+    ]
+    if trial.losses:
+        lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
+    return "\n".join([*lines, PEAK_NOTE])
+
+
+def _ratio(part: int, whole: int) -> str:
+    return f"{part / whole:.3f}" if whole else "-"
+
+
+def _off(measured_peak: int, predicted: int) -> str:
+    return f"measured {percent(measured_peak / predicted - 1)} off" if predicted else "nothing predicted"
+
+
+def _verdict(measured_peak: int, budget: int) -> str:
+    return "met" if measured_peak <= budget else f"exceeded by {size(measured_peak - budget)}"
+
+
+def gradient_difference(trial: Trial) -> str:
+    if trial.gradient_difference == 0:
+        return "0 (bitwise equal)"
+    relative = trial.gradient_difference / trial.gradient_scale if trial.gradient_scale else float("inf")
+    return f"{trial.gradient_difference:.3g} ({relative:.2g} of the largest gradient)"

@@ -1,0 +1,135 @@
+"""`remate show`: what a schedule keeps, what it reruns, its peak, time and bound; memory over the step as a plot."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from . import exit_codes
+from .text import PEAK_NOTE, count, duration, percent, size, table
+
+if TYPE_CHECKING:
+    from ..opened import Opened
+
+_SHOWN = 10
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("show", help="show what a schedule keeps and reruns", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("--plot", metavar="OUT", help="draw memory over the step to OUT (.png, .svg or .pdf)")
+    parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..opened import open_schedule
+
+    opened = open_schedule(args.schedule)
+    limit = None if args.all else _SHOWN
+    for part in (_head(opened), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
+        print(part, end="\n\n")
+    print(_at_peak(opened, limit), PEAK_NOTE, sep="\n\n")
+    if args.plot:
+        from ..plot import plot_memory
+
+        plot_memory(opened, args.plot)
+        print(f"\nplot written to {args.plot}")
+    return exit_codes.FINE
+
+
+def _head(opened: Opened) -> str:
+    schedule, model = opened.schedule, opened.schedule.model
+    mode = "training" if model.training else "evaluation"
+    autocast = f", autocast {model.autocast}" if model.autocast else ""
+    lines = [f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}"]
+    lines += [f"  {line}" for line in schedule.note.splitlines()]
+    forward = opened.graph.turn
+    lines.append(
+        f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
+        f"{count(len(opened.expanded.reruns), 'rerun')}"
+    )
+    return "\n".join(lines)
+
+
+def figures(opened: Opened) -> str:
+    """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    rows = [
+        ("", "schedule", "keep-all", ""),
+        ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
+        ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
+        ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
+    ]
+    if solve.lower_bound is not None:
+        rows.append(("time, proven bound", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time)))
+    gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the keep-all time above the fastest"
+    text = table(rows, right=(1, 2))
+    return (
+        f"{text}\nsolved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{percent(part / whole, 1)} of keep-all" if whole else ""
+
+
+def _overhead(time: int, base: int) -> str:
+    return f"{(time / base - 1) * 100:+.2f}%" if base else ""
+
+
+def _blocks(opened: Opened) -> str:
+    schedule = opened.schedule
+    uses: Counter[tuple[str, str]] = Counter((i.block, i.plan) for i in schedule.program)
+    for block in schedule.blocks.values():
+        uses.update((i.block, i.plan) for i in block.instances)
+    rows = [("block", "plan", "used", "forward", "backward")]
+    for (name, plan), used in sorted(uses.items()):
+        block = schedule.blocks[name]
+        inside = count(len(block.instances), "instance")
+        forward, backward = (inside, "") if block.instances else (str(len(block.forward)), str(len(block.backward)))
+        rows.append((name, plan, f"{used}x", forward, backward))
+    return table(rows, right=(2, 3, 4))
+
+
+def _kept(opened: Opened, limit: int | None) -> str:
+    from ..opened import grouped, held_at
+
+    total = sum(h.nbytes for h in held_at(opened, opened.timeline.turn))
+    rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, opened.timeline.turn)]
+    return _listed(f"held when backward starts: {size(total)}", rows, limit)
+
+
+def _rerun(opened: Opened, limit: int | None) -> str:
+    from ..opened import pattern
+
+    operations = opened.graph.operations
+    times: Counter[tuple[str, str]] = Counter()
+    spent: Counter[tuple[str, str]] = Counter()
+    for rerun in opened.expanded.reruns:
+        key = pattern(operations[rerun.op].id), operations[rerun.op].op
+        times[key] += 1
+        spent[key] += operations[rerun.op].ns
+    rows = [(duration(spent[key]), f"{times[key]}x", *key) for key in sorted(times, key=lambda key: (-spent[key], key))]
+    if not rows:
+        return "reruns: none, every value is kept until its last use"
+    return _listed(f"reruns: {duration(spent.total())}", rows, limit)
+
+
+def _at_peak(opened: Opened, limit: int | None) -> str:
+    from ..opened import grouped, operation_at
+
+    timeline = opened.timeline
+    if not timeline.during:
+        return "the step has no operations"
+    rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, timeline.peak_at)]
+    where = "forward" if timeline.peak_at < timeline.turn else "backward"
+    return _listed(f"at the peak, in {where}, at {operation_at(opened, timeline.peak_at)}:", rows, limit)
+
+
+def _listed(title: str, rows: list[tuple[str, ...]], limit: int | None) -> str:
+    shown = rows[:limit]
+    text = title if not rows else f"{title}\n{table(shown, right=(0, 1), indent='  ')}"
+    rest = len(rows) - len(shown)
+    return text + (f"\n  … and {rest} more (--all)" if rest else "")
