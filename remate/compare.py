@@ -1,0 +1,202 @@
+"""A training step of any model, and two models compared step by step: gradients, outputs, buffers, generators."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from remate_runtime.errors import RemateError
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+class NothingToTrainError(RemateError):
+    """No output of the model is differentiable."""
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """How far the second model is from the first, the worst of all steps.
+
+    absolute: largest difference of any element of a gradient. relative: the same, relative to the largest element of
+    that gradient. A gradient that only one side has, or NaN on one side, is infinitely far. where: the gradient that
+    is worst, "" if all are equal bit by bit. outputs: largest absolute difference of any output.
+    """
+
+    absolute: float
+    relative: float
+    where: str
+    outputs: float
+    buffers_equal: bool
+    generator_equal: bool
+
+    @property
+    def bitwise(self) -> bool:
+        return not self.where and self.outputs == 0.0 and self.buffers_equal and self.generator_equal
+
+
+def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors in nested tuples, lists, mappings and dataclasses, in order."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, Mapping):
+        for item in tree.values():
+            yield from tensors_of(item)
+    elif isinstance(tree, tuple | list):
+        for item in tree:
+            yield from tensors_of(item)
+    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        for field in dataclasses.fields(tree):
+            yield from tensors_of(getattr(tree, field.name))
+
+
+def default_loss(outputs: Any) -> torch.Tensor:
+    """The first differentiable scalar of `outputs`; without one, the sum of the means of all differentiable outputs."""
+    found = [t for t in tensors_of(outputs) if t.requires_grad]
+    if not found:
+        raise NothingToTrainError(
+            "no output of the model needs a gradient: call it in training mode, with gradients on"
+        )
+    for tensor in found:
+        if tensor.ndim == 0 and not tensor.is_complex():
+            return tensor
+    means = [(torch.view_as_real(t) if t.is_complex() else t).mean() for t in found]
+    return torch.stack([mean.to(means[0]) for mean in means]).sum() if len(means) > 1 else means[0]
+
+
+def clear_gradients(model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    for tensor in (*model.parameters(), *tensors_of((args, kwargs or {}))):
+        tensor.grad = None
+
+
+def training_step(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, loss: Loss = default_loss
+) -> Any:
+    """Gradients to None, forward, loss, backward. Returns the outputs, detached from the graph where they are tensors.
+
+    The outputs live through backward, as they do in a training loop that reports them.
+    """
+    clear_gradients(model, args, kwargs)
+    outputs = model(*args, **(kwargs or {}))
+    loss(outputs).backward()
+    return [t.detach() for t in tensors_of(outputs)]
+
+
+def compare_models(
+    first: nn.Module,
+    second: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    steps: int = 1,
+    loss: Loss = default_loss,
+) -> Difference:
+    """Run `steps` training steps of both models on the same inputs, each step from the same parameters, buffers and
+    generator states, and say how far the second is off. Buffers and generators advance as the first model leaves them,
+    and are put back at the end; gradients are left as None. The models may share parameters and buffers.
+    """
+    start = _State(first)
+    begin, worst = start, None
+    for _ in range(steps):
+        one = _Outcome(first, args, kwargs, loss)
+        begin.restore(first)
+        begin.restore(second)
+        other = _Outcome(second, args, kwargs, loss)
+        found = one.difference(other)
+        worst = found if worst is None else _worse(worst, found)
+        one.state.restore(first)
+        one.state.restore(second)
+        begin = one.state
+    start.restore(first)
+    start.restore(second)
+    for model in (first, second):
+        clear_gradients(model, args, kwargs)
+    if worst is None:
+        raise ValueError("compare_models needs at least one step")
+    return worst
+
+
+class _State:
+    """Copies of a model's buffers and of the generator states."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers(remove_duplicate=False)}
+        self.generators = generator_states()
+
+    def restore(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers(remove_duplicate=False):
+                if name in self.buffers:
+                    buffer.copy_(self.buffers[name])
+        torch.set_rng_state(self.generators[0])
+        if torch.cuda.is_initialized():
+            torch.cuda.set_rng_state_all(self.generators[1:])
+
+    def equal(self, other: _State) -> bool:
+        both = self.buffers.keys() & other.buffers.keys()
+        return all(_distance(self.buffers[name], other.buffers[name]) == 0.0 for name in both)
+
+
+def generator_states() -> list[torch.Tensor]:
+    """The state of the CPU's generator, then of every CUDA device's where CUDA is in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
+
+
+class _Outcome:
+    """What a step left behind."""
+
+    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, loss: Loss) -> None:
+        self.outputs = [t.clone() for t in training_step(model, args, kwargs, loss)]
+        leaves = {f"input {i}": t for i, t in enumerate(tensors_of((args, kwargs or {}))) if t.is_leaf}
+        holders = {**dict(model.named_parameters()), **leaves}
+        self.gradients = {name: holder.grad for name, holder in holders.items() if holder.requires_grad}
+        clear_gradients(model, args, kwargs)
+        self.state = _State(model)
+
+    def difference(self, other: _Outcome) -> Difference:
+        absolute = relative = 0.0
+        where = ""
+        for name in self.gradients.keys() | other.gradients.keys():
+            one, two = self.gradients.get(name), other.gradients.get(name)
+            distance = _distance(one, two)
+            scale = float(one.abs().max()) if one is not None and one.numel() else 0.0
+            share = 0.0 if not distance else distance / scale if scale else float("inf")
+            absolute = max(absolute, distance)
+            if share > relative:
+                relative, where = share, name
+        outputs = [_distance(a, b) for a, b in zip(self.outputs, other.outputs, strict=False)]
+        if len(self.outputs) != len(other.outputs):
+            outputs.append(float("inf"))
+        same = all(torch.equal(a, b) for a, b in zip(self.state.generators, other.state.generators, strict=True))
+        return Difference(absolute, relative, where, max(outputs, default=0.0), self.state.equal(other.state), same)
+
+
+def _distance(one: torch.Tensor | None, two: torch.Tensor | None) -> float:
+    """Largest absolute difference of two tensors; 0 for two equal NaN patterns, infinite where they cannot be compared."""
+    if one is None or two is None:
+        return 0.0 if one is two else float("inf")
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return float("inf")
+    if torch.equal(one, two) or not one.numel():
+        return 0.0
+    if not (one.is_floating_point() or one.is_complex()):
+        return float((one.double() - two.double()).abs().max())
+    if not torch.equal(one.isnan(), two.isnan()):
+        return float("inf")
+    differs = (one != two) & ~one.isnan()  # equal infinities have no difference, and their subtraction would be NaN
+    return float((one[differs] - two[differs]).abs().max()) if bool(differs.any()) else 0.0
+
+
+def _worse(one: Difference, two: Difference) -> Difference:
+    larger = two if two.relative > one.relative or (two.where and not one.where) else one
+    return Difference(
+        max(one.absolute, two.absolute),
+        larger.relative,
+        larger.where,
+        max(one.outputs, two.outputs),
+        one.buffers_equal and two.buffers_equal,
+        one.generator_equal and two.generator_equal,
+    )

@@ -1,0 +1,160 @@
+"""Exact peak of allocated bytes, and step times compared fairly."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import torch
+from torch.autograd import profiler
+
+Device = torch.device | str
+
+# What the profiler itself says on stderr whenever it starts or stops; nothing that a user could act on.
+_CHATTER = (b"USDT:", b"Memory block of unknown size was allocated before the profiling started")
+
+
+def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
+    """Run `fn` once; the peak of bytes allocated on `device` while it runs, above the level at its start.
+
+    Bytes are the allocator's: on CPU what every allocation asked for (read from the profiler's memory events), on CUDA
+    rounded up to 512. Memory that was allocated before `fn` and freed by it is not taken off on CPU, so set gradients
+    to None beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
+    """
+    if torch.device(device).type == "cuda":
+        return _peak_cuda(fn, torch.device(device))
+    level = peak = 0
+    for change in _memory_events(fn):
+        level += change
+        peak = max(peak, level)
+    return peak
+
+
+def _peak_cuda(fn: Callable[[], Any], device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    start = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    fn()
+    torch.cuda.synchronize(device)
+    return max(0, torch.cuda.max_memory_allocated(device) - start)
+
+
+def _memory_events(fn: Callable[[], Any]) -> list[int]:
+    """Bytes allocated (positive) and freed (negative) while `fn` ran, in time order.
+
+    A free counts only if its block was allocated while `fn` ran: for older blocks the profiler knows no size, or that
+    of another block which an earlier session saw at the same address.
+    """
+    session = profiler.profile(profile_memory=True)
+    with _quiet():
+        before = torch.empty(1)
+        session.__enter__()
+        del before  # the profiler warns, once per process, of blocks older than itself: let it do so here
+    try:
+        fn()
+    finally:
+        with _quiet():
+            session.__exit__(None, None, None)
+    result = session.kineto_results
+    events = sorted(_allocations(result.experimental_event_tree() if result else []), key=lambda event: event[0])
+    held: dict[int, int] = {}
+    changes: list[int] = []
+    for _, address, size in events:
+        if size >= 0:
+            held[address] = size
+            changes.append(size)
+        elif address in held:
+            changes.append(-held.pop(address))
+    return changes
+
+
+def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
+    """(time, address, bytes) of every allocation event under `nodes`."""
+    stack = list(reversed(nodes))
+    while stack:
+        node = stack.pop()
+        stack.extend(reversed(node.children))
+        fields = node.typed[1]
+        if type(fields).__name__ == "_ExtraFields_Allocation" and fields.device.type == "cpu":
+            yield node.start_time_ns, fields.ptr, fields.alloc_size
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the profiler's own chatter off stderr; whatever else is written there still appears."""
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    try:
+        kept = os.dup(2)
+    except OSError:  # no stderr: nothing to keep clean
+        yield
+        return
+    with tempfile.TemporaryFile() as caught:
+        os.dup2(caught.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            caught.seek(0)
+            for line in caught:
+                if not any(chatter in line for chatter in _CHATTER):
+                    os.write(2, line)
+
+
+class Times(msgspec.Struct, frozen=True):
+    """median: ns per call. ratio: to the first function, median over rounds of the ratio within a round. spread: half
+    the distance between the quartiles of those ratios."""
+
+    median: dict[str, int]
+    ratio: dict[str, float]
+    spread: dict[str, float]
+
+
+def compare_times(fns: Mapping[str, Callable[[], Any]], repeats: int = 10, device: Device = "cpu") -> Times:
+    """Time the functions in turns, so that what else the machine does meets all of them; the order turns around every
+    round. Each runs once beforehand to warm up. Ratios are taken within a round."""
+    if not fns or repeats < 1:
+        raise ValueError("compare_times needs at least one function and one repeat")
+    names = list(fns)
+    for name in names:
+        timed(fns[name], device)
+    rounds: dict[str, list[int]] = {name: [] for name in names}
+    for index in range(repeats):
+        for name in names if index % 2 == 0 else reversed(names):
+            rounds[name].append(timed(fns[name], device))
+    first = rounds[names[0]]
+    ratios = {name: [a / b for a, b in zip(rounds[name], first, strict=True)] for name in names}
+    return Times(
+        {name: round(statistics.median(taken)) for name, taken in rounds.items()},
+        {name: statistics.median(values) for name, values in ratios.items()},
+        {name: _half_quartile_distance(values) for name, values in ratios.items()},
+    )
+
+
+def timed(fn: Callable[[], Any], device: Device = "cpu") -> int:
+    """Nanoseconds that one call takes, with the device's work finished before and after."""
+    _finish(device)
+    start = time.perf_counter_ns()
+    fn()
+    _finish(device)
+    return max(1, time.perf_counter_ns() - start)
+
+
+def _finish(device: Device) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _half_quartile_distance(values: list[float]) -> float:
+    if len(values) < 2:
+        return 0.0
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return (high - low) / 2

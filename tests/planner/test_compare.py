@@ -1,0 +1,117 @@
+"""Comparing two models: every kind of difference is seen, and the state that they start from is the same."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from remate.compare import (
+    NothingToTrainError,
+    compare_models,
+    default_loss,
+    generator_states,
+    tensors_of,
+    training_step,
+)
+from tests.models import ZOO
+
+
+@pytest.mark.parametrize("name", ["gpt2", "resnet", "mlp_mixer", "two_tower"])
+def test_a_model_equals_its_copy_over_steps(name: str):
+    model, args, kwargs = ZOO[name].build()
+    buffers = {key: value.clone() for key, value in model.named_buffers()}
+    state = torch.get_rng_state()
+    found = compare_models(model, copy.deepcopy(model), args, kwargs, steps=3)
+    assert found.bitwise, found
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(value, buffers[key]) for key, value in model.named_buffers())
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_model_equals_itself_though_it_shares_buffers():
+    model, args, kwargs = ZOO["resnet"].build()
+    assert compare_models(model, model, args, kwargs, steps=2).bitwise
+
+
+def test_a_changed_weight_is_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[1].weight.mul_(2)
+    found = compare_models(model, other, (torch.ones(2, 4),))
+    assert found.relative == pytest.approx(1.0)
+    assert found.where.startswith("0.")
+    assert found.outputs > 0
+
+
+class Stale(nn.Module):
+    """Draws as many numbers as dropout, but leaves the generator somewhere else, or updates a buffer twice."""
+
+    def __init__(self, extra_draw: bool, extra_count: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros(()))
+        self.extra_draw, self.extra_count = extra_draw, extra_count
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(2 if self.extra_count else 1)
+        y = nn.functional.dropout(x * self.weight, 0.5)
+        if self.extra_draw:
+            torch.rand(1)
+        return y.sum()
+
+
+def test_generator_and_buffers_are_compared():
+    args = (torch.ones(8),)
+    assert not compare_models(Stale(False, False), Stale(True, False), args).generator_equal
+    assert not compare_models(Stale(False, False), Stale(False, True), args).buffers_equal
+    assert compare_models(Stale(False, False), Stale(False, False), args, steps=3).bitwise
+
+
+def test_a_missing_gradient_is_infinitely_far():
+    model = nn.Linear(2, 1)
+    frozen = copy.deepcopy(model)
+    frozen.bias.requires_grad_(False)
+    found = compare_models(model, frozen, (torch.ones(1, 2),))
+    assert found.absolute == float("inf")
+    assert found.where == "bias"
+
+
+def test_gradients_of_inputs_are_compared():
+    x = torch.ones(1, 2, requires_grad=True)
+    found = compare_models(nn.Linear(2, 1), nn.Linear(2, 1), (x,))
+    assert found.relative > 0
+
+
+def test_loss_is_the_first_scalar_or_the_sum_of_means():
+    x = torch.arange(4.0, requires_grad=True)
+    assert default_loss((x, x.sum(), x.prod())).item() == 6
+    assert default_loss({"a": x, "b": [2 * x]}).item() == pytest.approx(4.5)
+    with pytest.raises(NothingToTrainError, match="training mode"):
+        default_loss(x.detach())
+
+
+def test_tensors_are_found_in_dataclasses():
+    @dataclasses.dataclass
+    class Output:
+        loss: torch.Tensor
+        rest: tuple[object, ...]
+
+    a, b = torch.ones(1), torch.ones(2)
+    assert [t.shape[0] for t in tensors_of(Output(a, ({"k": b}, 3, None)))] == [1, 2]
+
+
+def test_step_replaces_gradients():
+    layer = nn.Linear(2, 1)
+    x = torch.ones(1, 2)
+    training_step(layer, (x,))
+    (once,) = [layer.weight.grad]
+    training_step(layer, (x,))
+    assert once is not None
+    assert torch.equal(once, layer.weight.grad)  # type: ignore[arg-type]
+    assert len(generator_states()) >= 1

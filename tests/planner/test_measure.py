@@ -1,0 +1,125 @@
+"""The measuring itself, on cases that can be counted by hand."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from remate.measure import compare_times, peak_bytes, timed
+
+KIB = 1024
+
+
+def block(kib: int) -> torch.Tensor:
+    return torch.empty(kib * KIB, dtype=torch.uint8)
+
+
+def test_peak_of_overlapping_blocks():
+    def fn() -> None:
+        a = block(100)
+        b = block(50)
+        del a
+        c = block(70)
+        del b, c
+
+    assert peak_bytes(fn) == 150 * KIB
+
+
+def test_peak_counts_a_temporary_inside_one_operator():
+    x = torch.ones(64 * KIB)
+
+    def fn() -> torch.Tensor:
+        return torch.nn.functional.gelu(x + x)  # the sum (256 KiB) and gelu's output are alive together
+
+    assert peak_bytes(fn) == 2 * 256 * KIB
+
+
+def test_peak_counts_matrix_product_and_gradients():
+    weight = torch.ones(128, 64, requires_grad=True)
+    x = torch.ones(32, 128)
+
+    def fn() -> None:
+        y = x @ weight  # 32·64·4
+        y.backward(torch.ones_like(y))  # tangent 32·64·4, gradient of the weight 128·64·4
+
+    assert peak_bytes(fn) == 2 * 32 * 64 * 4 + 128 * 64 * 4
+    weight.grad = None
+
+
+def test_freeing_older_memory_is_not_taken_off():
+    older = [block(500)]
+
+    def fn() -> None:
+        older.clear()
+        block(100)
+
+    assert peak_bytes(fn) == 100 * KIB
+
+
+def test_an_address_used_again_between_sessions_has_its_own_size():
+    """The profiler remembers the size of a block that an earlier session saw and nobody saw freed."""
+    kept: list[torch.Tensor] = []
+
+    def first() -> None:
+        kept.extend(block(64) for _ in range(50))
+
+    assert peak_bytes(first) == 50 * 64 * KIB
+    kept.clear()
+    kept.extend(block(64) for _ in range(50))
+
+    def second() -> None:
+        kept.clear()
+        kept.append(block(10))
+
+    assert peak_bytes(second) == 10 * KIB
+
+
+def test_nothing_allocated():
+    assert peak_bytes(lambda: None) == 0
+
+
+def test_an_error_inside_is_raised_and_profiling_ends():
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        peak_bytes(fail)
+    assert peak_bytes(lambda: block(1)) == KIB
+
+
+def test_measuring_is_silent(capfd: pytest.CaptureFixture[str]):
+    older = [block(3)]
+    peak_bytes(lambda: older.clear())
+    peak_bytes(lambda: print("said inside"))
+    out, err = capfd.readouterr()
+    assert out == "said inside\n"
+    assert err == ""
+
+
+@pytest.mark.cuda
+def test_peak_on_cuda_is_rounded_to_512():
+    assert peak_bytes(lambda: torch.empty(1, device="cuda"), "cuda") == 512
+
+
+def test_times_are_compared_in_turns():
+    order: list[str] = []
+
+    def sleeper(name: str, seconds: float):
+        def fn() -> None:
+            order.append(name)
+            time.sleep(seconds)
+
+        return fn
+
+    times = compare_times({"a": sleeper("a", 0.002), "b": sleeper("b", 0.006)}, repeats=4)
+    assert "".join(order) == "ab" + "abba" * 2
+    assert times.ratio["a"] == 1.0
+    assert times.spread["a"] == 0.0
+    assert 1.5 < times.ratio["b"] < 4.5
+    assert times.median["b"] > 6_000_000
+
+
+def test_time_is_at_least_one_nanosecond():
+    assert timed(lambda: None) >= 1
