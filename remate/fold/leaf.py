@@ -1,0 +1,122 @@
+"""A leaf of the hierarchy written as a block of the file: local names, arguments as JSON, declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from remate_runtime.format import Block, Constant, Operation
+from remate_runtime.graph import Graph, Op, Ref
+
+from ..captured import Captured
+from ..partition.canonical import Form
+from ..partition.hierarchy import Part
+from .names import Names, joined, packet, relative
+
+
+class Written(msgspec.Struct, frozen=True):
+    """block: the template, without plans. ids: local id of each operation, in the order of the form's operations.
+    names: local name of each source, in the order of the form's sources. values: local name of each value."""
+
+    block: Block
+    ids: tuple[str, ...]
+    names: tuple[str, ...]
+    values: dict[int, str]
+
+
+def write_leaf(captured: Captured, part: Part, form: Form) -> Written:
+    """The block of a leaf, with names relative to its prefix."""
+    graph, taken = captured.graph, Names()
+    names = _source_names(graph, part, form, taken)
+    values = dict(zip(form.sources, names, strict=True))
+    ids: list[str] = []
+    for i in form.operations:
+        op, module = graph.operations[i], relative(captured.modules[i], part.prefix)
+        local = taken.take(joined(module, "grad" if i >= graph.turn else "", packet(op.op)))
+        ids.append(local)
+        values.update(_outputs(op, local))
+    local_of = dict(zip(form.operations, ids, strict=True))
+
+    def operations(span: tuple[int, int]) -> tuple[Operation, ...]:
+        return tuple(_operation(graph, graph.operations[i], local_of[i], values.__getitem__) for i in range(*span))
+
+    kinds = _declarations(graph, form, names)
+    block = Block(
+        inputs=kinds["value"],
+        parameters=kinds["parameter"],
+        buffers=kinds["buffer"],
+        constants={
+            values[v]: Constant(type=str(graph.values[v].type), data=graph.values[v].data or ())
+            for v in form.sources
+            if graph.values[v].kind == "constant"
+        },
+        forward=operations(part.forward),
+        backward=operations(part.backward),
+        gradients={values[p]: f"%{values[g]}" for p, g in form.gradients},
+        updates={values[b]: f"%{values[v]}" for b, v in form.updates},
+    )
+    return Written(block, tuple(ids), names, values)
+
+
+def argument(value: Any, name_of: Callable[[int], str]) -> Any:
+    """An argument as the file spells it: `%name` for a value, `%%…` for a literal text that begins with %."""
+    if isinstance(value, Ref):
+        return f"%{name_of(value.value)}"
+    if isinstance(value, (tuple, list)):
+        return tuple(argument(v, name_of) for v in value)
+    if isinstance(value, str) and value.startswith("%"):
+        return "%" + value
+    return value
+
+
+def _outputs(op: Op, name: str) -> dict[int, str]:
+    return {v: f"{name}:{k}" if op.multiple else name for k, v in enumerate(op.writes) if v is not None}
+
+
+def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -> Operation:
+    types = tuple(None if v is None else str(graph.values[v].type) for v in op.writes)
+    out = types if op.multiple else types[0]
+    assert out is not None, f"{op.id} ({op.op}) has no output"
+    return Operation(
+        id=name,
+        op=op.op,
+        args=argument(op.args, name_of),
+        kwargs={k: argument(v, name_of) for k, v in op.kwargs.items()},
+        out=out,
+        ns=op.ns,
+        workspace=op.workspace,
+        source=op.source,
+    )
+
+
+def _source_names(graph: Graph, part: Part, form: Form, taken: Names) -> tuple[str, ...]:
+    """Parameters and buffers by their own name below the prefix; others by role: `x` from forward, `grad` from backward.
+
+    Names of parameters are settled first, since they must not be renamed.
+    """
+    names: dict[int, str] = {}
+    for v in form.sources:
+        if graph.values[v].kind in ("parameter", "buffer"):
+            names[v] = taken.take(relative(graph.values[v].name, part.prefix))
+    for v in form.sources:
+        if v not in names:
+            names[v] = taken.take(_role(graph, v))
+    return tuple(names[v] for v in form.sources)
+
+
+def _role(graph: Graph, value: int) -> str:
+    about = graph.values[value]
+    if about.kind != "op":
+        return about.name
+    return "grad" if about.producer >= graph.turn else "x"
+
+
+def _declarations(graph: Graph, form: Form, names: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    declared: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}, "value": {}}
+    for v, name in zip(form.sources, names, strict=True):
+        kind = graph.values[v].kind
+        if kind != "constant":
+            declared[kind if kind in declared else "value"][name] = str(graph.values[v].type)
+    return declared

@@ -1,0 +1,142 @@
+"""From flat reruns to plans of blocks and to reruns of the top level, and readable names for the plans.
+
+Reruns before one point run in a stated order. The file states outer levels first (the top level's, then the block's
+plan), which suits what happens: a block first gets its boundary values back and then reruns its own operations. Where
+the flat order is another one, all reruns before that point are written at the top level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from remate_runtime.format import KEEP_ALL, Rerun
+from remate_runtime.graph import FlatRerun, Graph
+
+from ..partition.hierarchy import Part
+
+_Plan = tuple[Rerun, ...]
+
+
+class Plans(msgspec.Struct, frozen=True):
+    """of_part: the plan that each top-level instance names. of_template: the plans that each template defines."""
+
+    of_part: tuple[str, ...]
+    of_template: dict[str, dict[str, _Plan]]
+
+
+def split(
+    graph: Graph, reruns: Sequence[FlatRerun], parts: Sequence[Part], templates: Sequence[str], ids: dict[int, str]
+) -> tuple[Plans, _Plan]:
+    """Divide the reruns into plans and what remains for the top level. templates: one name per part."""
+    owner = {i: k for k, part in enumerate(parts) for i in (*range(*part.forward), *range(*part.backward))}
+    inner: list[dict[int, list[int]]] = [{} for _ in parts]
+    outer: dict[int, list[int]] = {}
+    for before, ops in _by_point(reruns).items():
+        home = owner[before]
+        first_own = next((k for k, op in enumerate(ops) if owner[op] == home), len(ops))
+        if any(owner[op] != home for op in ops[first_own:]):
+            first_own = len(ops)
+        if ops[first_own:]:
+            inner[home][before] = ops[first_own:]
+        if ops[:first_own]:
+            outer[before] = ops[:first_own]
+    of_part, of_template = [], {}
+    for part, template, points in zip(parts, templates, inner, strict=True):
+        defined = of_template.setdefault(template, {})
+        of_part.append(_define(graph, part, _spell(graph, points, part.parts, ids, part.id), defined, ids))
+    return Plans(tuple(of_part), of_template), _spell(graph, outer, parts, ids, "")
+
+
+def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
+    """A name from what reruns. operations: local ids of a block's forward operations, views left out; rerun: those (of
+    them) that run again."""
+    if not rerun:
+        return KEEP_ALL
+    if set(rerun) >= set(operations):
+        return "boundary-only"
+    common = _common([op.split(".") for op in operations])
+    groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
+    if all("norm" in group.lower() for group in groups):
+        return "rerun-norms"
+    return f"rerun-{'-'.join(groups)}" if len(groups) <= 3 else f"rerun-{len(set(rerun))}-of-{len(operations)}"
+
+
+def _by_point(reruns: Sequence[FlatRerun]) -> dict[int, list[int]]:
+    points: dict[int, list[int]] = {}
+    for rerun in reruns:
+        points.setdefault(rerun.before, []).append(rerun.op)
+    return dict(sorted(points.items()))
+
+
+def _define(graph: Graph, part: Part, plan: _Plan, defined: dict[str, _Plan], ids: dict[int, str]) -> str:
+    """The name of `plan` in its template, where it is added if it is new."""
+    if not plan:
+        return KEEP_ALL
+    for name, known in defined.items():
+        if known == plan:
+            return name
+    every = {i: ids[i].removeprefix(part.id + ".") for i in _rerunnable(graph, part)}
+    named = {path for entry in plan for path in entry.rerun}
+    base = plan_name(list(every.values()), [op for op in every.values() if _within(op, named)])
+    name, k = base, 2
+    while name in defined:
+        name, k = f"{base}-{k}", k + 1
+    defined[name] = plan
+    return name
+
+
+def _spell(
+    graph: Graph, points: dict[int, list[int]], scope: Sequence[Part], ids: dict[int, str], enclosing: str
+) -> _Plan:
+    """Rerun entries, with the path of an instance in `scope` for all of its operations, or for its backward's start."""
+    instances = [part for top in scope for part in _below(top)]
+    begins: dict[int, str] = {}
+    starts: dict[int, list[tuple[list[int], str]]] = {}
+    for part in instances:
+        if part.backward[0] < part.backward[1]:
+            begins.setdefault(part.backward[0], part.id)
+        if ops := _rerunnable(graph, part):
+            starts.setdefault(ops[0], []).append((ops, part.id))
+
+    def local(path: str) -> str:
+        return path.removeprefix(enclosing + ".") if enclosing else path
+
+    entries = []
+    for before, ops in points.items():
+        names, at = [], 0
+        while at < len(ops):
+            whole = [w for w in starts.get(ops[at], ()) if ops[at : at + len(w[0])] == w[0]]
+            sequence, path = max(whole, key=lambda w: len(w[0]), default=([ops[at]], ids[ops[at]]))
+            names.append(local(path))
+            at += len(sequence)
+        entries.append(Rerun(rerun=tuple(names), before=local(begins.get(before, ids[before]))))
+    return tuple(entries)
+
+
+def _below(part: Part) -> list[Part]:
+    return [part, *(p for child in part.parts for p in _below(child))]
+
+
+def _rerunnable(graph: Graph, part: Part) -> list[int]:
+    return [i for i in range(*part.forward) if not graph.operations[i].view]
+
+
+def _within(op: str, named: set[str]) -> bool:
+    """Whether an id, or an instance that holds it, is among `named`."""
+    pieces = op.split(".")
+    return any(".".join(pieces[:k]) in named for k in range(1, len(pieces) + 1))
+
+
+def _common(paths: list[list[str]]) -> int:
+    """How many leading components all paths share, their last component aside."""
+    shared = 0
+    while all(len(p) > shared + 1 for p in paths) and len({p[shared] for p in paths}) == 1:
+        shared += 1
+    return shared
+
+
+def _group(path: list[str]) -> str:
+    """The submodule of a block that an operation belongs to: the first component that is not a number."""
+    return next((p for p in path if not p.isdigit()), path[0])

@@ -1,0 +1,93 @@
+"""Backward operations go with the forward block that they differentiate, and backward runs block by block in reverse.
+
+An operation's block can be no higher than the lowest block of the backward operations that it depends on; within a block
+the captured order stays. Both together make the new order topological whatever the guess of the block was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+import msgspec
+
+from remate_runtime.graph import Graph
+
+from ..captured import Captured
+
+
+def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
+    """The block of every operation, backward ones included. block_of: the block of each forward operation."""
+    graph, blocks = captured.graph, [*block_of, *[-1] * (len(captured.graph.operations) - captured.graph.turn)]
+    touched = _touched(graph, block_of)
+    of_module: dict[str, list[int]] = {}
+    for i in range(graph.turn):
+        seen = of_module.setdefault(captured.modules[i], [])
+        if not seen or seen[-1] != block_of[i]:
+            seen.append(block_of[i])
+    last = max(block_of, default=0)
+    free = [False] * len(graph.operations)  # depends on no gradient: may run at any time
+    draw = -1  # the latest random backward operation: their order is that of the generator
+    for i in range(graph.turn, len(graph.operations)):
+        op = graph.operations[i]
+        needs = [p for v in op.reads if (p := graph.values[v].producer) >= graph.turn]
+        if op.random and draw >= 0:
+            needs.append(draw)
+        high = min((blocks[p] for p in needs), default=last)
+        free[i] = (
+            all(free[p] for p in needs)
+            and not op.random
+            and not any(graph.values[v].kind == "tangent" for v in op.reads)
+        )
+        modules = of_module.get(captured.modules[i], [])
+        blocks[i] = high if free[i] else _choose(graph, i, high, modules, touched)
+        draw = i if op.random else draw
+    _delay(graph, blocks, free)
+    return blocks
+
+
+def reorder(captured: Captured, blocks: Sequence[int]) -> tuple[Captured, tuple[int, ...]]:
+    """The step with backward in reverse block order, and the old index of every operation."""
+    graph = captured.graph
+    backward = sorted(range(graph.turn, len(graph.operations)), key=lambda i: (-blocks[i], i))
+    order = (*range(graph.turn), *backward)
+    new = {old: k for k, old in enumerate(order)}
+    values = tuple(v if v.producer < 0 else msgspec.structs.replace(v, producer=new[v.producer]) for v in graph.values)
+    moved = msgspec.structs.replace(graph, values=values, operations=tuple(graph.operations[i] for i in order))
+    modules = tuple(captured.modules[i] for i in order)
+    return msgspec.structs.replace(captured, graph=moved, modules=modules), order
+
+
+def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
+    """For every forward value (by storage): the blocks that make it or read it."""
+    touched: dict[int, set[int]] = {}
+    for i in range(graph.turn):
+        for v in (*graph.operations[i].reads, *graph.operations[i].writes):
+            if v is not None:
+                touched.setdefault(graph.root[v], set()).add(block_of[i])
+    return touched
+
+
+def _choose(graph: Graph, i: int, high: int, modules: Sequence[int], touched: dict[int, set[int]]) -> int:
+    """The block of the forward operation that backward operation i belongs to, as well as can be told, at most `high`."""
+    saved = [touched[graph.root[v]] for v in graph.operations[i].reads if graph.root[v] in touched]
+    reach = set.intersection(*saved) if saved else set()
+    by_module = modules[: bisect_right(modules, high)]
+    both = [b for b in by_module if b in reach]
+    if both:
+        return both[-1]
+    lower = [b for b in reach if b <= high]
+    if lower:
+        return max(lower)
+    return by_module[-1] if by_module and not saved and high not in modules else high
+
+
+def _delay(graph: Graph, blocks: list[int], free: Sequence[bool]) -> None:
+    """Operations that depend on no gradient move down to the first block that reads them."""
+    wanted = [-1] * len(blocks)
+    for i in range(len(blocks) - 1, graph.turn - 1, -1):
+        if free[i] and wanted[i] >= 0:
+            blocks[i] = wanted[i]
+        for v in graph.operations[i].reads:
+            if (p := graph.values[v].producer) >= graph.turn:
+                wanted[p] = max(wanted[p], blocks[i])

@@ -1,0 +1,98 @@
+"""The canonical form of a leaf: what is left of its operations once names and numbers are taken away.
+
+Two leaves with the same form do the same work on different values, so they become one template of the file and are
+solved once. The form holds operators, literals, wiring, types, costs, and which parameters get their gradient here; it
+says nothing of who reads the results outside (`exports` does, for those who plan with it).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from remate_runtime.graph import Graph, Op, Ref
+
+from .hierarchy import Part
+
+
+class Form(msgspec.Struct, frozen=True):
+    """key: equal for equal leaves. operations: graph indices, forward then backward. sources: the values that come from
+    outside, by first appearance. gradients: (parameter, its gradient) made here; updates: (buffer, its next value)."""
+
+    key: bytes
+    operations: tuple[int, ...]
+    sources: tuple[int, ...]
+    gradients: tuple[tuple[int, int], ...]
+    updates: tuple[tuple[int, int], ...]
+
+
+def form(graph: Graph, part: Part) -> Form:
+    """The canonical form of a leaf."""
+    operations = (*range(*part.forward), *range(*part.backward))
+    made = {v for i in operations for v in graph.operations[i].writes if v is not None}
+    number: dict[int, int] = {}
+    sources: list[int] = []
+
+    def numbered(value: int) -> int:
+        if value not in number:
+            number[value] = len(number)
+            if value not in made:
+                sources.append(value)
+        return number[value]
+
+    rows = [_row(graph, graph.operations[i], numbered) for i in operations]
+    inside = made.union(sources)
+    gradients = tuple(
+        (p, g) for p, g in graph.gradients if g in made and p in inside and graph.values[p].kind == "parameter"
+    )
+    updates = tuple((b, v) for b, v in graph.updates if v in made)
+    ends = [
+        sorted((numbered(p), number[g]) for p, g in gradients),
+        sorted((numbered(b), number[v]) for b, v in updates),
+    ]
+    described = [_source(graph, v) for v in sources]
+    body = [part.forward[1] - part.forward[0], rows, described, ends]
+    return Form(msgspec.json.encode(body), operations, tuple(sources), gradients, updates)
+
+
+def exports(graph: Graph, part: Part, readers: list[list[int]]) -> tuple[int, ...]:
+    """Positions, among the values that the leaf makes, of those that are read outside or leave the step.
+
+    readers: for each value, the operations that read it.
+    """
+    operations = (*range(*part.forward), *range(*part.backward))
+    inside, leaving = set(operations), {*graph.outputs, *(g for _, g in graph.gradients)}
+    made = [v for i in operations for v in graph.operations[i].writes if v is not None]
+    return tuple(k for k, v in enumerate(made) if v in leaving or any(i not in inside for i in readers[v]))
+
+
+def readers_of(graph: Graph) -> list[list[int]]:
+    """For each value, the operations that read it, in step order."""
+    found: list[list[int]] = [[] for _ in graph.values]
+    for i, op in enumerate(graph.operations):
+        for value in op.reads:
+            found[value].append(i)
+    return found
+
+
+def _row(graph: Graph, op: Op, numbered: Any) -> list[Any]:
+    arguments = [_argument(a, numbered) for a in op.args]
+    keywords = [[k, _argument(op.kwargs[k], numbered)] for k in sorted(op.kwargs)]
+    writes = [None if v is None else [numbered(v), str(graph.values[v].type)] for v in op.writes]
+    return [op.op, arguments, keywords, writes, op.multiple, op.ns, op.workspace]
+
+
+def _argument(argument: Any, numbered: Any) -> Any:
+    if isinstance(argument, Ref):
+        return {"value": numbered(argument.value)}
+    if isinstance(argument, (tuple, list)):
+        return [_argument(a, numbered) for a in argument]
+    return argument
+
+
+def _source(graph: Graph, value: int) -> list[Any]:
+    """Kind, type and (for a constant) elements: what a template declares about a value from outside."""
+    about = graph.values[value]
+    kind = about.kind if about.kind in ("parameter", "buffer", "constant") else "value"
+    return [kind, str(about.type), about.data]

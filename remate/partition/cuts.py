@@ -1,0 +1,134 @@
+"""Cuts that the graph itself offers: positions of the forward where few bytes cross, for spans without module structure.
+
+A span that repeats itself (an unrolled recurrence, layers written without modules) is cut once per repetition, always at
+the same place of the period; what does not repeat is cut by a shortest path over the positions, which weighs the bytes
+that cross against uneven sizes.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import msgspec
+import numpy as np
+
+from remate_runtime.graph import Graph, Ref
+
+SMALL, LARGE, TARGET = 6, 80, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
+_LONGEST = 2000  # operations of the longest period that is looked for
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """crossing: bytes of forward values needed on both sides of each position. weight: operations that are no views
+    before each position. signs: a number per operation, equal where operator, literals and output types are equal."""
+
+    crossing: tuple[int, ...]
+    weight: tuple[int, ...]
+    signs: tuple[int, ...]
+
+    def size(self, start: int, stop: int) -> int:
+        return self.weight[stop] - self.weight[start]
+
+
+def costs(graph: Graph) -> Costs:
+    """What cutting the forward costs, at each of its positions."""
+    turn = graph.turn
+    last: dict[int, int] = {}
+    born: dict[int, int] = {}
+    for i, op in enumerate(graph.operations[:turn]):
+        for value in op.reads:
+            if graph.root[value] in born:
+                last[graph.root[value]] = i
+        for value in op.writes:
+            if value is not None and graph.root[value] == value:
+                born[value] = i
+    change = [0] * (turn + 1)
+    for value, end in last.items():
+        change[born[value] + 1] += graph.nbytes(value)
+        change[end + 1] -= graph.nbytes(value)
+    known: dict[str, int] = {}
+    signs = tuple(known.setdefault(_sign(graph, i), len(known)) for i in range(turn))
+    weight = (0, *accumulate(int(not op.view) for op in graph.operations[:turn]))
+    return Costs(tuple(accumulate(change)), weight, signs)
+
+
+def cut(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
+    """Divide the span [start, stop) of the forward into spans that are small enough for leaves."""
+    if found.size(start, stop) <= LARGE and found.size(start, stop) < 2 * TARGET:
+        return [(start, stop)]
+    repeats = _repeats(found, start, stop)
+    if not repeats:
+        return _shortest(graph, found, start, stop)
+    spans = [*_rest(graph, found, start, repeats[0])]
+    for a, b in pairwise(repeats):
+        spans += [(a, b)] if found.size(a, b) <= LARGE else _shortest(graph, found, a, b)
+    return [*spans, *_rest(graph, found, repeats[-1], stop)]
+
+
+def _rest(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
+    if start >= stop:
+        return []
+    return [(start, stop)] if found.size(start, stop) <= LARGE else _shortest(graph, found, start, stop)
+
+
+def _repeats(found: Costs, start: int, stop: int) -> list[int]:
+    """Boundaries of at least three repetitions that make up most of the span; [] if it does not repeat."""
+    signs = np.array(found.signs[start:stop])
+    best = (0, 0, 0)  # covered operations, first, period
+    for period in range(1, min(len(signs) // 3, _LONGEST) + 1):
+        first, length = _longest_run(signs[:-period] == signs[period:])
+        covered = length + period
+        if covered >= 3 * period and covered > 1.05 * best[0]:
+            best = (covered, first, period)
+    covered, first, period = best
+    if covered < (stop - start) // 2:
+        return []
+    begin, end = start + first, start + first + covered
+    per_leaf = max(1, round(TARGET / max(1, found.size(begin, begin + period))))
+    stride = period * (per_leaf if covered >= 2 * period * per_leaf else 1)
+    phase = min(range(period), key=lambda k: (sum(found.crossing[begin + k : end + 1 : stride]) * stride, k))
+    return list(range(begin + phase, end + 1, stride))
+
+
+def _longest_run(equal: np.ndarray) -> tuple[int, int]:
+    """(start, length) of the longest run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
+    if len(edges) == 0:
+        return 0, 0
+    lengths = edges[1::2] - edges[::2]
+    k = int(np.argmax(lengths))
+    return int(edges[2 * k]), int(lengths[k])
+
+
+def _shortest(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
+    """Cut positions of least total cost: bytes that cross, against the mean, plus squared deviation from the target."""
+    places = [start, *(p for p in range(start + 1, stop) if not graph.operations[p - 1].view), stop]
+    typical = max(1.0, sum(found.crossing[p] for p in places) / len(places))
+    best = [0.0] + [float("inf")] * (len(places) - 1)
+    before = [0] * len(places)
+    for b in range(1, len(places)):
+        for a in range(b - 1, -1, -1):
+            size = found.size(places[a], places[b])
+            if size > LARGE and a < b - 1:
+                break
+            uneven = ((size - TARGET) / TARGET) ** 2
+            crossing = found.crossing[places[b]] / typical if b < len(places) - 1 else 0.0
+            if best[a] + uneven + crossing < best[b]:
+                best[b], before[b] = best[a] + uneven + crossing, a
+    marks = [len(places) - 1]
+    while marks[-1] != 0:
+        marks.append(before[marks[-1]])
+    marks.reverse()
+    return [(places[a], places[b]) for a, b in pairwise(marks)]
+
+
+def _sign(graph: Graph, i: int) -> str:
+    op = graph.operations[i]
+    types = [None if v is None else str(graph.values[v].type) for v in op.writes]
+    return repr((op.op, _literals(op.args), sorted((k, _literals(v)) for k, v in op.kwargs.items()), types))
+
+
+def _literals(argument: object) -> object:
+    if isinstance(argument, Ref):
+        return "%"
+    return [_literals(a) for a in argument] if isinstance(argument, (tuple, list)) else argument

@@ -1,0 +1,56 @@
+"""The hierarchy of a training step: a tree of parts, each a contiguous range of the forward and one of the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ..captured import Captured
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One node of the tree: a leaf holds operations, a composite holds parts (in forward order).
+
+    id: full id of the instance, as the schedule file will name it. prefix: module path against which parameters and
+    operations are named ("" = the model itself). label: what the file calls its template (a class name, mostly).
+    forward, backward: index ranges [start, stop) in the reordered graph.
+    """
+
+    id: str
+    prefix: str
+    label: str
+    forward: tuple[int, int]
+    backward: tuple[int, int]
+    parts: tuple[Part, ...] = ()
+
+    def leaves(self) -> Iterator[Part]:
+        """The leaves below (or the part itself), in forward order."""
+        if not self.parts:
+            yield self
+        for part in self.parts:
+            yield from part.leaves()
+
+
+class Hierarchy(msgspec.Struct, frozen=True):
+    """A captured step in block order, and its tree of blocks.
+
+    captured: the step with its backward operations in block order. parts: the top level, in forward order.
+    order: for each operation of `captured`, its index in the step that was partitioned.
+    """
+
+    captured: Captured
+    parts: tuple[Part, ...]
+    order: tuple[int, ...]
+
+    def leaves(self) -> Iterator[Part]:
+        for part in self.parts:
+            yield from part.leaves()
+
+
+def whole(captured: Captured, name: str = "model") -> Hierarchy:
+    """The trivial hierarchy: one leaf that holds every operation, in captured order."""
+    graph, count = captured.graph, len(captured.graph.operations)
+    label = captured.classes.get("", "") or captured.model.name or name
+    leaf = Part(name, "", label, (0, graph.turn), (graph.turn, count))
+    return Hierarchy(captured, (leaf,), tuple(range(count)))

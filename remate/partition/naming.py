@@ -1,0 +1,76 @@
+"""Names of the parts: a module's path where a part is that module, else its neighbourhood and what it spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..captured import Captured
+from .hierarchy import Part
+from .pieces import Piece
+
+
+def name_parts(captured: Captured, pieces: Sequence[Piece]) -> tuple[Part, ...]:
+    """Parts with unique ids, none of which lies inside another's, and empty backward ranges."""
+    return _Naming(captured).parts(pieces, "", "")
+
+
+class _Naming:
+    def __init__(self, captured: Captured) -> None:
+        self._captured = captured
+        self._taken: set[str] = set()
+
+    def parts(self, pieces: Sequence[Piece], enclosing: str, prefix: str) -> tuple[Part, ...]:
+        """enclosing: id of the composite around the pieces ("" at the top); prefix: its module path."""
+        names = [self._name(piece) for piece in pieces]
+        made = []
+        for piece, (module, rest) in zip(pieces, names, strict=True):
+            path = _joined(module, rest)
+            if enclosing:
+                path = _joined(enclosing, path[len(prefix) :].lstrip("."))
+            full = self._unique(path, enclosing)
+            empty = (self._captured.graph.turn, self._captured.graph.turn)
+            inner = self.parts(piece.pieces, full, module) if piece.pieces else ()
+            made.append(Part(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
+        return tuple(made)
+
+    def _name(self, piece: Piece) -> tuple[str, str]:
+        """(module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""
+        if piece.own and piece.path:
+            return piece.path, ""
+        modules = list(dict.fromkeys(self._captured.modules[piece.start : piece.stop]))
+        shared = _shared([module.split(".") if module else [] for module in modules])
+        if shared in modules and len(modules) == 1:
+            return shared, "part"
+        below = [m[len(shared) :].lstrip(".") for m in modules]
+        heads = list(dict.fromkeys(b.replace(".", "_") for b in below if b))
+        return shared, (heads[0] if len(heads) == 1 else f"{heads[0]}~{heads[-1]}") if heads else "part"
+
+    def _label(self, module: str, rest: str) -> str:
+        name = self._captured.classes.get(module) or (module.rpartition(".")[2] if module else "Model")
+        return _joined(name, rest)
+
+    def _unique(self, wanted: str, enclosing: str) -> str:
+        """`wanted`, or `wanted~2`, …: different from every id, and no ancestor or descendant of one but `enclosing`."""
+        name, k = wanted or "model", 2
+        while any(_clash(name, other) for other in self._taken if not f"{enclosing}.".startswith(other + ".")):
+            name, k = f"{wanted}~{k}", k + 1
+        self._taken.add(name)
+        return name
+
+
+def _clash(name: str, other: str) -> bool:
+    return name == other or name.startswith(other + ".") or other.startswith(name + ".")
+
+
+def _shared(paths: list[list[str]]) -> str:
+    shared = paths[0]
+    for path in paths[1:]:
+        k = 0
+        while k < min(len(shared), len(path)) and shared[k] == path[k]:
+            k += 1
+        shared = shared[:k]
+    return ".".join(shared)
+
+
+def _joined(*parts: str) -> str:
+    return ".".join(part for part in parts if part)

@@ -1,0 +1,165 @@
+"""Spans of the forward from the module structure: a run of operations of one module is a piece if it has a good size,
+and is divided into the runs of its children if it is large or holds repeated modules."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..captured import Captured
+from .cuts import LARGE, SMALL, Costs, cut
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A span [start, stop) of the forward. path: the module whose run it is. own: the whole run of that module, so that
+    its path can name it. pieces: what it is divided into, if it is a composite."""
+
+    start: int
+    stop: int
+    path: str
+    own: bool
+    pieces: tuple[Piece, ...] = ()
+
+
+class Divider:
+    """Divides spans of one captured step."""
+
+    def __init__(self, captured: Captured, found: Costs) -> None:
+        self._captured, self._found = captured, found
+        self._uses: dict[str, int] = {}  # class -> how many of its modules run operations
+        for path in {p for m in set(captured.modules[: captured.graph.turn]) for p in _ancestors(m)}:
+            name = captured.classes.get(path)
+            if name is not None:
+                self._uses[name] = self._uses.get(name, 0) + 1
+
+    def divide(self, start: int, stop: int, path: str) -> list[Piece]:
+        """The pieces of a span whose operations all belong to the module `path` or to modules below it."""
+        runs = self._runs(start, stop, path)
+        if len(runs) == 1 and runs[0].path != path:
+            return self.divide(start, stop, runs[0].path)
+        if all(run.path == path for run in runs):
+            return self._by_graph(start, stop, path)
+        if self._size(start, stop) <= LARGE and not self._repeats(start, stop, path):
+            return [Piece(start, stop, path, True)]
+        return self._join([piece for run in runs for piece in self._child(run, path)], path)
+
+    def _child(self, run: Piece, path: str) -> list[Piece]:
+        if run.path == path:
+            return [run]
+        pieces = self.divide(run.start, run.stop, run.path)
+        name = self._captured.classes.get(run.path, "")
+        if len(pieces) > 1 and self._uses.get(name, 0) > 1 and not self._repeats(run.start, run.stop, run.path):
+            return [Piece(run.start, run.stop, run.path, True, tuple(pieces))]
+        return pieces
+
+    def _runs(self, start: int, stop: int, path: str) -> list[Piece]:
+        """Longest runs of operations under one child of `path`; operations of `path` itself form runs of their own."""
+        depth = len(path.split(".")) if path else 0
+        runs: list[Piece] = []
+        for i in range(start, stop):
+            child = ".".join(self._captured.modules[i].split(".")[: depth + 1])
+            if runs and runs[-1].path == child:
+                runs[-1] = Piece(runs[-1].start, i + 1, child, child != path)
+            else:
+                runs.append(Piece(i, i + 1, child, child != path))
+        return runs
+
+    def _repeats(self, start: int, stop: int, path: str) -> bool:
+        """Whether the span holds several modules of one class, each large enough for a leaf, that make up a stack: two
+        members of a list (`layers.0`, `layers.1`), or three of any names."""
+        members: dict[str, set[str]] = {}
+        self._collect(start, stop, path, members)
+        return any(
+            len(paths) >= 3 or len([p for p in paths if p.rpartition(".")[2].isdigit()]) >= 2
+            for paths in members.values()
+        )
+
+    def _collect(self, start: int, stop: int, path: str, members: dict[str, set[str]]) -> None:
+        for run in self._runs(start, stop, path):
+            if run.path != path and self._size(run.start, run.stop) >= SMALL:
+                name = self._captured.classes.get(run.path, "")
+                if name:
+                    members.setdefault(name, set()).add(run.path)
+                self._collect(run.start, run.stop, run.path, members)
+
+    def _by_graph(self, start: int, stop: int, path: str) -> list[Piece]:
+        spans = cut(self._captured.graph, self._found, start, stop)
+        return [Piece(a, b, path, len(spans) == 1) for a, b in spans]
+
+    def _join(self, pieces: list[Piece], path: str) -> list[Piece]:
+        """Small neighbours together; a little that follows every module of a class belongs to those modules."""
+        pieces = self._attach(pieces)
+        joined: list[Piece] = []
+        group: list[Piece] = []
+        for piece in [*pieces, None]:
+            if piece is not None and not piece.pieces and self._size(piece.start, piece.stop) < SMALL:
+                group.append(piece)
+                continue
+            joined += self._group(group, path)
+            group = []
+            if piece is not None:
+                joined.append(piece)
+        return joined
+
+    def _group(self, group: list[Piece], path: str) -> list[Piece]:
+        if len(group) <= 1:
+            return group
+        spans = cut(self._captured.graph, self._found, group[0].start, group[-1].stop)
+        return [Piece(a, b, path, False) for a, b in spans]
+
+    def _attach(self, pieces: list[Piece]) -> list[Piece]:
+        """Give what loosely follows each module of a class (a residual addition, say) to that module's piece."""
+        tails = [self._tail(pieces, k) for k in range(len(pieces))]
+        votes: dict[tuple[str, tuple[int, ...]], int] = {}
+        members: dict[str, int] = {}
+        for piece, tail in zip(pieces, tails, strict=True):
+            name = self._class(piece)
+            if name:
+                members[name] = members.get(name, 0) + 1
+                votes[name, tail] = votes.get((name, tail), 0) + 1
+        done: list[Piece] = []
+        at = 0
+        for piece in pieces:
+            start = max(piece.start, at)
+            if start >= piece.stop:
+                continue
+            name, stop = self._class(piece), piece.stop
+            if name and not piece.pieces:
+                stop += self._share(name, members, votes, piece.stop, pieces[-1].stop)
+            done.append(Piece(start, stop, piece.path, piece.own and start == piece.start, piece.pieces))
+            at = stop
+        return done
+
+    def _share(
+        self,
+        name: str,
+        members: dict[str, int],
+        votes: dict[tuple[str, tuple[int, ...]], int],
+        stop: int,
+        end: int,
+    ) -> int:
+        """How many operations after `stop` a module of this class takes in: those that all but one of them are followed by."""
+        for (of, tail), count in votes.items():
+            fits = tail == self._found.signs[stop : min(stop + len(tail), end)]
+            if of == name and tail and fits and members[name] >= 3 and count >= members[name] - 1:
+                return len(tail)
+        return 0
+
+    def _tail(self, pieces: list[Piece], k: int) -> tuple[int, ...]:
+        """Signs of the small loose piece between two pieces of good size."""
+        if k + 2 >= len(pieces) or not self._class(pieces[k]) or not self._class(pieces[k + 2]):
+            return ()
+        loose = pieces[k + 1]
+        small = not loose.own and self._size(loose.start, loose.stop) < SMALL
+        return self._found.signs[loose.start : loose.stop] if small else ()
+
+    def _class(self, piece: Piece) -> str:
+        good = piece.own and (piece.pieces or self._size(piece.start, piece.stop) >= SMALL)
+        return self._captured.classes.get(piece.path, "") if good else ""
+
+    def _size(self, start: int, stop: int) -> int:
+        return self._found.size(start, stop)
+
+
+def _ancestors(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
