@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from remate_runtime.errors import ScheduleError
 from remate_runtime.graph import FlatRerun, Graph, Op, Ref, Value
 from remate_runtime.link import Linked, link
@@ -21,10 +22,8 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRerun]]:
     for name, kind in (("w", "parameter"), ("b", "buffer"), ("x", "input")):
         values.append(Value(name, square, kind))
     turn, end = draw(st.integers(2, 10)), draw(st.integers(2, 10))
-    tangent = None
     for index in range(turn + end):
         if index == turn:
-            tangent = len(values)
             values.append(Value("grad.y", square, "tangent"))
         kind = draw(st.sampled_from(KINDS))
         view = kind in ("aten.view", "aten.t")
