@@ -52,7 +52,7 @@ CODES: dict[str, str] = {
     "R053": "what the file says of an operation does not fit its operator",
     # Signature, gradients, updates
     "R060": "a gradient is stated for what is no parameter or input",
-    "R061": "a gradient is stated twice, or not at all",
+    "R061": "a gradient is stated twice",
     "R062": "a gradient or an update has another type than what it belongs to",
     "R063": "an update names an unknown buffer, or a value that forward does not make",
     "R064": "an output names a value that forward does not make",

@@ -24,7 +24,7 @@ _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[0-9]{1,9})?")
-_FINGERPRINT = re.compile(r"[a-z0-9]{1,32}:[0-9a-f]{8,128}")
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 _DEVICES = ("cpu", "cuda")
 _STOPPED_BY = ("gap", "optimal", "time", "iterations", "heuristic", "edited")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
@@ -92,7 +92,7 @@ class Content:
                 "R014",
                 "not a fingerprint",
                 f"{where}/fingerprint",
-                "algorithm:hexadecimal digits, as written by the planner",
+                "sha256: and 64 hexadecimal digits, as the planner writes it",
             )
         for field in ("name", "torch", "note"):
             self._text(getattr(model, field), f"{where}/{field}")
