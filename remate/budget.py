@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
+from fractions import Fraction
 
 import msgspec
 
@@ -14,7 +14,7 @@ _UNITS = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
-_BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?|\.[0-9]+)\s*(%|[a-zA-Z]*)\s*")
+_BUDGET = re.compile(r"\s*([0-9][0-9_]{0,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})\s*(%|[a-zA-Z]*)\s*")
 _HINT = '\n  hint: write "4GiB", "512MB", a number of bytes, or "60%" of the peak without reruns'
 
 
@@ -23,10 +23,10 @@ class BudgetError(RemateError):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Either `size` in bytes, or `share` of the keep-all peak (0.6 for 60%); the other one is None."""
+    """Either `size` in bytes, or `share` of the keep-all peak (3/5 for 60%); the other one is None."""
 
     size: int | None
-    share: float | None
+    share: Fraction | None
 
     def resolve(self, baseline_peak: int) -> int:
         """The budget in bytes, given the peak (bytes) of the schedule that keeps everything."""
@@ -36,7 +36,7 @@ class Budget(msgspec.Struct, frozen=True):
         return int(self.share * baseline_peak)
 
     def __str__(self) -> str:
-        return f"{self.size} bytes" if self.share is None else f"{self.share * 100:g}% of the keep-all peak"
+        return f"{self.size} bytes" if self.share is None else f"{float(self.share) * 100:g}% of the keep-all peak"
 
 
 def parse_budget(given: str | int) -> Budget:
@@ -48,9 +48,7 @@ def parse_budget(given: str | int) -> Budget:
     found = _BUDGET.fullmatch(given)
     if found is None:
         raise BudgetError(f"the budget {given!r} cannot be read{_HINT}")
-    number = float(found[1].replace("_", ""))
-    if not isfinite(number):
-        raise BudgetError(f"the budget {given!r} is too large")
+    number = Fraction(found[1].replace("_", ""))
     if found[2] == "%":
         return _positive(Budget(None, number / 100), given)
     if found[2].lower() not in _UNITS:

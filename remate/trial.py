@@ -3,182 +3,138 @@
 from __future__ import annotations
 
 import copy
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
 import torch
 from torch.utils import _pytree as pytree
 
-import remate_runtime
-from remate_runtime.errors import RemateError
+from remate_runtime import apply
 from remate_runtime.format import Schedule
 
-from .measure import peak_bytes
+from .compare import clear_gradients, default_loss, tensors_of
+from .measure import peak_bytes, timed
 
 Report = Callable[[str], None]
 
 
-class TrialError(RemateError):
-    """The model cannot be trained for the comparison."""
-
-
 class Trial(msgspec.Struct, frozen=True):
-    """What was measured. Peaks in bytes above parameters, buffers, inputs and optimizer state; times in seconds per
-    step (forward and backward), in the order of the steps; gradient differences are the largest over all steps."""
+    """What was measured.
+
+    Peaks: bytes above parameters, buffers, inputs and optimizer state. Times: ns of forward and backward, by step.
+    difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
+    of eager's gradients. losses: the scheduled model's, by step.
+    """
 
     eager_peak: int
     peak: int
-    eager_times: tuple[float, ...]
-    times: tuple[float, ...]
-    gradient_difference: float  # largest absolute difference of any element of any gradient
-    gradient_scale: float  # largest absolute element of eager's gradients
-    losses: tuple[float, ...]  # the scheduled model's, if it returns a scalar
+    eager_times: tuple[int, ...]
+    times: tuple[int, ...]
+    difference: float
+    scale: float
+    losses: tuple[float, ...]
 
     @property
     def ratios(self) -> list[float]:
-        """Step by step, the schedule's time over eager's."""
+        """The schedule's time over eager's, step by step."""
         return [ours / eager for ours, eager in zip(self.times, self.eager_times, strict=True)]
 
     @property
     def ratio(self) -> float:
-        return statistics.median(self.ratios)
+        return median(self.ratios)
 
 
-class Side:
-    """One of the two models with its own inputs, optimizer, and the gradients that its outputs receive."""
+class _Side:
+    """One of the two models, with inputs and an optimizer of its own."""
 
-    def __init__(self, model: torch.nn.Module, inputs: tuple[Any, Any], rate: float) -> None:
+    def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], rate: float) -> None:
         self.model = model
-        self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, inputs)
-        self.leaves = [t for t in pytree.tree_leaves((self.args, self.kwargs)) if _needs_gradient(t)]
+        self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
-        self.used: list[int] = []  # positions of the outputs that backward starts from
-        self.tangents: list[torch.Tensor] = []
+        self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
+        self.loss = 0.0
 
-    def outputs(self) -> list[Any]:
-        return pytree.tree_leaves(self.model(*self.args, **self.kwargs))
-
-    def step(self) -> float | None:
-        """Forward and backward; the loss, if backward starts from one scalar."""
-        outputs = self.outputs()
-        chosen = [outputs[i] for i in self.used]
-        torch.autograd.backward(chosen, self.tangents)
-        return float(chosen[0].detach()) if len(chosen) == 1 and chosen[0].numel() == 1 else None
+    def step(self) -> None:
+        """Forward and backward. The outputs live until its end, as in a training loop that reports them."""
+        outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
+        if self.start_from is None:
+            self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
+        loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        loss.backward()
+        self.loss = float(loss.detach())
 
     def gradients(self) -> list[torch.Tensor | None]:
-        return [p.grad for p in self.model.parameters()] + [t.grad for t in self.leaves]
-
-    def finish(self) -> None:
-        """Let the optimizer step, and drop the gradients."""
-        if self.optimizer is not None:
-            self.optimizer.step()
-        self.clear()
+        return [t.grad for t in (*self.model.parameters(), *tensors_of((self.args, self.kwargs)))]
 
     def clear(self) -> None:
-        for holder in (*self.model.parameters(), *self.leaves):
-            holder.grad = None
+        clear_gradients(self.model, self.args, self.kwargs)
+
+    def peak(self, device: torch.device) -> int:
+        """Bytes of one step after one that warms up."""
+        for _ in range(2):
+            self.clear()
+            torch.manual_seed(0)
+            peak = peak_bytes(self.step, device)
+        self.clear()
+        return peak
 
 
 def try_schedule(
     model: torch.nn.Module,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, Any],
     schedule: Schedule,
     steps: int,
     rate: float = 0.01,
     report: Report | None = None,
 ) -> Trial:
-    """Train `steps` steps with SGD both ways, taking turns. The model is left as it was.
+    """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
-    Model and inputs must be on the device to train on. Raises BindError if the schedule does not fit the model.
+    Model and inputs must be on the device to train on. Raises BindError if the schedule does not fit the model,
+    NothingToTrainError if no output needs a gradient.
     """
+    say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
-    inputs = (tuple(args), dict(kwargs))
-    ours = Side(remate_runtime.apply(copy.deepcopy(model), schedule), inputs, rate)
-    eager = Side(copy.deepcopy(model), inputs, rate)
-    _choose_tangents(ours, eager, schedule)
-    peaks = [_measured_peak(side, device) for side in (eager, ours)]
-    times: tuple[list[float], list[float]] = ([], [])
+    ours = _Side(apply(copy.deepcopy(model), schedule), args, kwargs, rate)
+    eager = _Side(copy.deepcopy(model), args, kwargs, rate)
+    say("measuring the peak of the schedule")
+    peak = ours.peak(device)
+    eager.start_from = ours.start_from
+    say("measuring eager's peak")
+    eager_peak = eager.peak(device)
+    times: dict[_Side, list[int]] = {eager: [], ours: []}
     difference, scale, losses = 0.0, 0.0, []
     for index in range(steps):
-        order = ((0, eager), (1, ours)) if index % 2 == 0 else ((1, ours), (0, eager))
-        for which, side in order:
+        say(f"training, step {index + 1} of {steps}")
+        for side in (eager, ours) if index % 2 == 0 else (ours, eager):
             torch.manual_seed(index)
-            took, loss = _timed(side, device)
-            times[which].append(took)
-            if which == 1 and loss is not None:
-                losses.append(loss)
-        off, largest = _compare(eager.gradients(), ours.gradients())
-        difference, scale = max(difference, off), max(scale, largest)
-        eager.finish()
-        ours.finish()
-        if report is not None:
-            report(f"training, step {index + 1} of {steps}")
-    return Trial(peaks[0], peaks[1], tuple(times[0]), tuple(times[1]), difference, scale, tuple(losses))
+            times[side].append(timed(side.step, device))
+        far, largest = _compare(eager.gradients(), ours.gradients())
+        difference, scale = max(difference, far), max(scale, largest)
+        losses.append(ours.loss)
+        for side in (eager, ours):
+            if side.optimizer is not None:
+                side.optimizer.step()
+            side.clear()
+    return Trial(eager_peak, peak, tuple(times[eager]), tuple(times[ours]), difference, scale, tuple(losses))
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-def _needs_gradient(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def _choose_tangents(ours: Side, eager: Side, schedule: Schedule) -> None:
-    """Backward starts from the outputs that have a gradient in the schedule: with 1 from a scalar, with fixed random
-    numbers from another. They are made once, so that no loss outside the model adds to either side's memory."""
-    generator = torch.Generator().manual_seed(0)
-    outputs = ours.outputs()
-    used = [i for i, leaf in enumerate(outputs) if _needs_gradient(leaf)]
-    if not used:
-        raise TrialError(
-            f"no output of {schedule.model.name} needs a gradient\n  hint: nothing is trained in this mode"
-        )
-    for index in used:
-        leaf = outputs[index]
-        made = torch.randn(leaf.shape, generator=generator, dtype=torch.float64) / leaf.numel()
-        start = torch.ones_like(leaf) if leaf.numel() == 1 else made.to(leaf)
-        ours.tangents.append(start)
-    ours.used = eager.used = used
-    eager.tangents = ours.tangents
-
-
-def _measured_peak(side: Side, device: torch.device) -> int:
-    """Peak of one step, after one that warms up. The state of training is as before, but for buffers both ways."""
-    side.step()
-    side.clear()
-    peak = peak_bytes(side.step, device)
-    side.clear()
-    return peak
-
-
-def _timed(side: Side, device: torch.device) -> tuple[float, float | None]:
-    _wait(device)
-    start = time.perf_counter()
-    loss = side.step()
-    _wait(device)
-    return time.perf_counter() - start, loss
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) -> tuple[float, float]:
     """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
-    has counts by its size."""
+    has is infinitely far."""
     difference = scale = 0.0
     for one, other in zip(eager, ours, strict=True):
-        if one is not None and one.numel():
+        if one is None or other is None:
+            difference = difference if one is other else float("inf")
+        elif one.numel():
             scale = max(scale, float(one.abs().max()))
-        if one is not None and other is not None:
-            difference = max(difference, float((one - other).abs().max()) if one.numel() else 0.0)
-        elif (alone := one if other is None else other) is not None and alone.numel():
-            difference = max(difference, float(alone.abs().max()))
+            far = float((one - other).abs().max())
+            difference = max(difference, far if far == far else float("inf"))
     return difference, scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes
@@ -53,13 +54,15 @@ def run(args: argparse.Namespace) -> int:
 
 def measured(trial: Trial, schedule: Schedule) -> str:
     """The table that `run` prints."""
-    import statistics
-
-    times = [statistics.median(t) for t in (trial.eager_times, trial.times)]
     rows = [
         ("", "eager", "schedule", "schedule / eager"),
         ("measured peak", size(trial.eager_peak), size(trial.peak), _ratio(trial.peak, trial.eager_peak)),
-        ("step time, median", duration(times[0] * 1e9), duration(times[1] * 1e9), f"{trial.ratio:.3f}"),
+        (
+            "step time, median",
+            duration(median(trial.eager_times)),
+            duration(median(trial.times)),
+            f"{trial.ratio:.3f}",
+        ),
     ]
     spread = f"{min(trial.ratios):.3f} to {max(trial.ratios):.3f}"
     lines = [
@@ -69,8 +72,7 @@ def measured(trial: Trial, schedule: Schedule) -> str:
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns, from {spread}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
-    if trial.losses:
-        lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
+    lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
     return "\n".join([*lines, PEAK_NOTE])
 
 
@@ -87,7 +89,7 @@ def _verdict(measured_peak: int, budget: int) -> str:
 
 
 def gradient_difference(trial: Trial) -> str:
-    if trial.gradient_difference == 0:
+    if trial.difference == 0:
         return "0 (bitwise equal)"
-    relative = trial.gradient_difference / trial.gradient_scale if trial.gradient_scale else float("inf")
-    return f"{trial.gradient_difference:.3g} ({relative:.2g} of the largest gradient)"
+    relative = trial.difference / trial.scale if trial.scale else float("inf")
+    return f"{trial.difference:.3g} ({relative:.2g} of the largest gradient)"

@@ -1,0 +1,40 @@
+"""Running a command inside the test process."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from remate.cli import main
+
+DATA = Path(__file__).parent / "data"
+
+
+class Outcome(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+    def __str__(self) -> str:
+        """Everything a person sees, as it stands in a golden file."""
+        return f"{self.out}--- stderr\n{self.err}--- status {self.status}\n"
+
+
+@pytest.fixture
+def remate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """`remate("check", "mlp.json")` runs in a folder that holds copies of the files of `data/`."""
+    shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*argv: str) -> Outcome:
+        capsys.readouterr()
+        status = main(argv)
+        return Outcome(status, *capsys.readouterr())
+
+    return run

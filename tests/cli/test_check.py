@@ -1,0 +1,62 @@
+"""`remate check`: valid files, faults with their places, promises that are not kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+
+
+def edit(name: str, *changes: tuple[str, str]) -> None:
+    text = Path(name).read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    Path(name).write_text(text, encoding="utf-8")
+
+
+def test_fine(remate: Remate, golden: Golden) -> None:
+    golden("check.txt", str(remate("check", "mlp.json")))
+    assert remate("check", "mlp.json", "--quiet") == (0, "", "")
+
+
+CASES: dict[str, list[tuple[str, str]]] = {
+    "syntax": [('"version": 1,', '"version": 1,,')],
+    "several": [('"rerun": ["addmm"]', '"rerun": ["adddm"]'), ('"plan": "rerun"', '"plan": "reruns"')],
+    "unknown-field": [('"name": "mlp"', '"title": "mlp"')],
+    "newer": [('"version": 1', '"version": 2')],
+    "feature": [('"version": 1,', '"version": 1,\n  "requires": ["paging"],')],
+    "promises": [('"peak": 4718600', '"peak": 4718599'), ('"time": 1305000', '"time": 1305001')],
+    "over-budget": [('"budget": 4720000', '"budget": 4000000')],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_faults(remate: Remate, golden: Golden, case: str) -> None:
+    edit("mlp.json", *CASES[case])
+    golden(f"check-{case}.txt", str(remate("check", "mlp.json")))
+
+
+def test_missing_file_and_folder(remate: Remate) -> None:
+    assert remate("check", "nowhere.json").status == 2
+    assert remate("check", ".").status == 2
+
+
+def test_deleted_rerun_is_legal_and_its_peak_is_found(remate: Remate) -> None:
+    """An edit of the plan changes the figures, nothing else; `check` names the new ones."""
+    edit("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'))
+    outcome = remate("check", "mlp.json")
+    assert outcome.status == 1
+    assert "error[R081] at /solve/peak: peak is recorded as 4,718,600" in outcome.err
+
+
+def test_schema_is_checked(remate: Remate) -> None:
+    from remate.schema_file import load_schema
+
+    assert load_schema()["properties"].keys() >= json.loads(Path("mlp.json").read_text()).keys()

@@ -1,0 +1,82 @@
+"""`remate show`: its text, and the plot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remate.opened import open_schedule, pattern
+
+Remate = Callable[..., Any]
+DATA = Path(__file__).parent / "data"
+
+
+def test_text(remate: Remate, golden: Callable[[str, str], None]) -> None:
+    golden("show.txt", str(remate("show", "mlp.json")))
+
+
+def test_missing_file(remate: Remate, golden: Callable[[str, str], None]) -> None:
+    golden("show-missing.txt", str(remate("show", "nowhere.json")))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_plot(remate: Remate, suffix: str) -> None:
+    outcome = remate("show", "mlp.json", "--plot", f"memory{suffix}")
+    assert outcome.status == 0
+    assert outcome.out.endswith(f"plot written to memory{suffix}\n")
+    assert Path(f"memory{suffix}").stat().st_size > 5000
+
+
+def test_plot_is_the_same_each_time(remate: Remate) -> None:
+    for name in ("one.svg", "two.svg"):
+        assert remate("show", "mlp.json", "--plot", name).status == 0
+    assert Path("one.svg").read_bytes() == Path("two.svg").read_bytes()
+
+
+def test_plot_of_another_format(remate: Remate) -> None:
+    outcome = remate("show", "mlp.json", "--plot", "memory.doc")
+    assert outcome.status == 1
+    assert outcome.err == "error: memory.doc: a plot is written as one of .png, .svg, .pdf\n"
+
+
+def test_curve_is_the_simulated_memory() -> None:
+    from remate.plot import curve
+
+    opened = open_schedule(str(DATA / "mlp.json"))
+    made = curve(opened.linked, opened.timeline)
+    assert max(made.memory) == opened.timeline.peak
+    assert made.end == opened.timeline.time
+    assert made.starts[opened.timeline.turn] == sum(
+        opened.graph.operations[step.op].ns for step in opened.linked.forward
+    )
+
+
+def test_storage_written_over_goes_by_its_latest_value() -> None:
+    """In layers 0 to 3 `gelu` is written over `addmm`, so what is kept there is `gelu`."""
+    opened = open_schedule(str(DATA / "mlp.json"))
+    held = [h for h in opened.linked.holdings if h.birth <= opened.timeline.turn <= h.death]
+    names = {opened.graph.values[opened.contents[h][-1][1]].name for h in held if h.value >= 0}
+    assert "layers.0.gelu" in names
+    assert "layers.0.addmm" not in names
+
+
+def test_pattern_of_a_name() -> None:
+    assert pattern("h.12.attn.view_2") == "h.*.attn.view_2"
+    assert pattern("0.conv.1") == "*.conv.*"
+
+
+def test_needs_neither_torch_nor_a_solver() -> None:
+    code = (
+        "import sys; from remate.cli import main; "
+        f"main(['show', {str(DATA / 'mlp.json')!r}]); main(['check', {str(DATA / 'mlp.json')!r}]); "
+        "print(sorted({'torch', 'pyomo', 'highspy', 'matplotlib', 'numpy'} & set(sys.modules)))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines()[-1] == "[]"
