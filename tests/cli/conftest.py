@@ -35,6 +35,7 @@ def remate(
     def run(*argv: str) -> Outcome:
         capsys.readouterr()
         status = main(argv)
-        return Outcome(status, *capsys.readouterr())
+        printed = capsys.readouterr()
+        return Outcome(status, str(printed.out), str(printed.err))
 
     return run
