@@ -54,12 +54,21 @@ def to_json(argument: Any, name: Callable[[int], str]) -> Any:
 
 
 def resolve(reference: str, scope: Mapping[str, int]) -> int:
-    """The value that `%name` refers to. Raise ScheduleError R030 with the names it may have meant."""
+    """The value that `%name` refers to. Raise ScheduleError R030 or R035 with the names it may have meant."""
     value = scope.get(reference[1:]) if reference.startswith("%") else None
     if value is None:
-        hint = did_you_mean(reference.lstrip("%"), scope, "name a value of this block", "%")
-        raise ScheduleError("R030", f"{reference[:120]!r} refers to no value here", hint=hint)
+        raise _missing(reference, scope)
     return value
+
+
+def _missing(reference: str, scope: Mapping[str, int]) -> ScheduleError:
+    name = reference.lstrip("%")
+    operation = name.partition(":")[0]
+    outputs = [f"%{other}" for other in scope if other.partition(":")[0] == operation]
+    if outputs:
+        return ScheduleError("R035", f"{reference[:120]!r} is no output", hint=f"write {', '.join(outputs[:8])}")
+    hint = did_you_mean(name, scope, "name a value of this block", "%")
+    return ScheduleError("R030", f"{reference[:120]!r} refers to no value here", hint=hint)
 
 
 def check_spelling(literal: dict[str, Any]) -> dict[str, Any]:

@@ -111,7 +111,11 @@ class Content:
         self._references(model.gradients, f"{where}/gradients")
         trees = TreeCheck(self)
         trees.inputs(model.inputs, f"{where}/inputs")
-        if model.outputs is not None:
+        if model.outputs is None:
+            self.add(
+                "R011", "the field 'outputs' is missing", where, 'a model that returns nothing has {"literal": null}'
+            )
+        else:
             trees.output(model.outputs, f"{where}/outputs")
 
     def _solve(self, solve: Solve, where: str) -> None:
