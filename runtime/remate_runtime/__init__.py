@@ -1,0 +1,50 @@
+"""remate_runtime executes schedule files: training steps of PyTorch models under a memory budget.
+
+    model = remate_runtime.apply(model, "schedule.json")     # train as ever
+
+Needs torch and msgspec, no planner and no solver. Names load on first use: reading a schedule does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .decode import load
+    from .errors import BindError, ExecutionError, RemateError, ScheduleError
+    from .format import Schedule
+    from .module import apply
+
+__all__ = [
+    "BindError",
+    "ExecutionError",
+    "RemateError",
+    "Schedule",
+    "ScheduleError",
+    "__version__",
+    "apply",
+    "load",
+]
+
+_HOME = {
+    "BindError": "errors",
+    "ExecutionError": "errors",
+    "RemateError": "errors",
+    "Schedule": "format",
+    "ScheduleError": "errors",
+    "apply": "module",
+    "load": "decode",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'remate_runtime' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

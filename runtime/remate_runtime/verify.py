@@ -1,0 +1,35 @@
+"""What a schedule must pass before any of it runs. Needs no torch."""
+
+from __future__ import annotations
+
+import warnings
+
+import msgspec
+
+from .expand import expand
+from .format import Schedule
+from .link import Linked, link
+from .simulate import simulate
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A legal schedule: its executions, and the peak in bytes that they give (never the one that the file states)."""
+
+    linked: Linked
+    peak: int
+
+
+def verify(schedule: Schedule) -> Verified:
+    """Expand, link and simulate. Raises ScheduleError for what is illegal; warns if the peak is over the file's budget."""
+    expanded = expand(schedule)
+    linked = link(expanded.graph, expanded.reruns)
+    peak = simulate(linked).peak
+    budget = schedule.solve.budget
+    if peak > budget:
+        warnings.warn(
+            f"schedule {schedule.name!r}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
+            "parameters, buffers, inputs and optimizer state); add reruns, or plan again",
+            UserWarning,
+            stacklevel=4,
+        )
+    return Verified(linked, peak)

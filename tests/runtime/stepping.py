@@ -1,0 +1,105 @@
+"""Schedules of small models without a solver, and steps compared with eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate.capture import capture
+from remate.fold import fold_flat
+from remate_runtime.expand import expand
+from remate_runtime.fingerprint import fingerprint
+from remate_runtime.format import FORMAT, VERSION, Schedule, Solve
+from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
+
+Reruns = Callable[[Graph], Sequence[FlatRerun]]
+
+
+def no_reruns(graph: Graph) -> list[FlatRerun]:
+    return []
+
+
+def everything(graph: Graph) -> list[FlatRerun]:
+    """All of forward again when backward starts."""
+    if graph.turn == len(graph.operations):
+        return []
+    return [FlatRerun(i, graph.turn) for i, op in enumerate(graph.operations[: graph.turn]) if not op.view]
+
+
+def just_in_time(graph: Graph) -> list[FlatRerun]:
+    """Before every backward operation, whatever forward operations it reads from, in order."""
+    reruns = []
+    for at in range(graph.turn, len(graph.operations)):
+        owners = {graph.values[graph.root[v]].producer for v in graph.operations[at].reads}
+        reruns += [FlatRerun(i, at) for i in sorted(owners) if 0 <= i < graph.turn]
+    return reruns
+
+
+def schedule_of(
+    model: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    reruns: Reruns = everything,
+    differentiate: Sequence[str] | None = None,
+) -> Schedule:
+    """A schedule of one block, with these reruns."""
+    captured = capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate)
+    folded = fold_flat(captured, reruns(captured.graph))
+    no_cost = dict(budget=1 << 60, peak=0, time=0, baseline_peak=0, baseline_time=0)
+    solve = Solve(strategy="hand", solver="none", stopped_by="edited", cost="cpu", **no_cost)
+    schedule = Schedule(
+        format=FORMAT,
+        version=VERSION,
+        name="test",
+        model=folded.model,
+        solve=solve,
+        blocks=folded.blocks,
+        program=folded.program,
+        reruns=folded.reruns,
+    )
+    return replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
+
+
+def predicted_peak(schedule: Schedule) -> int:
+    written = expand(schedule)
+    return simulate(link(written.graph, written.reruns)).peak
+
+
+def loss_of(output: Any) -> torch.Tensor:
+    """The loss that a model returns, or one made of its first tensor."""
+    if hasattr(output, "loss") and output.loss is not None:
+        return output.loss
+    first = output if isinstance(output, torch.Tensor) else next(iter(output.values() if isinstance(output, Mapping) else output))
+    return first if first.dim() == 0 else first.float().pow(2).mean()
+
+
+def step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> dict[str, Any]:
+    """One forward and backward. Returns loss, gradients, buffers and where the generator ends."""
+    torch.manual_seed(seed)
+    model.zero_grad()
+    loss = loss_of(model(*args, **(kwargs or {})))
+    loss.backward()
+    return {
+        "loss": loss.detach(),
+        **{f"grad {n}": None if p.grad is None else p.grad.clone() for n, p in model.named_parameters()},
+        **{f"buffer {n}": b.clone() for n, b in model.named_buffers()},
+        "generator": torch.get_rng_state(),
+    }
+
+
+def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float = 0.0) -> None:
+    assert found.keys() == wanted.keys()
+    for name, want in wanted.items():
+        have = found[name]
+        if want is None:
+            assert have is None, name
+        elif tolerance and want.is_floating_point():
+            assert (have - want).abs().max() <= tolerance * max(want.abs().max().item(), 1e-30), name
+        else:
+            assert torch.equal(have, want), f"{name}: {(have.double() - want.double()).abs().max()}"
