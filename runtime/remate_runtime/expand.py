@@ -7,7 +7,8 @@ instance's own plan (an inner plan refines what an outer one has made again); wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -25,11 +26,17 @@ MAX_FAULTS = 100
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """graph: the step without plan. reruns: in execution order. where: JSON pointer of every operation's line."""
+    """graph: the step without plan. reruns: in execution order.
+
+    where: JSON pointer of every operation's line. stated: JSON pointer of every rerun's name. places: all instances,
+    enclosing ones before those inside.
+    """
 
     graph: Graph
     reruns: tuple[FlatRerun, ...]
     where: tuple[str, ...]
+    stated: tuple[str, ...]
+    places: tuple[Place, ...]
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -72,8 +79,9 @@ class _Expansion:
             self._roots(operations),
             self.schedule.model.device,
         )
-        reruns = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
-        return Expanded(graph, reruns, tuple(self.where))
+        stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
+        reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)
+        return Expanded(graph, reruns, tuple(self.where), named, tuple(self.places))
 
     def _raise(self) -> None:
         if len(self.faults) == 1:
@@ -248,8 +256,8 @@ class _Expansion:
         line = self.lines[index]
         assert line is not None
         found: list[int] = []
-        args = to_graph(line.args, scope, found)
-        kwargs = {k: to_graph(v, scope, found) for k, v in line.kwargs.items()}
+        args = tuple(self._arguments(enumerate(line.args), scope, found, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scope, found, index, "kwargs")
         reads = tuple(dict.fromkeys(found))
         for value in reads:
             self._available(value, index)
@@ -270,6 +278,18 @@ class _Expansion:
             line.workspace,
             line.source,
         )
+
+    def _arguments(
+        self, given: Iterable[tuple[Any, Any]], scope: Mapping[str, int], found: list[int], index: int, part: str
+    ) -> dict[Any, Any]:
+        made, key = {}, None
+        try:
+            for key, argument in given:
+                made[key] = to_graph(argument, scope, found)
+        except ScheduleError as fault:
+            where = f"{self.where[index]}/{part}/{escape(str(key))}"
+            raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
+        return made
 
     def _available(self, value: int, index: int) -> None:
         source = self.values[value]

@@ -6,7 +6,7 @@ import msgspec
 
 from .errors import ScheduleError
 from .format import KEEP_ALL, Block, Instance, Rerun, Schedule
-from .limits import MAX_BLOCK_DEPTH, MAX_OPERATIONS
+from .limits import MAX_BLOCK_DEPTH, MAX_NAME, MAX_OPERATIONS
 from .signature import escape
 from .suggest import close_names, did_you_mean
 
@@ -43,7 +43,7 @@ class Place(msgspec.Struct, frozen=True):
 def lay_out(schedule: Schedule) -> tuple[list[Place], int]:
     """All instances, enclosing ones before those inside, in forward order; and the number of forward operations.
 
-    Raise ScheduleError R031, R032, R033, R071, R072.
+    Raise ScheduleError R031, R032, R033, R071, R072, R073.
     """
     sizes = _sizes(schedule)
     total = [sum(sizes[i.block][part] for i in schedule.program) for part in range(3)]
@@ -78,6 +78,8 @@ def _place(
         prefix = instance.prefix if instance.prefix is not None else instance.id
         if above and above.prefix:
             prefix = f"{above.prefix}.{prefix}" if prefix else above.prefix
+        if max(len(full), len(prefix)) > MAX_NAME:
+            raise ScheduleError("R073", f"a full id of more than {MAX_NAME} characters", f"{where}/{at}/id")
         spans = range(start, start + forward), range(end - backward, end)
         places.append(Place(full, prefix, instance.block, block, instance, f"{where}/{at}", parent, *spans))
         if block.instances:

@@ -8,7 +8,7 @@ from __future__ import annotations
 MAX_FILE_BYTES = 64 << 20
 MAX_DEPTH = 64  # of nested arrays and objects in the text
 MAX_BLOCK_DEPTH = 32  # of blocks inside blocks
-MAX_NAME = 1024  # characters of an id or name
+MAX_NAME = 512  # characters of an id or name
 MAX_TEXT = 1 << 16  # characters of any other text
 MAX_OUTPUTS = 1 << 14  # of one operation
 MAX_ELEMENTS = 1 << 20  # of one constant
