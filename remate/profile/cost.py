@@ -1,0 +1,18 @@
+"""The cost of one operation."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """ns: time of one execution. workspace: bytes allocated and freed beyond the outputs. note: how it was come by, if
+    not as usual."""
+
+    ns: Count
+    workspace: Count = 0
+    note: str = ""

@@ -1,0 +1,117 @@
+"""Costs measured by running one operation at a time on the graph's device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from remate_runtime.graph import Graph, Op
+from remate_runtime.operators import namespace
+from remate_runtime.overloads import overload
+
+from ..errors import ProfileError
+from ..measure import peak_bytes
+from .cost import Cost
+from .devices import DEVICES
+from .roofline import estimate
+from .synthetic import arguments
+
+# One operation is run until `ENOUGH` ns have gone by, within these numbers of timings; a timing is of as many runs as
+# fill `GRAIN` ns, so that the clock's own cost does not show and a GPU's queue stays full.
+ENOUGH = 15_000_000
+FEWEST, MOST = 3, 31
+GRAIN = {"cpu": 20_000, "cuda": 200_000}
+SLOW = 300_000_000  # ns: an operation this slow is timed once
+
+
+def device_of(graph: Graph) -> torch.device:
+    """Where the graph's operations run. Raises ProfileError if there is no such device here."""
+    if graph.device == "cuda" and not torch.cuda.is_available():
+        raise ProfileError(
+            "the model was captured for CUDA, and there is no CUDA device to measure on\n"
+            f"  hint: estimate with one of {', '.join(sorted(n for n, d in DEVICES.items() if d.kind == 'cuda'))}, or "
+            "give a profile that was measured on such a device"
+        )
+    return torch.device(graph.device)
+
+
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}, threads: {torch.get_num_threads()}"
+
+
+@contextmanager
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """Generator states after it are as before it; what is drawn inside is the same every time."""
+    devices = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        torch.manual_seed(0)
+        yield
+
+
+def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
+    """Median time and workspace of one operation; where it does not run on made-up arguments, the roofline's estimate,
+    with a note that says so."""
+    try:
+        live = overload(op.op, namespaces=(namespace(op.op),))
+        args, kwargs = arguments(graph, op, device)
+
+        def run() -> Any:
+            return live(*args, **kwargs)
+
+        ns = _time(run, device)
+        outputs = sum(graph.nbytes(value) for value in op.writes if value is not None)
+        return Cost(ns=ns, workspace=max(0, peak_bytes(run, device) - outputs))
+    except Exception as error:  # whatever a kernel raises on made-up data: the plan can do with an estimate
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        return _estimated(graph, op, device, reason)
+
+
+def _estimated(graph: Graph, op: Op, device: torch.device, reason: str) -> Cost:
+    estimated = estimate(graph, op, DEVICES[_nearest(device)])
+    note = f"estimated, it did not run on made-up arguments: {reason}"
+    return Cost(ns=estimated.ns, workspace=estimated.workspace, note=note)
+
+
+def _nearest(device: torch.device) -> str:
+    """The roofline device that is most like this one."""
+    if device.type != "cuda":
+        return "cpu"
+    name = torch.cuda.get_device_name(device).lower()
+    return next((known for known in DEVICES if known in name), "a100")
+
+
+def _time(run: Callable[[], Any], device: torch.device) -> int:
+    """Median ns of one run, warm."""
+    clock = _cuda_clock if device.type == "cuda" else _cpu_clock
+    run()
+    once = clock(run, 1)
+    if once >= SLOW:
+        return once
+    runs = min(100, max(1, GRAIN[device.type] // once))
+    rounds = min(MOST, max(FEWEST, ENOUGH // (once * runs)))
+    return max(1, round(statistics.median(clock(run, runs) / runs for _ in range(rounds))))
+
+
+def _cpu_clock(run: Callable[[], Any], runs: int) -> int:
+    start = time.perf_counter_ns()
+    for _ in range(runs):
+        run()
+    return max(1, time.perf_counter_ns() - start)
+
+
+def _cuda_clock(run: Callable[[], Any], runs: int) -> int:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(runs):
+        run()
+    end.record()
+    end.synchronize()
+    return max(1, round(start.elapsed_time(end) * 1e6))

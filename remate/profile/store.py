@@ -1,0 +1,96 @@
+"""Profile files: measured costs by operation, JSON, canonical (same costs, same bytes), written atomically."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ..errors import ProfileError
+from .cost import Cost
+
+FORMAT = "remate.profile"
+VERSION = 1
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """device and torch: where the costs were measured. costs: by signature of the operation."""
+
+    format: str
+    version: int
+    device: str
+    torch: str
+    costs: dict[str, Cost]
+
+
+def profile_of(device: str, costs: Mapping[str, Cost]) -> Profile:
+    import torch
+
+    return Profile(format=FORMAT, version=VERSION, device=device, torch=str(torch.__version__), costs=dict(costs))
+
+
+def read(path: Path) -> Profile | None:
+    """The profile at `path`, or None if there is no such file. Raises ProfileError if it cannot be used."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from None
+    try:
+        found = msgspec.json.decode(text, type=Profile)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProfileError(
+            f"{path} is not a profile: {error}\n  hint: delete it, or give another path; it will be measured again"
+        ) from None
+    if found.format != FORMAT or found.version != VERSION:
+        raise ProfileError(
+            f"{path} is {found.format!r} version {found.version}; this program reads {FORMAT!r} version {VERSION}\n"
+            "  hint: delete it, or give another path; it will be measured again"
+        )
+    return found
+
+
+def check_same_machine(profile: Profile, device: str, path: Path) -> None:
+    """Raise ProfileError unless what `profile` lacks can be measured here and added to it."""
+    import torch
+
+    here = (device, str(torch.__version__))
+    if (profile.device, profile.torch) != here:
+        raise ProfileError(
+            f"the profile {path} lacks operations of this model, and was measured on {profile.device!r} with torch "
+            f"{profile.torch}; here is {here[0]!r} with torch {here[1]}\n"
+            "  hint: complete it where it was measured, or give another path"
+        )
+
+
+def encode(profile: Profile) -> bytes:
+    """Canonical text: one operation per line, sorted by signature."""
+    head = {key: getattr(profile, key) for key in ("format", "version", "device", "torch")}
+    lines = [f'  "{key}": {_json(value)},' for key, value in head.items()]
+    costs = [f"    {_json(key)}: {_json(profile.costs[key])}" for key in sorted(profile.costs)]
+    body = "{\n" + ",\n".join(costs) + "\n  }" if costs else "{}"
+    return ("{\n" + "\n".join(lines) + f'\n  "costs": {body}\n}}\n').encode()
+
+
+def write(path: Path, profile: Profile) -> None:
+    """Write the file through a temporary one in the same folder. Raises ProfileError if that fails."""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(encode(profile))
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise ProfileError(f"the profile {path} cannot be written: {error.strerror}") from None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,166 @@
+"""Measured costs: made-up arguments of the recorded types, workspace, state left alone, profile files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import remate.profile
+from remate.capture import capture
+from remate.errors import ProfileError
+from remate.profile import costed, store
+from remate.profile.cost import Cost
+from remate.profile.measured import measure
+from remate.profile.synthetic import arguments
+from remate_runtime.graph import Graph, Ref
+from tests.models import ZOO
+
+from .test_profile_roofline import graph_of
+
+CPU = torch.device("cpu")
+
+
+def cost_of(graph: Graph) -> Cost:
+    return measure(graph, graph.operations[0], CPU)
+
+
+def test_arguments_have_the_recorded_types():
+    inputs = ["f32[4,6]{1,4}", "f32[3,5]{0,1}", "c64[3]", "bool[100]", "bf16[2,2]", "f8e4m3[4]", "f64[]", "i64[0,3]"]
+    g = graph_of("aten.cat", inputs, ["f32[1]"], (tuple(Ref(i) for i in range(len(inputs))), {"dtype": "f32"}))
+    (found, dtype), kwargs = arguments(g, g.operations[0], CPU)
+    assert dtype == torch.float32
+    assert kwargs == {}
+    assert [tuple(t.shape) for t in found] == [v.type.shape for v in g.values[:-1]]
+    assert found[0].stride() == (1, 4)
+    assert found[1].stride() == (0, 1)
+    assert found[2].dtype == torch.complex64
+    assert found[3].dtype == torch.bool
+    assert found[3].float().mean() > 0.5
+    assert bool((found[0] > 0).all())
+
+
+def test_indices_are_in_range_and_spread():
+    g = graph_of("aten.embedding", ["f32[50,4]", "i64[200]"], ["f32[200,4]"], (Ref(0), Ref(1)))
+    (_, index), _ = arguments(g, g.operations[0], CPU)
+    assert int(index.min()) >= 0
+    assert 25 < int(index.max()) < 50
+    g = graph_of("aten.gather", ["f32[3,50]", "i64[3,9]"], ["f32[3,9]"], (Ref(0), 1, Ref(1)))
+    (_, _, index), _ = arguments(g, g.operations[0], CPU)
+    assert 25 < int(index.max()) < 50
+    g = graph_of("aten.index.Tensor", ["f32[3,50]", "i64[9]"], ["f32[3,9]"], (Ref(0), (None, Ref(1))))
+    (_, (_, index)), _ = arguments(g, g.operations[0], CPU)
+    assert 25 < int(index.max()) < 50
+    assert not cost_of(g).note
+
+
+def test_workspace_is_what_is_allocated_beyond_the_outputs():
+    g = graph_of("aten.native_dropout", ["f32[1000]"], ["f32[1000]", "bool[1000]"], (Ref(0), 0.5, True), random=True)
+    assert cost_of(g).workspace == 4000  # the CPU kernel draws the mask as floats
+    g = graph_of("aten.add.Tensor", ["f32[1000]", "f32[1000]"], ["f32[1000]"], (Ref(0), Ref(1)))
+    assert cost_of(g).workspace == 0
+
+
+def test_a_slower_operation_costs_more():
+    def product(n: int) -> int:
+        return cost_of(graph_of("aten.mm", [f"f32[{n},{n}]"] * 2, [f"f32[{n},{n}]"], (Ref(0), Ref(1)))).ns
+
+    assert product(256) > 4 * product(32)
+
+
+def test_what_does_not_run_is_estimated_and_says_so():
+    g = graph_of("aten.mm", ["f32[2,3]", "f32[4,5]"], ["f32[2,5]"], (Ref(0), Ref(1)))
+    found = cost_of(g)
+    assert found.ns >= 1
+    assert found.note.startswith("estimated")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tiny_gpt", "fourier", *(pytest.param(n, marks=pytest.mark.slow) for n in ("resnet", "moe", "llama", "t5"))],
+)
+def test_every_operation_of_a_model_runs(name: str, tmp_path: Path):
+    graph = capture(*ZOO[name].build()).graph
+    state = torch.get_rng_state()
+    found = costed(graph, profile=tmp_path / "p.json")
+    assert torch.equal(state, torch.get_rng_state())
+    assert all((op.ns == 0) == op.view for op in found.operations)
+    saved = store.read(tmp_path / "p.json")
+    assert saved is not None
+    assert [key for key, cost in saved.costs.items() if cost.note] == []
+    assert torch.is_grad_enabled()
+
+
+def small() -> Graph:
+    return graph_of("aten.neg", ["f32[8]"], ["f32[8]"], (Ref(0),))
+
+
+def test_a_profile_is_reused_and_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "p.json"
+    first = costed(small(), profile=path)
+    before = path.read_bytes()
+    assert costed(small(), profile=path) == first
+    assert path.read_bytes() == before
+    other = graph_of("aten.exp", ["f32[8]"], ["f32[8]"], (Ref(0),))
+    costed(other, profile=path)
+    both = store.read(path)
+    assert both is not None
+    assert list(both.costs) == ["aten.exp(f32[8])", "aten.neg(f32[8])"]
+    assert store.encode(both) == path.read_bytes()
+    assert costed(small(), profile=path) == first
+    assert [p.name for p in tmp_path.iterdir()] == ["p.json"]
+
+
+def test_a_profile_of_another_machine_serves_but_is_not_completed(tmp_path: Path):
+    path = tmp_path / "p.json"
+    costs = {"aten.neg(f32[8])": Cost(ns=77, workspace=5)}
+    store.write(path, store.Profile(format=store.FORMAT, version=1, device="else", torch="1.0", costs=costs))
+    assert costed(small(), profile=path).operations[0].ns == 77
+    with pytest.raises(ProfileError, match="measured on 'else'"):
+        costed(graph_of("aten.exp", ["f32[8]"], ["f32[8]"], (Ref(0),)), profile=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not a profile"),
+        ("[" * 100_000, "not a profile"),
+        ('{"format": "remate.profile", "version": 1}', "missing required field"),
+        ('{"format":"remate.profile","version":9,"device":"","torch":"","costs":{}}', "version 9"),
+        ('{"format":"remate.profile","version":1,"device":"","torch":"","costs":{"x":{"ns":-1}}}', r"\$\.costs"),
+        ('{"format":"remate.profile","version":1,"device":"","torch":"","costs":{},"more":1}', "more"),
+    ],
+)
+def test_a_damaged_profile_is_refused(text: str, says: str, tmp_path: Path):
+    path = tmp_path / "p.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match=says):
+        costed(small(), profile=path)
+    assert path.read_text() == text
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path: Path):
+    with pytest.raises(ProfileError, match="cannot be read"):
+        costed(small(), profile=tmp_path)
+    with pytest.raises(ProfileError, match="cannot be written"):
+        costed(small(), profile=tmp_path / "no" / "p.json")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_graph_for_cuda_needs_a_device():
+    graph = small()
+    moved = type(graph)(graph.values, graph.operations, 1, graph.outputs, (), (), graph.root, "cuda")
+    with pytest.raises(ProfileError, match=r"a100, h100, h200"):
+        costed(moved)
+    assert costed(moved, "h200").operations[0].ns >= 1
+
+
+def test_progress_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
+    said: list[str] = []
+    costed(small(), progress=said.append)
+    assert said == []
+    monkeypatch.setattr(remate.profile, "PATIENCE", 0.0)
+    costed(small(), progress=said.append)
+    assert len(said) == 1
+    assert "0 of 1 distinct operations" in said[0]
