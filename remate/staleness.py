@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
 from remate_runtime.format import Model
-from remate_runtime.graph import Graph, Op, Ref
+from remate_runtime.graph import Graph, Ref
 
 _ABSENT = "absent"
 
@@ -80,7 +82,7 @@ def _leaves(tree: Any, path: str = "") -> dict[str, str]:
         pairs: Any = ((f"{path}[{i}]", item) for i, item in enumerate(tree))
     elif isinstance(tree, dict):
         if "tensor" in tree or "value" in tree or "literal" in tree:
-            return {path: _leaf(tree)}
+            return {tree.get("name") or path: _leaf(tree)}
         pairs = ((_join(path, key), item) for key, item in tree.items() if isinstance(item, list | tuple | dict))
     else:
         return {}
@@ -100,27 +102,33 @@ def _leaf(leaf: dict[str, Any]) -> str:
 
 
 def _operations(recorded: Graph, live: Graph) -> Iterator[Difference]:
-    ours, theirs = ({op.id: op for op in graph.operations} for graph in (recorded, live))
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        one, other = ours.get(name), theirs.get(name)
-        if one is None or other is None:
-            yield Difference(f"operation {name}", one.op if one else _ABSENT, other.op if other else _ABSENT)
-        elif one.op != other.op:
-            yield Difference(f"operation {name}", one.op, other.op)
-        elif _call(recorded, one) != _call(live, other):
-            yield Difference(f"operation {name}", _call(recorded, one), _call(live, other))
+    """Operators that one graph has more often than the other, and the first place where forward differs.
+
+    Ids are no help here: a changed model is cut into other blocks. The order of forward is the model's own; that of
+    backward is the planner's, so there only operators are counted."""
+    ours, theirs = (Counter(op.op for op in graph.operations) for graph in (recorded, live))
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours[name] != theirs[name]:
+            yield Difference(f"operator {name}", f"{ours[name]}x", f"{theirs[name]}x")
+    for one, other in zip_longest(_calls(recorded), _calls(live), fillvalue=(_ABSENT, "")):
+        if one[0] != other[0]:
+            yield Difference("first operation that differs", "".join(one), "".join(other))
+            return
 
 
-def _call(graph: Graph, op: Op) -> str:
-    """The operation as text: `aten.view(%x, [8, 256])`, by the names of its values, and what it makes."""
+def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The forward operations as text that does not depend on ids, `aten.gelu(%4) -> f32[8,256]`, and their source."""
+    made = {v: f"{at}:{k}" for at, op in enumerate(graph.operations) for k, v in enumerate(op.writes) if v is not None}
 
     def text(value: Any) -> str:
         if isinstance(value, Ref):
-            return "%" + graph.values[value.value].name
+            source = graph.values[value.value]
+            return f"%{source.data or source.name if source.producer < 0 else made[value.value]}"
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(text, value))}]"
         return repr(value)
 
-    arguments = [*map(text, op.args), *(f"{key}={text(value)}" for key, value in sorted(op.kwargs.items()))]
-    made = ", ".join("none" if v is None else str(graph.values[v].type) for v in op.writes)
-    return f"{op.op}({', '.join(arguments)}) -> {made}"
+    for op in graph.operations[: graph.turn]:
+        arguments = [*map(text, op.args), *(f"{key}={text(value)}" for key, value in sorted(op.kwargs.items()))]
+        types = ", ".join("none" if v is None else str(graph.values[v].type) for v in op.writes)
+        yield f"{op.op}({', '.join(arguments)}) -> {types}", f"  ({op.source})" if op.source else ""

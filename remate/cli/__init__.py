@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -33,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Errors that remate raises on purpose are printed, not raised."""
     try:
         args = parser().parse_args(argv)
-        return args.run(args)
+        with warnings.catch_warnings():
+            warnings.showwarning = _print_warning
+            return args.run(args)
     except SystemExit as stop:  # argparse: --help, --version, wrong arguments
         return stop.code if isinstance(stop.code, int) else exit_codes.USAGE
     except RemateError as error:
@@ -69,6 +72,11 @@ def print_error(message: str) -> None:
     """`error: …` on stderr, its hints each on a line `hint: …`."""
     what, *hints = message.split("\n  hint: ")
     print(f"error: {what}", *(f"hint: {hint}" for hint in hints), sep="\n", file=sys.stderr)
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *rest: object) -> None:
+    """Without the source line that Python adds, which says nothing to the user of a command."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def status_of(error: RemateError) -> int:

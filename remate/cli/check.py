@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes
@@ -39,19 +40,20 @@ def run(args: argparse.Namespace) -> int:
     except ScheduleError as error:
         return _report(args.schedule, error.faults)
     found = findings(opened, data.decode())
-    if found:
-        return _report(args.schedule, found)
-    if not args.quiet:
+    status = _report(args.schedule, found) if found else exit_codes.FINE
+    if not found and not args.quiet:
         print(_summary(args.schedule, opened))
-    return _compare(args.schedule, opened, args.model, args.quiet) if args.model else exit_codes.FINE
+    if args.model:
+        status = _compare(args.schedule, opened, args.model, args.quiet) or status
+    return status
 
 
-def _report(path: str, faults: Any) -> int:
+def _report(path: str, faults: Sequence[ScheduleError]) -> int:
+    from . import status_of
+
     for fault in faults:
         print(located(path, fault), file=sys.stderr)
     print(f"{path}: {count(len(faults), 'fault')}", file=sys.stderr)
-    from . import status_of
-
     return max((status_of(fault) for fault in faults), default=exit_codes.FINDINGS)
 
 
@@ -82,13 +84,17 @@ def _summary(path: str, opened: Opened) -> str:
 
 
 def _compare(path: str, opened: Opened, model: str, quiet: bool) -> int:
+    from remate_runtime.signature import output_leaves
+
     from ..capture import capture
     from ..staleness import differences
     from .build_file import load_target
 
+    recorded = opened.schedule.model
     target = load_target(model)
-    live = capture(target.model, target.args, target.kwargs)
-    found = differences(opened.schedule.model, live.model, opened.graph, live.graph)
+    used = [leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad]
+    live = capture(target.model, target.args, target.kwargs, differentiate=used)
+    found = differences(recorded, live.model, opened.graph, live.graph)
     if found:
         print(_stale(path, model, found), file=sys.stderr)
         return exit_codes.STALE

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     with Reporter(args.quiet) as report:
         trial = try_schedule(*target, schedule, args.steps, args.lr, report)
     print(measured(trial, schedule))
-    return exit_codes.FINE
+    return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
 
 
 def measured(trial: Trial, schedule: Schedule) -> str:
