@@ -43,9 +43,10 @@ def lower_bound(problem: Problem, budget: int, control: Control, *, reference: i
     single = Cuts(problem, 1, reference)
     found = [(_proven(single.solve(control, budget, [k], forced, limit, relax=True)), k) for k in candidates]
     best, at = max(found)
+    if best < float("inf"):
+        best = max(best, _proven(single.solve(control, budget, [at], forced, limit, relax=False)))
     if best == float("inf"):
         return problem.baseline_time  # infeasible: any statement is true, this one is harmless
-    best = max(best, _proven(single.solve(control, budget, [at], forced, limit, relax=False)))
     return problem.baseline_time + max(0, int(best * single.percent * (1 - 1e-6)))
 
 
@@ -88,7 +89,8 @@ def _shares(problem: Problem, i: int) -> bool:
 
 def arguments(problem: Problem, i: int) -> list[int]:
     """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
-    return [s for s in problem.reads[i] if problem.producer[s] < problem.turn and s not in problem.pinned]
+    counted = problem.pinned | problem.until_turn if i < problem.turn else problem.pinned
+    return [s for s in problem.reads[i] if problem.producer[s] < problem.turn and s not in counted]
 
 
 def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:

@@ -20,25 +20,17 @@ import pyomo.environ as pyo
 from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 SEED = 20260101
+EVERY = 0.5  # seconds between progress messages of one solve
 VERSION = ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
 )
-
-
-class Report(msgspec.Struct, frozen=True):
-    """Progress. stage: what is being solved; incumbent, bound: extra time in % of the step (None: unknown yet)."""
-
-    stage: str
-    seconds: float
-    incumbent: float | None
-    bound: float | None
 
 
 class Control:
     """Deadline, Ctrl-C and progress of one call of the planner, shared by all its solves. Use it in a `with` statement:
     inside, Ctrl-C asks the running solver to stop, and the best solution so far is used."""
 
-    def __init__(self, time_limit: float | None = None, progress: Callable[[Report], None] | None = None) -> None:
+    def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
         self.start = time.monotonic()
         self.deadline = None if time_limit is None else self.start + time_limit
         self.progress = progress
@@ -58,6 +50,9 @@ class Control:
     def _interrupt(self, number: int, frame: object) -> None:
         self.interrupted = True
 
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start
+
     def remaining(self) -> float:
         """Seconds left, infinite without a limit."""
         return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
@@ -68,9 +63,9 @@ class Control:
             self.hit_limit = True
         return self.interrupted or self.hit_limit
 
-    def report(self, stage: str, incumbent: float | None = None, bound: float | None = None) -> None:
+    def say(self, text: str) -> None:
         if self.progress is not None:
-            self.progress(Report(stage, time.monotonic() - self.start, incumbent, bound))
+            self.progress(text)
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -127,6 +122,7 @@ class Engine:
         self.highs.passModel(lp)
         self._control: Control | None = None
         self._stage = ""
+        self._said = 0.0
         self.highs.cbMipInterrupt += self._check
         self.highs.cbSimplexInterrupt += self._check
         self.highs.cbMipLogging += self._log
@@ -201,12 +197,14 @@ class Engine:
             event.interrupt()
 
     def _log(self, event: Any) -> None:
-        control = self._control
-        if control is None or control.progress is None:
+        control, now = self._control, time.monotonic()
+        if control is None or control.progress is None or now - self._said < EVERY:
             return
+        self._said = now
         data = event.data_out
-        primal = data.mip_primal_bound
-        control.report(self._stage, primal if abs(primal) < 1e20 else None, data.mip_dual_bound)
+        found = abs(data.mip_primal_bound) < 1e20
+        incumbent = f"{data.mip_primal_bound:.3f}%" if found else "none yet"
+        control.say(f"{self._stage}: incumbent {incumbent}, bound {data.mip_dual_bound:.3f}%")
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
