@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from .errors import ScheduleError, ScheduleFaultsError
 from .format import KEEP_ALL, Rerun, Schedule
 from .graph import FlatRerun, Graph
@@ -14,9 +16,16 @@ from .signature import escape
 from .suggest import did_you_mean
 
 
+class Stated(msgspec.Struct, frozen=True):
+    """A rerun, and the JSON pointer of its name in the file."""
+
+    rerun: FlatRerun
+    where: str
+
+
 def flat_reruns(
     schedule: Schedule, places: list[Place], graph: Graph, operations: Mapping[str, int]
-) -> tuple[FlatRerun, ...]:
+) -> tuple[Stated, ...]:
     """Reruns in execution order (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
     instances = {place.id: place for place in places}
     stated = [("", "/reruns", schedule.reruns)]
@@ -33,12 +42,12 @@ def flat_reruns(
             continue
         pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
         stated.append((place.id + ".", pointer, reruns))
-    flat: list[FlatRerun] = []
+    flat: list[Stated] = []
     for prefix, where, reruns in stated:
         for at, rerun in enumerate(reruns):
             try:
                 found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
-                check_reruns(graph, found)
+                check_reruns(graph, (one.rerun for one in found))
                 flat += found
                 if len(flat) > MAX_RERUNS:
                     raise ScheduleError("R072", f"over {MAX_RERUNS} reruns")
@@ -47,12 +56,12 @@ def flat_reruns(
     if faults:
         unique = list({(f.code, f.where, f.message): f for f in faults}.values())
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
-    return tuple(sorted(flat, key=lambda r: r.before))  # stable: the order of statement within a point
+    return tuple(sorted(flat, key=lambda one: one.rerun.before))  # stable: the order of statement within a point
 
 
 def _flatten(
     rerun: Rerun, prefix: str, graph: Graph, instances: Mapping[str, Place], operations: Mapping[str, int], where: str
-) -> list[FlatRerun]:
+) -> list[Stated]:
     point = operations.get(prefix + rerun.before)
     if point is None and prefix + rerun.before in instances:
         backward = instances[prefix + rerun.before].backward
@@ -60,18 +69,19 @@ def _flatten(
     if point is None:
         hint = _meant(rerun.before, prefix, operations, instances)
         raise ScheduleError("R044", f"{rerun.before[:120]!r} is no operation or instance here", f"{where}/before", hint)
-    found: list[FlatRerun] = []
+    found: list[Stated] = []
     for at, name in enumerate(rerun.rerun):
+        here = f"{where}/rerun/{at}"
         if prefix + name in operations:
-            found.append(FlatRerun(operations[prefix + name], point))
+            found.append(Stated(FlatRerun(operations[prefix + name], point), here))
         elif prefix + name in instances:
             inside = instances[prefix + name].forward
-            found += [FlatRerun(op, point) for op in inside if not graph.operations[op].view]
+            found += [Stated(FlatRerun(op, point), here) for op in inside if not graph.operations[op].view]
             if len(found) > MAX_RERUNS:
                 raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", f"{where}/rerun")
         else:
             hint = _meant(name, prefix, operations, instances)
-            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", f"{where}/rerun/{at}", hint)
+            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, hint)
     return found
 
 
