@@ -290,7 +290,7 @@ class _Book:
         made = op.writes[0]
         for position in IN_PLACE[op.op][1]:
             argument = op.args[position] if position < len(op.args) else None
-            swappable = position == 0 or (isinstance(op.args[0], Ref) and not op.kwargs and len(op.args) == 2)
+            swappable = position == 0 or (len(op.args) == 2 and isinstance(op.args[0], Ref) and not op.kwargs)
             if swappable and isinstance(argument, Ref) and self._dies(argument.value, made, op, free):
                 return position
         return -1

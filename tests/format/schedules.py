@@ -1,0 +1,165 @@
+"""Hypothesis strategies for schedules that the reader accepts. Their names need not refer to anything."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+from hypothesis import strategies as st
+
+from remate_runtime.format import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+
+_LETTERS = string.ascii_letters + string.digits + "_~-"
+_counts = st.integers(0, 2**63 - 1)
+_part = st.text(_LETTERS, min_size=1, max_size=6)
+names = st.lists(_part, min_size=1, max_size=3).map(".".join)
+references = st.builds("%{}{}".format, names, st.sampled_from(["", ":0", ":12"]))
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
+types = st.sampled_from(["f32[]", "f32[8,256]", "bf16[4,4]{1,4}", "i64[]@cpu", "bool[0,3]", "c64[2]{0}"])
+_specials = st.one_of(
+    st.sampled_from(
+        [
+            {"dtype": "bf16"},
+            {"device": "main"},
+            {"layout": "strided"},
+            {"memory_format": "channels_last"},
+            {"float": "-inf"},
+        ]
+    ),
+    st.builds(
+        lambda re, im: {"complex": [re, im]}, st.floats(allow_nan=False, allow_infinity=False), st.integers(-9, 9)
+    ),
+)
+_plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    texts.map(lambda text: "%" + text if text.startswith("%") else text).filter(
+        lambda t: t[:1] != "%" or t[1:2] == "%"
+    ),
+)
+arguments: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(_plain, references, _specials), lambda inner: st.lists(inner, max_size=3), max_leaves=6
+)
+
+
+def _dicts(values: st.SearchStrategy[Any], keys: st.SearchStrategy[str] = names) -> st.SearchStrategy[dict[str, Any]]:
+    return st.dictionaries(keys, values, max_size=3)
+
+
+def _tuples(items: st.SearchStrategy[Any], least: int = 0) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(items, min_size=least, max_size=3).map(tuple)
+
+
+operations = st.builds(
+    Operation,
+    id=names,
+    op=st.sampled_from(["aten.mm", "aten.add.Tensor", "prims.convert_element_type", "aten.__and__.Tensor"]),
+    args=_tuples(arguments),
+    kwargs=_dicts(arguments),
+    out=st.one_of(types, _tuples(st.one_of(st.none(), types), 1)),
+    ns=_counts,
+    workspace=_counts,
+    source=st.sampled_from(["", "model.py:12", "net"]),
+    note=texts,
+)
+reruns = st.builds(Rerun, rerun=_tuples(names, 1), before=names, note=texts)
+instances = st.builds(
+    Instance,
+    id=names,
+    block=names,
+    prefix=st.one_of(st.none(), st.just(""), names),
+    bindings=_dicts(references),
+    plan=st.one_of(st.just("keep-all"), names),
+    note=texts,
+)
+constants = st.sampled_from(
+    [
+        Constant(type="bool[2]", data=(True, False)),
+        Constant(type="f32[2]", data=(1.5, {"float": "nan"}), note="n"),
+        Constant(type="c128[]", data=({"complex": [0.0, -1.0]},)),
+        Constant(type="u64[1]", data=(2**64 - 1,)),
+    ]
+)
+_plans = _dicts(_tuples(reruns), names.filter(lambda name: name != "keep-all"))
+_interface = {
+    "inputs": _dicts(types),
+    "parameters": _dicts(types),
+    "buffers": _dicts(types),
+    "gradients": _dicts(references),
+    "updates": _dicts(references),
+    "plans": _plans,
+    "note": texts,
+}
+leaves = st.builds(
+    Block, constants=_dicts(constants), forward=_tuples(operations), backward=_tuples(operations), **_interface
+)
+composites = st.builds(Block, instances=_tuples(instances, 1), **_interface)
+
+
+def _trees(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    literals = st.one_of(_plain, _specials).map(lambda value: {"literal": value})
+    return st.recursive(
+        st.one_of(leaf, literals),
+        lambda inner: st.one_of(
+            st.lists(inner, max_size=2).map(lambda items: {"tuple": items}),
+            st.lists(inner, max_size=2).map(lambda items: {"list": items}),
+            st.dictionaries(texts, inner, max_size=2).map(lambda items: {"dict": items}),
+            st.dictionaries(texts, inner, max_size=2).map(lambda items: {"record": "Output", "fields": items}),
+        ),
+        max_leaves=3,
+    )
+
+
+# one leaf at most: leaves' names must differ
+_input = st.builds(lambda tree: {"args": [tree], "kwargs": {}}, _trees(st.just({"literal": None})))
+_inputs = st.one_of(st.just({"args": [{"tensor": "f32[2]", "name": "x", "grad": True}]}), _input)
+_outputs = st.one_of(st.just({"value": "%a:1", "name": "y", "grad": True}), _trees(st.just({"literal": True})))
+models = st.builds(
+    Model,
+    fingerprint=st.just("sha256:" + "0" * 64),
+    name=texts,
+    torch=texts,
+    device=st.sampled_from(["cpu", "cuda"]),
+    training=st.booleans(),
+    exceptions=_tuples(names),
+    autocast=st.sampled_from([None, "bf16", "f16"]),
+    parameters=_dicts(types),
+    frozen=_tuples(names),
+    tied=_dicts(names),
+    buffers=_dicts(types),
+    inputs=_inputs,
+    outputs=_outputs,
+    gradients=_dicts(references),
+    note=texts,
+)
+solves = st.builds(
+    Solve,
+    strategy=texts,
+    solver=texts,
+    stopped_by=st.sampled_from(["gap", "time", "edited"]),
+    cost=texts,
+    budget=_counts,
+    peak=_counts,
+    time=_counts,
+    baseline_peak=_counts,
+    baseline_time=_counts,
+    lower_bound=st.one_of(st.none(), _counts),
+    gap=st.one_of(st.none(), st.floats(-1, 1)),
+    note=texts,
+)
+schedules = st.builds(
+    Schedule,
+    schema=st.sampled_from(["", "schedule-1.schema.json"]),
+    format=st.just("remate.schedule"),
+    version=st.just(1),
+    revision=st.integers(0, 3),
+    name=texts,
+    note=texts,
+    model=models,
+    solve=solves,
+    blocks=_dicts(st.one_of(leaves, composites)),
+    program=_tuples(instances),
+    reruns=_tuples(reruns),
+)

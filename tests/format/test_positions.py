@@ -1,0 +1,75 @@
+"""The position scan finds every pointer, every duplicate key and every syntax fault, whatever the nesting."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remate_runtime.limits import MAX_DEPTH
+from remate_runtime.positions import line_column, pointer, scan
+
+_keys = st.text(st.sampled_from('ab/~" \\\n\u00e9'), max_size=3)
+_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), _keys),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_keys, inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+def _pointers(value: Any, parts: tuple[str | int, ...] = ()) -> dict[str, Any]:
+    found = {pointer(parts): value}
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found |= _pointers(item, (*parts, key))
+    return found
+
+
+@given(_values, st.sampled_from([None, 2]), st.booleans())
+def test_every_pointer_is_found_where_its_value_stands(value: Any, indent: int | None, ascii_only: bool) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    wanted = _pointers(value)
+    found = scan(text, wanted)
+    assert found.faults == []
+    assert found.places.keys() == wanted.keys()
+    for where, item in wanted.items():
+        place = found.places[where]
+        assert json.JSONDecoder().raw_decode(text, place.value)[0] == item
+        assert place.key <= place.value
+
+
+@given(st.text(st.sampled_from('{}[],:"1-.eE \ntrufalsn\\'), max_size=12))
+def test_a_text_has_a_fault_exactly_if_it_is_not_json(text: str) -> None:
+    try:
+        json.loads(text, parse_constant=_refuse)
+        fine = True
+    except ValueError:
+        fine = False
+    faults = [fault for fault in scan(text).faults if fault.code == "R002"]
+    assert bool(faults) != fine
+    for fault in faults:
+        assert 1 <= fault.line <= text.count("\n") + 1
+
+
+def test_deep_nesting_takes_no_stack() -> None:
+    deep = "[" * 1_000_000
+    assert [fault.code for fault in scan(deep).faults] == ["R071"]
+    allowed = "[" * MAX_DEPTH + "]" * MAX_DEPTH
+    assert scan(allowed).faults == []
+
+
+def test_every_duplicate_key_is_reported() -> None:
+    faults = scan('{"a": 1, "b": {"c": 1,\n "c": 2}, "\\u0061": 3}').faults
+    assert [(fault.where, fault.line, fault.column) for fault in faults] == [("/b/c", 2, 2), ("/a", 2, 11)]
+
+
+@pytest.mark.parametrize(("offset", "place"), [(0, (1, 1)), (2, (1, 3)), (3, (2, 1)), (5, (2, 3))])
+def test_lines_and_columns_count_from_one(offset: int, place: tuple[int, int]) -> None:
+    assert line_column("ab\ncd", offset) == place
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)

@@ -1,0 +1,139 @@
+"""The reader's limits, its speed, and how it reports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from remate_runtime.decode import decode, load
+from remate_runtime.encode import encode
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Operation, Schedule
+
+VALID = Path(__file__).parents[2] / "schema/corpus/valid"
+
+
+@pytest.fixture
+def minimal() -> str:
+    return (VALID / "minimal.json").read_text()
+
+
+def faults(text: str | bytes) -> list[ScheduleError]:
+    with pytest.raises(ScheduleError) as caught:
+        decode(text)
+    return list(caught.value.faults)
+
+
+@pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ScheduleError, match="R000") as caught:
+        load(f"{tmp_path}/{name}")
+    assert caught.value.hint
+
+
+def test_a_file_without_end_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="R070"):
+        load("/dev/zero")
+
+
+def test_text_and_bytes_read_the_same(minimal: str) -> None:
+    assert decode(minimal) == decode(minimal.encode())
+
+
+def test_half_a_character_in_a_python_text(minimal: str) -> None:
+    (fault,) = faults(minimal.replace("minimal", "mini\ud800"))
+    assert (fault.code, fault.line, fault.column) == ("R001", 4, 16)
+
+
+def test_all_faults_at_once_in_the_order_of_the_text(minimal: str) -> None:
+    bad = minimal.replace('"ns": ', '"nss": ').replace('"aten.exp"', '"os.exp"').replace('"cpu"', '"tpu"')
+    found = faults(bad)
+    assert [fault.code for fault in found] == ["R013", *["R010"] * 5]
+    assert found == sorted(found, key=lambda fault: (fault.line, fault.column))
+    assert all(fault.hint == "did you mean ns?" for fault in found[1:])
+
+
+def test_the_number_of_faults_is_bounded(minimal: str) -> None:
+    operation = '{"id": "b", "op": "os.b", "out": "f32"},'
+    bad = minimal.replace('"forward": [', '"forward": [' + operation * 500)
+    assert len(faults(bad)) == 100
+    with pytest.raises(ScheduleError) as caught:
+        decode(bad)
+    assert len(str(caught.value)) < 10_000
+    assert "and 80 more faults" in str(caught.value)
+
+
+def test_the_same_key_twice_beside_other_faults(minimal: str) -> None:
+    bad = minimal.replace('"ns": 2000', '"ns": -1, "ns": -2', 1)
+    assert [fault.code for fault in faults(bad)] == ["R003", "R013"]
+
+
+def test_a_namespace_can_be_allowed(minimal: str) -> None:
+    text = minimal.replace('"aten.exp"', '"mylib.exp"')
+    assert [fault.code for fault in faults(text)] == ["R050"]
+    assert decode(text, namespaces=("mylib",)).blocks["All"].forward[2].op == "mylib.exp"
+
+
+def test_a_later_revision_reads_if_it_uses_nothing_new(minimal: str) -> None:
+    assert decode(minimal.replace('"version": 1,', '"version": 1, "revision": 7,')).revision == 7
+
+
+def test_a_newer_version_is_the_only_fault(minimal: str) -> None:
+    bad = minimal.replace('"version": 1', '"version": 3, "shape": []')
+    (fault,) = faults(bad)
+    assert fault.code == "R005"
+    assert "version 3; this reader knows versions up to 1" in fault.message
+
+
+@pytest.fixture(scope="module")
+def large() -> Schedule:
+    base = load(VALID / "multiple-outputs.json")
+    block = base.blocks["LayerNorm"]
+    many = tuple(
+        Operation(
+            id=f"h.{k // 20}.attn.native_layer_norm_{k}",
+            op="aten.native_layer_norm",
+            args=(f"%h.{k // 20}.x", [8], "%weight", "%bias", 1e-05),
+            out=("f32[4,8]", "f32[4,1]", None),
+            ns=40_000 + k,
+            source="model.py:12",
+        )
+        for k in range(10_000)
+    )
+    return replace(base, blocks={"LayerNorm": replace(block, forward=many)})
+
+
+def test_ten_thousand_operations_read_and_write_fast(large: Schedule) -> None:
+    text = encode(large)
+    assert decode(text) == large
+    assert min(_seconds(lambda: decode(text)) for _ in range(3)) < 0.6  # about 0.1 on an idle core
+    assert min(_seconds(lambda: encode(large)) for _ in range(3)) < 0.6
+
+
+def test_faults_in_ten_thousand_operations_are_found_fast(large: Schedule) -> None:
+    text = encode(large).replace(b'"op"', b'"opp"')
+    assert _seconds(lambda: faults(text)) < 6
+
+
+def _seconds(work: object) -> float:
+    start = time.perf_counter()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - start
+
+
+def test_reading_needs_no_torch() -> None:
+    code = (
+        "import sys, remate_runtime.decode, remate_runtime.encode, remate_runtime.expand, remate_runtime.simulate;"
+        "print([name for name in ('torch', 'pyomo', 'jsonschema', 'numpy') if name in sys.modules])"
+    )
+    where = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": where}
+    )
+    assert done.stdout.strip() == "[]", done.stderr

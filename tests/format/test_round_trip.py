@@ -1,0 +1,87 @@
+"""Writing and reading are inverse, and the text is canonical."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from jsonschema import Draft202012Validator
+from msgspec.structs import replace
+
+from remate.schema_file import load_schema
+from remate_runtime.decode import decode
+from remate_runtime.encode import encode
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Operation, Schedule
+
+from .schedules import schedules
+
+VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"))
+
+
+@given(schedules)
+@settings(max_examples=150)
+def test_decode_of_encode_is_the_identity(schedule: Schedule) -> None:
+    text = encode(schedule)
+    again = decode(text)
+    assert again == schedule
+    assert encode(again) == text
+
+
+@given(schedules)
+@settings(max_examples=60)
+def test_what_the_reader_accepts_the_json_schema_accepts(schedule: Schedule) -> None:
+    Draft202012Validator(load_schema()).validate(json.loads(encode(schedule)))
+
+
+@given(schedules)
+@settings(max_examples=60)
+def test_canonical_text(schedule: Schedule) -> None:
+    text = encode(schedule).decode("ascii")
+    assert text.endswith("}\n")
+    assert "\r" not in text
+    for line in text.splitlines():
+        assert line == line.rstrip()
+        assert (len(line) - len(line.lstrip())) % 2 == 0
+    operations = sum(len(b.forward) + len(b.backward) for b in schedule.blocks.values())
+    assert sum(line.lstrip().startswith('{"id": ') and '"op": ' in line for line in text.splitlines()) == operations
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_the_corpus_is_canonical(path: Path) -> None:
+    assert encode(decode(path.read_bytes())) == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
+def test_any_layout_and_explicit_defaults_read_the_same(path: Path) -> None:
+    tree = json.loads(path.read_text())
+    tree.setdefault("revision", 0)
+    tree.setdefault("reruns", [])
+    for instance in tree["program"]:
+        instance.setdefault("plan", "keep-all")
+        instance.setdefault("note", "")
+        instance.setdefault("prefix", None)
+    for text in (
+        json.dumps(tree, indent=7),
+        json.dumps(tree, separators=(",", ":")),
+        json.dumps(tree, ensure_ascii=False),
+    ):
+        assert encode(decode(text)) == path.read_bytes()
+
+
+def test_floats_and_integers_keep_their_kind() -> None:
+    schedule = decode(next(path for path in VALID if path.stem == "literals").read_bytes())
+    found = [op.args[1] for op in schedule.blocks["Literals"].forward if op.id in ("full_3", "full_4", "full_5")]
+    assert [repr(value) for value in found] == ["-3.4028234663852886e+38", "9223372036854775807", "-0.0"]
+
+
+@pytest.mark.parametrize("argument", [float("nan"), object(), b"x"])
+def test_what_json_cannot_say_is_refused(argument: object) -> None:
+    schedule = decode(VALID[0].read_bytes())
+    name, block = next(iter(schedule.blocks.items()))
+    operation = Operation(id="a", op="aten.neg", args=(argument,), out="f32[]")
+    broken = replace(schedule, blocks={name: replace(block, forward=(operation,))})
+    with pytest.raises(ScheduleError, match="R021"):
+        encode(broken)

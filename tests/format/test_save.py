@@ -1,0 +1,76 @@
+"""Saving is atomic: a reader sees the old file or the new one, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from remate_runtime import encode as writer
+from remate_runtime.decode import load
+from remate_runtime.encode import encode, save
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Instance, Schedule
+
+
+@pytest.fixture
+def schedule() -> Schedule:
+    return load(Path(__file__).parents[2] / "schema/corpus/valid/minimal.json")
+
+
+def test_save_and_load(tmp_path: Path, schedule: Schedule) -> None:
+    path = tmp_path / "s.json"
+    schedule.save(str(path))
+    assert path.read_bytes() == encode(schedule)
+    assert load(path) == schedule
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_the_mode_of_an_existing_file_stays(tmp_path: Path, schedule: Schedule) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    save(schedule, path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_link_stays_a_link(tmp_path: Path, schedule: Schedule) -> None:
+    target, link = tmp_path / "target.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    save(schedule, link)
+    assert link.is_symlink()
+    assert load(target) == schedule
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace", "write"])
+def test_a_failure_leaves_the_old_file(
+    tmp_path: Path, schedule: Schedule, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    path = tmp_path / "s.json"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((writer, "_write", fail) if broken == "write" else (os, broken, fail)))
+    with pytest.raises(ScheduleError, match=r"R000.*No space left"):
+        save(schedule, path)
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["s.json"]
+
+
+def test_a_folder_that_does_not_exist(tmp_path: Path, schedule: Schedule) -> None:
+    with pytest.raises(ScheduleError, match="R000"):
+        save(schedule, tmp_path / "no" / "s.json")
+
+
+def test_what_load_would_refuse_is_not_written(tmp_path: Path, schedule: Schedule) -> None:
+    path = tmp_path / "s.json"
+    with pytest.raises(ScheduleError, match="R014"):
+        save(replace(schedule, program=(Instance(id="../x", block="All"),)), path)
+    assert not path.exists()
