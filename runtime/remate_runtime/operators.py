@@ -17,26 +17,47 @@ REFUSED = frozenset(
 )
 
 VIEWS = frozenset(
-    """aten.view aten._unsafe_view aten.t aten.transpose.int aten.permute aten.expand aten.slice.Tensor
-    aten.select.int aten.unsqueeze aten.squeeze aten.squeeze.dim aten.squeeze.dims aten.split.Tensor
-    aten.split_with_sizes aten.unbind.int aten.diagonal aten.as_strided aten.alias aten.detach aten.unfold
-    aten.view_as_real aten.view_as_complex aten.view.dtype aten.real aten.imag aten._reshape_alias aten.chunk
-    aten.narrow aten.movedim.int aten.swapaxes aten.flatten.using_ints aten.unflatten.int
-    aten._conj aten._neg_view aten.lift_fresh aten.mT aten.mH aten.numpy_T aten.matrix_H aten.adjoint
-    aten.tensor_split.sections aten.tensor_split.indices aten.hsplit.int aten.vsplit.int aten.dsplit.int
-    aten.split.sizes aten.ravel prims.broadcast_in_dim prims.split_dim prims.transpose prims.view_of""".split()
+    """aten._conj aten._neg_view aten._reshape_alias aten._unsafe_view aten.adjoint aten.alias aten.as_strided
+    aten.broadcast_to aten.chunk aten.conj aten.detach aten.diagonal aten.dsplit.array aten.dsplit.int
+    aten.expand aten.flatten.using_ints aten.hsplit.array aten.hsplit.int aten.imag
+    aten.lift_fresh aten.linalg_diagonal aten.mH aten.mT aten.matrix_H aten.moveaxis.int aten.moveaxis.intlist
+    aten.movedim.int aten.movedim.intlist aten.narrow aten.numpy_T aten.permute aten.positive
+    aten.ravel aten.real aten.select.int aten.slice.Tensor aten.split.Tensor aten.split.sizes
+    aten.split_with_sizes aten.squeeze aten.squeeze.dim aten.squeeze.dims aten.swapaxes aten.swapdims aten.t
+    aten.tensor_split.indices aten.tensor_split.sections aten.transpose.int
+    aten.unbind.int aten.unflatten.int aten.unfold aten.unsqueeze aten.view aten.view.dtype
+    aten.view_as_complex aten.view_as_real aten.vsplit.array aten.vsplit.int prims.broadcast_in_dim
+    prims.collapse_view prims.conj prims.imag prims.real prims.split_dim prims.squeeze prims.transpose
+    prims.view_of prims.view_of_dtype""".split()
 )
 
 RANDOM = frozenset(
-    """aten.native_dropout aten.dropout aten.bernoulli aten.bernoulli.p aten.rand aten.rand_like aten.randn
-    aten.randn_like aten.randint aten.randint.low aten.randint_like aten.randint_like.low_dtype aten.randperm
+    """aten._cudnn_attention_forward aten._cudnn_init_dropout_state aten._cudnn_rnn
+    aten._efficient_attention_forward aten._flash_attention_forward aten._flash_attention_forward.quantized
+    aten._fused_dropout aten._lstm_mps aten._sample_dirichlet aten._scaled_dot_product_attention_math
+    aten._scaled_dot_product_attention_math_for_mps aten._scaled_dot_product_cudnn_attention
+    aten._scaled_dot_product_efficient_attention aten._scaled_dot_product_flash_attention
+    aten._scaled_dot_product_flash_attention.quantized aten._scaled_dot_product_fused_attention_overrideable
+    aten._standard_gamma aten._triton_scaled_dot_attention aten.alpha_dropout aten.bernoulli
+    aten.bernoulli.Tensor aten.bernoulli.p aten.binomial aten.cauchy aten.dropout aten.exponential
+    aten.feature_alpha_dropout aten.feature_dropout aten.geometric aten.gru.data aten.gru.input aten.log_normal
+    aten.lstm.data aten.lstm.input aten.miopen_rnn aten.multinomial aten.native_dropout
     aten.normal.Tensor_Tensor aten.normal.Tensor_float aten.normal.float_Tensor aten.normal.float_float
-    aten.normal_functional aten.uniform aten.exponential aten.cauchy aten.geometric aten.log_normal
-    aten.random aten.random.from aten.random.to aten.multinomial aten.poisson aten.binomial
-    aten._standard_gamma aten._sample_dirichlet aten.rrelu_with_noise aten.rrelu_with_noise_functional
-    aten._scaled_dot_product_flash_attention aten._scaled_dot_product_efficient_attention
-    aten._scaled_dot_product_cudnn_attention aten._fused_dropout aten.alpha_dropout aten.feature_dropout
-    aten._efficient_attention_forward aten._flash_attention_forward aten._cudnn_rnn""".split()
+    aten.normal_functional aten.poisson aten.rand aten.rand.generator aten.rand_like aten.rand_like.generator
+    aten.randint aten.randint.generator aten.randint.low aten.randint.low_generator aten.randint_like
+    aten.randint_like.Tensor aten.randint_like.Tensor_generator aten.randint_like.generator
+    aten.randint_like.low_dtype aten.randint_like.low_generator_dtype aten.randn aten.randn.generator
+    aten.randn_like aten.randn_like.generator aten.random aten.random.from aten.random.to aten.randperm
+    aten.randperm.generator aten.rnn_relu.data aten.rnn_relu.input aten.rnn_tanh.data aten.rnn_tanh.input
+    aten.rrelu aten.rrelu_with_noise_functional aten.scaled_dot_product_attention aten.uniform prims.normal
+    prims.uniform""".split()
+)
+
+# Tagged as random by torch, but they draw nothing: without dropout, or with the random state as an argument.
+NOT_RANDOM = frozenset(
+    """aten._cudnn_attention_backward aten._fused_sdp_choice aten._nested_tensor_softmax_with_shape
+    aten._scaled_dot_product_cudnn_attention_backward aten._scaled_dot_product_efficient_attention_backward
+    aten._scaled_dot_product_flash_attention_for_cpu""".split()
 )
 
 # operator -> (its in-place overload, argument positions that may be overwritten). Two positions: commutative.

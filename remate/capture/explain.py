@@ -1,0 +1,48 @@
+"""Turns whatever tracing raised into a CaptureError that names the module, the line and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import CaptureError
+from . import torch_api
+from .watch import Watch, failed_line
+
+_BRANCH = (
+    "write the choice with tensor operations (torch.where, masking), or take it out of the module; "
+    "schedules are for static graphs"
+)
+
+
+def explained(error: Exception, watch: Watch) -> CaptureError:
+    """What to raise instead of `error`."""
+    if isinstance(error, CaptureError):
+        return error
+    module, source = watch.module, failed_line(error) or watch.source
+    message, hint = _what(error)
+    return CaptureError(message, module, source, hint)
+
+
+def _what(error: Exception) -> tuple[str, str]:
+    if isinstance(error, torch_api.DATA_DEPENDENT):
+        operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
+        name = torch_api_name(operator)
+        if "_local_scalar_dense" in name:
+            return "forward reads a tensor's value (.item(), bool(), int(), or a Python `if` on a tensor)", _BRANCH
+        return f"the shape of what {name} returns depends on the data", _BRANCH
+    if isinstance(error, torch_api.NO_FAKE):
+        operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
+        return (
+            f"operator {torch_api_name(operator)} does not say what shape it returns",
+            "give it a fake implementation (torch.library.register_fake)",
+        )
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    kind = type(error).__name__
+    if "data-dependent" in text or "GuardOnDataDependent" in kind:
+        return f"forward depends on a tensor's value: {text}", _BRANCH
+    return f"the model cannot be traced: {kind}: {text}", "run the model eagerly on the same inputs to see if it works"
+
+
+def torch_api_name(operator: Any) -> str:
+    """`aten.nonzero` for an overload, else its text."""
+    return str(operator).removesuffix(".default")

@@ -1,0 +1,81 @@
+"""Types and literals of a traced graph in the form of a Graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from remate_runtime.arguments import MEMORY_FORMATS
+from remate_runtime.tensor_type import DTYPES, TensorType
+
+from ..errors import CaptureError
+from .trees import literal
+
+MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
+_DTYPES = {getattr(torch, name): short for short, (name, _) in DTYPES.items() if hasattr(torch, name)}
+_BIG = (
+    "register it as a buffer of the module (register_buffer(..., persistent=False)): buffers are not stored in the file"
+)
+
+
+class UnwritableError(Exception):
+    """Something that a schedule file cannot say; the caller knows the operation that it belongs to."""
+
+
+def tensor_type(value: torch.Tensor, device: torch.device) -> TensorType:
+    """Type of a (fake) tensor of a step on `device`. Raise UnwritableError for sparse, quantised and foreign ones."""
+    if value.layout is not torch.strided:
+        raise UnwritableError(f"a tensor of layout {value.layout}; use dense ones (for embeddings sparse=False)")
+    if not all(isinstance(n, int) for n in value.shape):
+        raise UnwritableError("a tensor whose shape depends on data")
+    elsewhere = value.device.type == "cpu" != device.type
+    if value.device.type != device.type and not elsewhere:
+        raise UnwritableError(
+            f"a tensor on {value.device}, where the step runs on {device}; move the model to one device"
+        )
+    strides = None if value.is_contiguous() else tuple(int(s) for s in value.stride())
+    return TensorType(dtype(value.dtype), tuple(int(n) for n in value.shape), strides, elsewhere)
+
+
+def dtype(value: torch.dtype) -> str:
+    if value not in _DTYPES:
+        raise UnwritableError(f"a tensor of type {value}")
+    return _DTYPES[value]
+
+
+def argument(value: Any, device: torch.device) -> Any:
+    """A literal argument of an operator. Raise UnwritableError for what has no spelling."""
+    if isinstance(value, torch.dtype):
+        return {"dtype": dtype(value)}
+    if isinstance(value, torch.device):
+        return {"device": "main" if value.type == device.type else value.type}
+    if isinstance(value, torch.layout):
+        return {"layout": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.memory_format):
+        name = str(value).removeprefix("torch.")
+        if name in MEMORY_FORMATS:
+            return {"memory_format": name}
+    if isinstance(value, complex):
+        return {"complex": (value.real, value.imag)}
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return literal(value)
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        raise UnwritableError("a size that depends on data")
+    raise UnwritableError(f"an argument of type {type(value).__name__}")
+
+
+def elements(tensor: torch.Tensor, module: str, source: str) -> tuple[Any, ...]:
+    """Elements of a constant in row-major order. Raise CaptureError if it is too large to be written down."""
+    if tensor.requires_grad:
+        message = "forward uses a tensor that needs a gradient but is no parameter of the model"
+        raise CaptureError(message, module, source, "register it as a Parameter, or pass it as an input")
+    if tensor.numel() > MAX_CONSTANT:
+        size = f"{tensor.numel()} elements, over {MAX_CONSTANT}"
+        raise CaptureError(f"forward uses a constant tensor of {size}", module, source, _BIG)
+    if tensor.device.type == "meta":
+        raise CaptureError("forward uses a constant tensor on the meta device, which has no data", module, source, _BIG)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten().tolist()
+    return tuple(argument(x, tensor.device) for x in flat)

@@ -1,0 +1,224 @@
+"""A traced and simplified joint graph becomes a Graph: numbered values, operations with ids, storages."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import msgspec
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from remate_runtime.graph import Op, Ref, Value
+from remate_runtime.tensor_type import TensorType
+
+from ..errors import CaptureError
+from . import facts, literals, torch_api
+from .origins import Origin
+from .trees import Names
+
+_DEFAULTS = {"pin_memory": (False, None), "layout": (torch.strided, None)}
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What a placeholder stands for. Placeholders with the same name are one value (tied parameters)."""
+
+    name: str
+    kind: str
+
+
+class Lowered(msgspec.Struct, frozen=True):
+    """values, operations, turn, root as in Graph. modules: by operation. at: value by node, absent if not a tensor."""
+
+    values: tuple[Value, ...]
+    operations: tuple[Op, ...]
+    turn: int
+    root: tuple[int, ...]
+    modules: tuple[str, ...]
+    at: dict[Node, int]
+
+
+class Lowering:
+    """One conversion. sources: by placeholder node; origins: by node; device: where the step runs.
+
+    taken: names that operations may not have. results: nodes whose values leave the step. named: sources that must be
+    values even if nothing reads them (they have a gradient or an update).
+    """
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        sources: dict[Node, Source],
+        origins: dict[Node, Origin],
+        device: torch.device,
+        taken: set[str],
+        results: set[Node],
+        named: set[str],
+    ) -> None:
+        self._module, self._sources, self._origins, self._device = module, sources, origins, device
+        self._names = Names(taken)
+        self._results, self._named = results, named
+        self._values: list[Value] = []
+        self._root: list[int] = []
+        self._operations: list[Op] = []
+        self._modules: list[str] = []
+        self._at: dict[Node, int] = {}
+        self._numbers: dict[Node, Any] = {}  # outputs that are Python numbers: sizes known while tracing
+        self._by_name: dict[str, int] = {}
+        self._outputs: dict[int, tuple[int | None, ...]] = {}
+        self._producer: dict[Node, int] = {}
+
+    def run(self) -> Lowered:
+        """Raise CaptureError for what a schedule file cannot say."""
+        nodes = list(self._module.graph.nodes)
+        forward = [n for n in nodes if not torch_api.is_backward(n)]
+        backward = [n for n in nodes if torch_api.is_backward(n)]
+        turn = 0
+        for part in (forward, backward):
+            for node in part:
+                try:
+                    self._node(node)
+                except literals.UnwritableError as reason:
+                    raise self._error(node, f"{self._called(node)} has {reason}") from None
+            turn = turn if part is backward else len(self._operations)
+        parts = tuple(self._values), tuple(self._operations), turn, tuple(self._root), tuple(self._modules)
+        return Lowered(*parts, self._at)
+
+    def _node(self, node: Node) -> None:
+        if node.op == "placeholder":
+            self._placeholder(node)
+        elif node.op == "get_attr":
+            self._constant(node)
+        elif node.target is operator.getitem:
+            self._item(node)
+        elif isinstance(node.target, OpOverload):
+            self._operation(node, node.target)
+        elif node.op != "output":
+            hint = "control flow and other higher-order operators cannot be scheduled: write it with tensor operations"
+            raise self._error(node, f"forward uses {self._called(node)}", hint)
+
+    def _placeholder(self, node: Node) -> None:
+        source = self._sources[node]
+        if node.users or source.kind == torch_api.TANGENT or node in self._results or source.name in self._named:
+            if source.name not in self._by_name:
+                self._by_name[source.name] = self._value(source.name, self._type(node), source.kind)
+            self._at[node] = self._by_name[source.name]
+
+    def _constant(self, node: Node) -> None:
+        tensor = getattr(self._module, str(node.target), None)
+        if not isinstance(tensor, torch.Tensor) or not node.users:
+            return  # a graph inside the graph: the operator that uses it is refused
+        origin = self._origins.get(next(iter(node.users)), Origin())
+        data = literals.elements(tensor, origin.module, origin.source)
+        kind = literals.tensor_type(tensor, self._device)
+        plain = TensorType(kind.dtype, kind.shape, None, kind.cpu)
+        count = sum(value.kind == "constant" for value in self._values)
+        self._at[node] = self._value(f"constant.{count}", plain, "constant", data=data)
+
+    def _item(self, node: Node) -> None:
+        source, index = node.args[0], node.args[1]
+        assert isinstance(source, Node)
+        assert isinstance(index, int)
+        value = self._outputs[self._producer[source]][index]
+        if value is None:
+            self._numbers[node] = source.meta["val"][index]
+        else:
+            self._at[node] = value
+
+    def _operation(self, node: Node, target: OpOverload) -> None:
+        self._check(node, target)
+        reads: list[int] = []
+        args = tuple(self._argument(a, reads) for a in node.args)
+        kwargs = {k: self._argument(a, reads) for k, a in node.kwargs.items() if not _default(target, k, a)}
+        made = node.meta["val"]
+        multiple = isinstance(made, tuple | list)
+        kinds = [self._output_type(each) for each in (made if multiple else (made,))]
+        if not reads and kinds[0] is not None and "device" not in kwargs and _takes_device(target):
+            kwargs["device"] = {"device": "cpu" if kinds[0].cpu else "main"}
+        index = len(self._operations)
+        view = facts.view(target)
+        origin = self._origins[node]
+        name = self._id(node, target, origin)
+        writes = tuple(
+            None
+            if kind is None
+            else self._value(f"{name}:{at}" if multiple else name, kind, "op", index, reads[0] if view else None)
+            for at, kind in enumerate(kinds)
+        )
+        if not multiple and writes[0] is not None:
+            self._at[node] = writes[0]
+        self._outputs[index], self._producer[node] = writes, index
+        unique = tuple(dict.fromkeys(reads))
+        rest = unique, writes, multiple, view, facts.random(target), 0, 0, origin.source
+        self._operations.append(Op(name, facts.name(target), args, kwargs, *rest))
+        self._modules.append(origin.module)
+
+    def _check(self, node: Node, target: OpOverload) -> None:
+        if facts.writes(target):
+            hint = "register it with torch.library.custom_op and name the arguments it mutates, or return new tensors"
+            raise self._error(node, f"{self._called(node)} writes into its argument", hint)
+        if reason := facts.unwritable(target):
+            hint = "wrap it in an operator of your own that does not, or compute it outside of the model"
+            raise self._error(node, f"{self._called(node)} {reason}, which a schedule file cannot tell", hint)
+
+    def _argument(self, argument: Any, reads: list[int]) -> Any:
+        if isinstance(argument, Node):
+            if argument in self._numbers:
+                return self._numbers[argument]
+            reads.append(self._at[argument])
+            return Ref(self._at[argument])
+        if isinstance(argument, tuple | list):
+            return tuple(self._argument(a, reads) for a in argument)
+        return literals.argument(argument, self._device)
+
+    def _output_type(self, made: Any) -> TensorType | None:
+        if isinstance(made, torch.Tensor):
+            return literals.tensor_type(made, self._device)
+        if made is None or isinstance(made, bool | int | float):
+            return None
+        raise literals.UnwritableError(f"a result of type {type(made).__name__}")
+
+    def _type(self, node: Node) -> TensorType:
+        return literals.tensor_type(node.meta["val"], self._device)
+
+    def _value(
+        self,
+        name: str,
+        kind: TensorType,
+        what: str,
+        producer: int = -1,
+        base: int | None = None,
+        data: tuple[Any, ...] | None = None,
+    ) -> int:
+        self._values.append(Value(name, kind, what, producer, data))
+        self._root.append(len(self._values) - 1 if base is None else self._root[base])
+        return len(self._values) - 1
+
+    def _id(self, node: Node, target: OpOverload, origin: Origin) -> str:
+        grad = ("grad",) if torch_api.is_backward(node) else ()
+        return self._names.new(".".join(part for part in (origin.module, *grad, facts.packet(target)) if part))
+
+    def _called(self, node: Node) -> str:
+        target = node.target
+        if isinstance(target, OpOverload):
+            return f"operator {facts.name(target)}"
+        inner = next((a for a in node.args if isinstance(a, OpOverload)), None)
+        name = getattr(target, "__name__", str(target))
+        return f"operator {facts.name(inner)} (through {name})" if inner is not None else f"operator {name}"
+
+    def _error(self, node: Node, message: str, hint: str = "") -> CaptureError:
+        origin = self._origins.get(node, Origin())
+        return CaptureError(message, origin.module, origin.source, hint)
+
+
+def _default(target: OpOverload, name: str, value: Any) -> bool:
+    """The argument says nothing that the operator would not assume."""
+    if name in _DEFAULTS and value in _DEFAULTS[name]:
+        return True
+    argument = next((a for a in target._schema.arguments if a.name == name), None)
+    return argument is not None and argument.has_default_value() and value is None and argument.default_value is None
+
+
+def _takes_device(target: OpOverload) -> bool:
+    return any(a.name == "device" for a in target._schema.arguments)

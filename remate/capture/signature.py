@@ -1,0 +1,159 @@
+"""The signature of a model and of one call of it: what a schedule file says in `model`."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from typing import Any
+
+import torch
+
+from remate_runtime.arguments import to_json
+from remate_runtime.format import Model
+from remate_runtime.graph import Graph
+
+from ..errors import CaptureError
+from . import literals, torch_api, trees
+
+_PREFIX = "model."  # what the traced step calls the model
+
+
+class Signature:
+    """device: where the step runs. tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
+
+    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._module = model
+        self._parameters, self._tied = _unique(model.named_parameters(remove_duplicate=False))
+        self._buffers, self._tied_buffers = _unique(model.named_buffers(remove_duplicate=False))
+        self.tensors = [*trees.tensors(args), *trees.tensors(kwargs)]
+        self.device = _device([*self._parameters.values(), *self._buffers.values(), *self.tensors])
+        self._check_tensors()
+        self.names = {*self._parameters, *self._buffers}
+        self.inputs: list[str] = []
+        self._unique = trees.Names(self.names)
+        self._tree = self._describe(args, kwargs)
+        self.names |= set(self.inputs)
+        self.autocast = _ambient_autocast(self.device)
+
+    def parameter(self, target: str) -> str:
+        """Name in the file of the parameter or buffer that the traced step calls `target`."""
+        name = target.removeprefix(_PREFIX)
+        return self._tied.get(name) or self._tied_buffers.get(name) or name
+
+    def model(self, graph: Graph, outputs: Any) -> Model:
+        module = self._module
+        shared = {
+            "name": type(module).__name__,
+            "training": module.training,
+            "exceptions": tuple(n for n, m in module.named_modules() if n and m.training != module.training),
+            "autocast": None if self.autocast is None else literals.dtype(self.autocast[1]),
+            "parameters": {n: self._type(n, t) for n, t in self._parameters.items()},
+            "frozen": tuple(n for n, t in self._parameters.items() if not t.requires_grad),
+            "tied": self._tied,
+            "buffers": {n: self._type(n, t) for n, t in self._buffers.items()},
+            "inputs": self._tree,
+            "outputs": outputs,
+        }
+        device = "cuda" if self.device.type == "cuda" else "cpu"
+        made = fingerprint(graph, shared)
+        return Model(fingerprint=made, torch=torch.__version__.split("+")[0], device=device, **shared)
+
+    def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
+            self.inputs.append(self._unique.new(path))
+            grad = {"grad": True} if tensor.requires_grad else {}
+            return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad}
+
+        def opaque(node: Any, path: str) -> None:
+            raise CaptureError(
+                f"input {path!r} is of type {type(node).__name__}",
+                hint="pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them",
+            )
+
+        names = _argument_names(self._module, len(args))
+        positional = [trees.describe(a, n, leaf, opaque) for n, a in zip(names, args, strict=True)]
+        return {"args": positional, "kwargs": {n: trees.describe(a, n, leaf, opaque) for n, a in kwargs.items()}}
+
+    def _check_tensors(self) -> None:
+        for name, tensor in [*self._parameters.items(), *self._buffers.items()]:
+            if isinstance(tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer):
+                raise CaptureError(f"{name!r} has no shape yet", hint="run a lazy model once before capturing it")
+            if torch_api.is_subclass(tensor):
+                hint = "capture the model before it is sharded or quantised"
+                raise CaptureError(f"{name!r} is a {type(tensor).__name__}, not a plain tensor", hint=hint)
+        for name, tensor in self._buffers.items():
+            if tensor.requires_grad:
+                raise CaptureError(f"buffer {name!r} requires a gradient", hint="make it a Parameter")
+
+    def _type(self, name: str, tensor: torch.Tensor) -> str:
+        try:
+            return str(literals.tensor_type(tensor, self.device))
+        except literals.UnwritableError as reason:
+            raise CaptureError(f"{name!r} is {reason}") from None
+
+
+def fingerprint(graph: Graph, shared: dict[str, Any]) -> str:
+    """sha256 over operations, types and signature; costs, source lines, torch version and device do not matter."""
+
+    def name(value: int) -> str:
+        return graph.values[value].name
+
+    operations = [
+        (op.id, op.op, to_json(op.args, name), {k: to_json(a, name) for k, a in op.kwargs.items()}, op.writes)
+        for op in graph.operations
+    ]
+    values = [(v.name, str(v.type), v.kind, v.data) for v in graph.values]
+    pairs = [[(name(a), name(b)) for a, b in group] for group in (graph.gradients, graph.updates)]
+    content = [operations, values, graph.turn, [name(v) for v in graph.outputs], pairs, shared]
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unique(named: Any) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors by their first name; other names of the same tensor."""
+    first: dict[int, str] = {}
+    unique: dict[str, torch.Tensor] = {}
+    other: dict[str, str] = {}
+    for name, tensor in named:
+        if id(tensor) in first:
+            other[name] = first[id(tensor)]
+        else:
+            first[id(tensor)] = name
+            unique[name] = tensor
+    return unique, other
+
+
+def _device(tensors: list[torch.Tensor]) -> torch.device:
+    devices = {t.device for t in tensors}
+    main = {d for d in devices if d.type != "cpu"}
+    if len(main) > 1:
+        found = ", ".join(sorted(map(str, devices)))
+        raise CaptureError(f"the model and its inputs are on several devices: {found}", hint="move them to one device")
+    device = next(iter(main), torch.device("cpu"))
+    if device.type not in ("cpu", "cuda", "meta"):
+        raise CaptureError(f"the model is on {device}", hint="schedules are for cpu and cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CaptureError("the model is on a (fake) CUDA device, and there is none here", hint="capture it on the CPU")
+    return device
+
+
+def _ambient_autocast(device: torch.device) -> tuple[str, torch.dtype] | None:
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    return (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
+
+
+def _argument_names(model: torch.nn.Module, count: int) -> list[str]:
+    """Names of the first `count` positional arguments of forward."""
+    names: list[str] = []
+    try:
+        parameters = inspect.signature(model.forward).parameters.values()
+    except (TypeError, ValueError):
+        parameters = ()
+    for parameter in parameters:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}.{at}" for at in range(count - len(names))]
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    names += [f"arg{at}" for at in range(len(names), count)]
+    return names[:count]

@@ -1,0 +1,113 @@
+"""Removes from a traced graph what costs nothing to leave out and changes no value."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+
+from . import facts
+
+_ASSERTIONS = ("_assert", "_functional_assert", "sym_constrain_range", "_functional_sym_constrain_range")
+_SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
+
+
+def simplify(graph: Graph, results: list[Node]) -> list[Node]:
+    """`graph` is changed in place; `results` are the nodes whose values leave it. Returns what stands for each of them."""
+    _drop_assertions(graph)
+    _drop_same(graph, results)
+    _drop_views(graph, results)
+    _drop_clones(graph, results)
+    _drop_dead(graph, results)
+    return results
+
+
+def base(node: Node) -> Node | None:
+    """The node whose storage `node` shares, None if it has its own."""
+    if node.op != "call_function":
+        return None
+    source = node
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        source = node.args[0]
+    if isinstance(source.target, OpOverload) and facts.view(source.target):
+        return next(iter(source.all_input_nodes), None)
+    return None
+
+
+def root(node: Node) -> Node:
+    while (under := base(node)) is not None:
+        node = under
+    return node
+
+
+def _replace(node: Node, other: Any, results: list[Node]) -> None:
+    node.replace_all_uses_with(other)
+    for at, result in enumerate(results):
+        if result is node:
+            results[at] = other
+
+
+def _drop_assertions(graph: Graph) -> None:
+    for node in reversed(graph.nodes):
+        if isinstance(node.target, OpOverload) and facts.packet(node.target).startswith(_ASSERTIONS) and not node.users:
+            graph.erase_node(node)
+
+
+def _drop_same(graph: Graph, results: list[Node]) -> None:
+    """Operators that return their argument, and copies of constants (nothing writes into either)."""
+    for node in graph.nodes:
+        if not isinstance(node.target, OpOverload) or not node.args or not isinstance(node.args[0], Node):
+            continue
+        name = facts.name(node.target)
+        constant = node.args[0].op == "get_attr" and name in ("aten.lift_fresh_copy", "aten.clone")
+        if constant or (name in _SAME and _layout(node) == _layout(node.args[0])):
+            _replace(node, node.args[0], results)
+
+
+def _drop_views(graph: Graph, results: list[Node]) -> None:
+    """A view that looks exactly like what it was made from, or an earlier link of that chain: t(t(x)) is x."""
+    for node in graph.nodes:
+        layout = _layout(node) if base(node) is not None else None
+        under, same = node, None
+        while layout is not None and (above := base(under)) is not None:
+            under = above
+            if _layout(under) == layout:
+                same = under
+        if same is not None:
+            _replace(node, same, results)
+
+
+def _drop_clones(graph: Graph, results: list[Node]) -> None:
+    """Copies of a whole storage that the step made: without writes nobody can tell them from the original."""
+    for node in graph.nodes:
+        if not isinstance(node.target, OpOverload) or facts.name(node.target) != "aten.clone" or node in results:
+            continue
+        source = node.args[0]
+        if not isinstance(source, Node) or _layout(node) != _layout(source):
+            continue
+        owner = root(source)
+        made = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
+        if made and owner.meta["val"].numel() == source.meta["val"].numel():
+            _replace(node, source, results)
+
+
+def _drop_dead(graph: Graph, results: list[Node]) -> None:
+    """What nobody reads. Random operations stay: they move the generator."""
+    kept = set(results)
+    for node in reversed(graph.nodes):
+        if node.op != "call_function" or node.users or node in kept:
+            continue
+        if not (isinstance(node.target, OpOverload) and facts.random(node.target)):
+            graph.erase_node(node)
+
+
+def _layout(node: Any) -> Any:
+    """All that distinguishes two tensors on one storage; None for what is no tensor."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    shape = (value.dtype, value.device, tuple(value.shape), tuple(value.stride()), value.storage_offset())
+    return (*shape, value.is_conj(), value.is_neg())

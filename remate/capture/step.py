@@ -1,0 +1,106 @@
+"""The module that is traced: calls the model on its own input trees and flattens what it returns."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from ..errors import CaptureError
+from . import surroundings, torch_api, trees
+from .watch import Watch
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A tensor that the model returns. grad: the step receives a gradient for it."""
+
+    name: str
+    grad: bool
+
+
+class Step(torch.nn.Module):
+    """`forward(*leaves)` calls `model(*args, **kwargs)` with its tensors replaced by `leaves`; returns a flat tuple.
+
+    Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
+    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        differentiate: Sequence[str] | None,
+        autocast: tuple[str, torch.dtype] | None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.watch = Watch(model, torch_api.mark)
+        self.ties = surroundings.Ties(model)
+        self._call = (args, kwargs)
+        self._differentiate = None if differentiate is None else tuple(differentiate)
+        self._autocast = autocast
+        self.tree: Any = None
+        self.outputs: tuple[Output, ...] = ()
+        self.opaque: dict[str, str] = {}
+        self.stored: list[str] = []
+
+    def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args, kwargs = trees.substitute(self._call, list(leaves))
+        with self.ties.followed():
+            attributes = surroundings.Attributes(self.model)
+            try:
+                with self._cast(), self.watch.running():
+                    result = self.model(*args, **kwargs)
+                self._write_back(attributes)
+                return self._flat(result)
+            finally:
+                torch_api.unmark()
+                self.stored = attributes.restore()
+
+    def _cast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autocast is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._autocast[0], self._autocast[1])
+
+    def _write_back(self, attributes: surroundings.Attributes) -> None:
+        """`self.state = new` becomes `self.state.copy_(new)`, which tracing sees as an update of the buffer."""
+        for name, old, new in attributes.reassigned_buffers():
+            if not isinstance(new, torch.Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+                raise CaptureError(
+                    f"forward replaces buffer {name!r} by something of another shape or type",
+                    hint="keep its shape and type, or write into it",
+                )
+            with torch.no_grad():
+                old.copy_(new)
+
+    def _flat(self, result: Any) -> tuple[torch.Tensor, ...]:
+        found: list[tuple[str, torch.Tensor]] = []
+        names = trees.Names(set())
+        self.opaque = {}
+
+        def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
+            found.append((names.new(path or "output"), tensor))
+            return {"value": len(found) - 1}
+
+        self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
+        if not found:
+            raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
+        chosen = self._chosen(found)
+        self.outputs = tuple(Output(name, name in chosen) for name, _ in found)
+        return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
+
+    def _chosen(self, found: list[tuple[str, torch.Tensor]]) -> set[str]:
+        """Outputs that get a gradient: the named ones; else the losses (scalars); else all that can."""
+        able = {name: t for name, t in found if t.requires_grad}
+        if self._differentiate is not None:
+            for name in self._differentiate:
+                if name not in able:
+                    known = ", ".join(able) or "none"
+                    raise CaptureError(f"output {name!r} has no gradient", hint=f"outputs that have one: {known}")
+            return set(self._differentiate)
+        losses = {name for name, t in able.items() if t.dim() == 0}
+        return losses or set(able)

@@ -1,0 +1,146 @@
+"""What a model keeps outside its parameters and buffers, lent to the tracer and put back afterwards."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.nn import Module
+
+
+@contextmanager
+def attributes_as_buffers(model: Module) -> Iterator[None]:
+    """Plain tensor attributes stand among the buffers while this lasts: `self.scale = torch.ones(4)`."""
+    moved: list[tuple[Module, str, torch.Tensor]] = []
+    try:
+        for module in model.modules():
+            for name, value in list(module.__dict__.items()):
+                if isinstance(value, torch.Tensor) and value.is_leaf and not value.requires_grad:
+                    moved.append((module, name, value))
+                    del module.__dict__[name]
+                    module._buffers[name] = value
+        yield
+    finally:
+        for module, name, value in moved:
+            module._buffers.pop(name, None)
+            module.__dict__[name] = value
+
+
+class Attributes:
+    """Attributes of all modules at one moment, to be put back: what `forward` assigns must not outlive a trace."""
+
+    def __init__(self, model: Module) -> None:
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
+        self._contents = [
+            (value, value.copy())
+            for _, attributes, _ in self._saved
+            for name, value in attributes.items()
+            if type(value) in (list, dict) and not name.startswith("_")
+        ]
+
+    def reassigned_buffers(self) -> Iterator[tuple[str, torch.Tensor, Any]]:
+        """(name, old tensor, what forward assigned) of buffers that were bound to another tensor."""
+        for module, _, buffers in self._saved:
+            for name, old in buffers.items():
+                new = module._buffers.get(name)
+                if old is not None and new is not old:
+                    prefix = self._names[id(module)]
+                    yield f"{prefix}.{name}" if prefix else name, old, new
+
+    def restore(self) -> list[str]:
+        """Put everything back. Returns the attributes that forward had set to a tensor."""
+        tensors = []
+        for module, attributes, buffers in self._saved:
+            now = module.__dict__
+            for name in [name for name in now if name not in attributes or now[name] is not attributes[name]]:
+                if isinstance(now[name], torch.Tensor):
+                    prefix = self._names[id(module)]
+                    tensors.append(f"{prefix}.{name}" if prefix else name)
+                if name in attributes:
+                    now[name] = attributes[name]
+                else:
+                    del now[name]
+            for name in attributes.keys() - now.keys():
+                now[name] = attributes[name]
+            module._buffers.clear()
+            module._buffers.update(buffers)
+        for value, contents in self._contents:
+            value.clear()
+            value.update(contents) if isinstance(value, dict) else value.extend(contents)
+        return tensors
+
+
+def warn_of_stored_tensors(names: list[str]) -> None:
+    if names:
+        warnings.warn(
+            f"forward stores tensors in attributes ({', '.join(sorted(set(names))[:5])}); a scheduled step does not "
+            "set them: return them as outputs, or register them as buffers",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+@contextmanager
+def checkpoints_run_once() -> Iterator[None]:
+    """torch.utils.checkpoint calls its function and nothing else: what is recomputed is the plan's decision."""
+    module: Any = torch.utils.checkpoint
+    saved = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
+
+    class Once:
+        @staticmethod
+        def apply(function: Any, preserve: Any, *args: Any) -> Any:
+            return function(*args)
+
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        yield
+
+    module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Once, generator
+    try:
+        yield
+    finally:
+        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = saved
+
+
+class Ties:
+    """Tensors that are registered in several places. A tracer would take every place for a tensor of its own."""
+
+    def __init__(self, model: Module) -> None:
+        self._links: list[tuple[Module, str, Module, str]] = []  # a further place, and the first
+        first: dict[int, tuple[Module, str]] = {}
+        for module in model.modules():
+            for registered in (module._parameters, module._buffers):
+                for name, tensor in registered.items():
+                    if tensor is not None:
+                        owner = first.setdefault(id(tensor), (module, name))
+                        if owner != (module, name):
+                            self._links.append((module, name, *owner))
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Every tensor is registered in its first place only."""
+        modules = {id(module): module for module, *_ in self._links}.values()
+        saved = [(d, dict(d)) for module in modules for d in (module._parameters, module._buffers)]
+        try:
+            for module, name, _, _ in self._links:
+                (module._parameters if name in module._parameters else module._buffers).pop(name)
+            yield
+        finally:
+            for registered, contents in saved:
+                registered.clear()
+                registered.update(contents)
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """While cut: the further places are attributes that hold what the first place holds now."""
+        try:
+            for module, name, owner, its_name in self._links:
+                setattr(module, name, getattr(owner, its_name))
+            yield
+        finally:
+            for module, name, _, _ in self._links:
+                module.__dict__.pop(name, None)

@@ -1,0 +1,167 @@
+"""Every unstable PyTorch interface that capture uses, and nothing else. Tried with torch 2.11 to 2.15.
+
+The model is traced by AOTAutograd itself, without torch.export before it: export records `forward` only and would
+silently lose the backward of custom autograd functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import torch
+import torch._functorch.config
+import torch.compiler
+import torch.fx.traceback as node_meta
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx import Node
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ..errors import CaptureError
+
+OLDEST, NEWEST = (2, 11), (2, 15)
+_MODULE_KEY = "remate"
+
+# kinds of what a joint graph takes and gives
+PARAMETER, BUFFER, INPUT, TANGENT = "parameter", "buffer", "input", "tangent"
+OUTPUT, MUTATION, GRADIENT = "output", "mutation", "gradient"
+
+DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
+NO_FAKE = (UnsupportedOperatorException,)
+
+
+class Port(msgspec.Struct, frozen=True):
+    """An input or output of the joint graph. kind: see above. key: parameter or buffer name, input or output index;
+    of a MUTATION or GRADIENT, the Port of the input that it belongs to."""
+
+    kind: str
+    key: Any
+
+
+class Traced(msgspec.Struct, frozen=True):
+    """module: the joint graph, functional ATen. inputs: by placeholder name. outputs: (port, node), node None if absent."""
+
+    module: torch.fx.GraphModule
+    inputs: dict[str, Port]
+    outputs: list[tuple[Port, Node | None]]
+
+
+def check_version() -> None:
+    release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if not OLDEST <= release <= NEWEST:
+        known = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+        warnings.warn(f"capture was tried with torch {known}, not with {torch.__version__}", UserWarning, stacklevel=3)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def is_subclass(tensor: torch.Tensor) -> bool:
+    """Tensors that wrap others (DTensor, quantised weights): they have no plain ATen graph."""
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
+    """The joint forward and backward graph of `step(*leaves)`. Nothing runs on data; may raise anything that torch does."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    mode = detect_fake_mode([*leaves, *step.parameters(), *step.buffers()])
+    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = []
+    for leaf in leaves:
+        fake = leaf if is_fake(leaf) else mode.from_tensor(leaf.detach(), static_shapes=True)
+        fakes.append(fake.detach().requires_grad_(leaf.requires_grad))
+    with contextlib.ExitStack() as stack:
+        for context in (torch.enable_grad(), _compiling(), node_meta.preserve_node_meta(), _full_precision()):
+            stack.enter_context(context)
+        joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
+    graph = joint.graph_module
+    inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}
+    output = graph.graph.output_node()
+    descriptors = output.meta["desc"]
+    pairs = zip(descriptors, output.args[0], strict=True)  # type: ignore[arg-type]
+    return Traced(graph, inputs, [(_output(desc), node) for desc, node in pairs if desc is not None])
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """Code that asks torch.compiler whether it is being traced (Hugging Face's masks do) is told so."""
+    saved = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = saved
+
+
+@contextlib.contextmanager
+def _full_precision() -> Iterator[None]:
+    """No ambient autocast: the step enters it around forward only, as the user does."""
+    with contextlib.ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def mark(module: str, source: str) -> None:
+    """Operations traced from now on came from this module and this line."""
+    if node_meta.has_preserved_node_meta():
+        node_meta.get_current_meta()["nn_module_stack"] = {_MODULE_KEY: (module, source)}
+
+
+def unmark() -> None:
+    if node_meta.has_preserved_node_meta():
+        node_meta.get_current_meta().pop("nn_module_stack", None)
+
+
+def marked(node: Node) -> tuple[str, str] | None:
+    """(module, source) of a forward node."""
+    return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+
+
+def is_backward(node: Node) -> bool:
+    return node.meta.get("partitioner_tag") == "is_backward"
+
+
+def sequence(node: Node) -> int | None:
+    """Number that a backward node shares with its forward node; None for sums of gradients."""
+    if node.meta.get("is_gradient_acc") or "Gradient addition" in (node.stack_trace or ""):
+        return None
+    return node.meta.get("seq_nr")
+
+
+def _input(descriptor: Any) -> Port:
+    kind = type(descriptor).__name__
+    if kind == "ParamAOTInput":
+        return Port(PARAMETER, descriptor.target)
+    if kind == "BufferAOTInput":
+        return Port(BUFFER, descriptor.target)
+    if kind == "PlainAOTInput":
+        return Port(INPUT, descriptor.idx)
+    if kind == "TangentAOTInput":
+        return Port(TANGENT, _output(descriptor.output).key)
+    raise CaptureError(f"the traced step takes something unforeseen: {descriptor}", hint="please report the model")
+
+
+def _output(descriptor: Any) -> Port:
+    kind = type(descriptor).__name__
+    if kind == "PlainAOTOutput":
+        return Port(OUTPUT, descriptor.idx)
+    if kind in ("InputMutationAOTOutput", "MetadataMutationAOTOutput"):
+        return Port(MUTATION, _input(descriptor.mutated_input))
+    if kind == "GradAOTOutput":
+        return Port(GRADIENT, _input(descriptor.grad_of))
+    raise CaptureError(f"the traced step gives something unforeseen: {descriptor}", hint="please report the model")

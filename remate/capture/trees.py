@@ -1,0 +1,112 @@
+"""Nested inputs and outputs of a model: their description for a schedule file, and their leaves.
+
+A tree is a tuple, list, dict with text keys, named tuple or dataclass (Hugging Face outputs are both dict and
+dataclass: what they hold counts, fields that are None do not); its leaves are tensors and literals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+_LITERALS = (type(None), bool, int, float, str)
+
+
+def children(node: Any) -> tuple[str, dict[str, Any]] | None:
+    """(kind, children by key) of an inner node; None for leaves and for what is no tree."""
+    fields = getattr(node, "_fields", None)
+    if isinstance(node, tuple) and fields is not None:
+        return "record", dict(zip(fields, node, strict=True))
+    if isinstance(node, tuple | list):
+        return "tuple" if isinstance(node, tuple) else "list", {str(at): child for at, child in enumerate(node)}
+    if dataclasses.is_dataclass(node) and not isinstance(node, type):
+        if isinstance(node, Mapping):
+            return "record", dict(node.items())
+        return "record", {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
+    if isinstance(node, Mapping) and all(isinstance(key, str) for key in node):
+        return "dict", dict(node.items())
+    return None
+
+
+def rebuild(node: Any, parts: dict[str, Any]) -> Any:
+    """An inner node like `node` with other children."""
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return type(node)(**parts)
+    if isinstance(node, tuple | list):
+        return (tuple if isinstance(node, tuple) else list)(parts.values())
+    if dataclasses.is_dataclass(node) and not isinstance(node, Mapping):
+        return dataclasses.replace(node, **parts)  # type: ignore[type-var]
+    if type(node) is dict:
+        return parts
+    return type(node)(**parts) if dataclasses.is_dataclass(node) else type(node)(parts)
+
+
+def tensors(node: Any) -> list[torch.Tensor]:
+    """Tensor leaves in order."""
+    if isinstance(node, torch.Tensor):
+        return [node]
+    inner = children(node)
+    return [] if inner is None else [leaf for child in inner[1].values() for leaf in tensors(child)]
+
+
+def substitute(node: Any, leaves: list[Any]) -> Any:
+    """`node` with its tensor leaves replaced by `leaves`, which are taken from the front."""
+    if isinstance(node, torch.Tensor):
+        return leaves.pop(0)
+    inner = children(node)
+    if inner is None:
+        return node
+    return rebuild(node, {key: substitute(child, leaves) for key, child in inner[1].items()})
+
+
+def describe(
+    node: Any, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
+) -> dict[str, Any]:
+    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is told of what is no tree (it becomes null)."""
+    if isinstance(node, torch.Tensor):
+        return leaf(node, path)
+    inner = children(node)
+    if inner is None:
+        if type(node) in _LITERALS:
+            return {"literal": literal(node)}
+        opaque(node, path)
+        return {"literal": None}
+    kind, parts = inner
+    below = {key: describe(part, f"{path}.{key}" if path else key, leaf, opaque) for key, part in parts.items()}
+    if kind == "record":
+        return {"record": type(node).__name__, "fields": below}
+    return {kind: below if kind == "dict" else list(below.values())}
+
+
+def literal(value: Any) -> Any:
+    """A Python literal as a schedule file spells it: JSON has neither infinities nor nan."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    return value
+
+
+def clean(name: str) -> str:
+    """`name` with the characters that ids may not contain replaced."""
+    return re.sub(r"[^A-Za-z0-9_.~-]", "~", name) or "~"
+
+
+class Names:
+    """Hands out each name once: the second `x` becomes `x_2`."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self._count: dict[str, int] = {}
+
+    def new(self, wanted: str) -> str:
+        wanted = clean(wanted)
+        while True:
+            count = self._count[wanted] = self._count.get(wanted, 0) + 1
+            name = wanted if count == 1 else f"{wanted}_{count}"
+            if name not in self._taken:
+                self._taken.add(name)
+                return name
