@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
+from remate_runtime.arguments import to_json
 from remate_runtime.format import Block, Constant, Operation
-from remate_runtime.graph import Graph, Op, Ref
+from remate_runtime.graph import Graph, Op
 
 from ..captured import Captured
 from ..partition.canonical import Form
@@ -60,17 +60,6 @@ def write_leaf(captured: Captured, part: Part, form: Form) -> Written:
     return Written(block, tuple(ids), names, values)
 
 
-def argument(value: Any, name_of: Callable[[int], str]) -> Any:
-    """An argument as the file spells it: `%name` for a value, `%%…` for a literal text that begins with %."""
-    if isinstance(value, Ref):
-        return f"%{name_of(value.value)}"
-    if isinstance(value, (tuple, list)):
-        return tuple(argument(v, name_of) for v in value)
-    if isinstance(value, str) and value.startswith("%"):
-        return "%" + value
-    return value
-
-
 def _outputs(op: Op, name: str) -> dict[int, str]:
     return {v: f"{name}:{k}" if op.multiple else name for k, v in enumerate(op.writes) if v is not None}
 
@@ -82,8 +71,8 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
     return Operation(
         id=name,
         op=op.op,
-        args=argument(op.args, name_of),
-        kwargs={k: argument(v, name_of) for k, v in op.kwargs.items()},
+        args=tuple(to_json(a, name_of) for a in op.args),
+        kwargs={k: to_json(v, name_of) for k, v in op.kwargs.items()},
         out=out,
         ns=op.ns,
         workspace=op.workspace,

@@ -58,7 +58,7 @@ def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
         return "boundary-only"
     common = _common([op.split(".") for op in operations])
     groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
-    if all("norm" in group.lower() for group in groups):
+    if all("norm" in op.lower() for op in rerun):
         return "rerun-norms"
     return f"rerun-{'-'.join(groups)}" if len(groups) <= 3 else f"rerun-{len(set(rerun))}-of-{len(operations)}"
 

@@ -49,7 +49,7 @@ def to_json(argument: Any, name: Callable[[int], str]) -> Any:
     if isinstance(argument, str):
         return "%" + argument if argument.startswith("%") else argument
     if isinstance(argument, list | tuple):
-        return tuple(to_json(a, name) for a in argument)
+        return [to_json(a, name) for a in argument]  # as a reader gives it
     return argument
 
 
