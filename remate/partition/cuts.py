@@ -14,7 +14,7 @@ import numpy as np
 
 from remate_runtime.graph import Graph, Ref
 
-SMALL, LARGE, TARGET = 6, 80, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
+SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
 _LONGEST = 2000  # operations of the longest period that is looked for
 
 
@@ -59,20 +59,14 @@ def cut(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, in
     repeats = _repeats(found, start, stop)
     if not repeats:
         return _shortest(graph, found, start, stop)
-    spans = [*_rest(graph, found, start, repeats[0])]
+    spans = cut(graph, found, start, repeats[0]) if repeats[0] > start else []
     for a, b in pairwise(repeats):
         spans += [(a, b)] if found.size(a, b) <= LARGE else _shortest(graph, found, a, b)
-    return [*spans, *_rest(graph, found, repeats[-1], stop)]
-
-
-def _rest(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
-    if start >= stop:
-        return []
-    return [(start, stop)] if found.size(start, stop) <= LARGE else _shortest(graph, found, start, stop)
+    return spans + (cut(graph, found, repeats[-1], stop) if repeats[-1] < stop else [])
 
 
 def _repeats(found: Costs, start: int, stop: int) -> list[int]:
-    """Boundaries of at least three repetitions that make up most of the span; [] if it does not repeat."""
+    """Boundaries of at least three repetitions that make up a good part of the span; [] if it does not repeat."""
     signs = np.array(found.signs[start:stop])
     best = (0, 0, 0)  # covered operations, first, period
     for period in range(1, min(len(signs) // 3, _LONGEST) + 1):
@@ -81,7 +75,7 @@ def _repeats(found: Costs, start: int, stop: int) -> list[int]:
         if covered >= 3 * period and covered > 1.05 * best[0]:
             best = (covered, first, period)
     covered, first, period = best
-    if covered < (stop - start) // 2:
+    if covered < (stop - start) // 4 or len(signs) < 3:
         return []
     begin, end = start + first, start + first + covered
     per_leaf = max(1, round(TARGET / max(1, found.size(begin, begin + period))))

@@ -51,15 +51,17 @@ class _Naming:
 
     def _unique(self, wanted: str, enclosing: str) -> str:
         """`wanted`, or `wanted~2`, …: different from every id, and no ancestor or descendant of one but `enclosing`."""
-        name, k = wanted or "model", 2
-        while any(_clash(name, other) for other in self._taken if not f"{enclosing}.".startswith(other + ".")):
+        around = f"{enclosing}."
+        others = [other for other in self._taken if not around.startswith(other + ".")]
+        wanted = wanted or "model"
+        for other in sorted(others, key=len):
+            if wanted.startswith(other + "."):  # no part lies inside a leaf
+                wanted = f"{other}~{wanted[len(other) + 1 :]}"
+        name, k = wanted, 2
+        while any(other == name or other.startswith(name + ".") for other in others):
             name, k = f"{wanted}~{k}", k + 1
         self._taken.add(name)
         return name
-
-
-def _clash(name: str, other: str) -> bool:
-    return name == other or name.startswith(other + ".") or other.startswith(name + ".")
 
 
 def _shared(paths: list[list[str]]) -> str:

@@ -3,20 +3,26 @@ and is divided into the runs of its children if it is large or holds repeated mo
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
+from msgspec.structs import replace
 
 from ..captured import Captured
-from .cuts import LARGE, SMALL, Costs, cut
+from .cuts import LARGE, SMALL, TARGET, Costs, cut
+
+_LISTS = ("ModuleList", "ModuleDict")  # modules that run nothing themselves
 
 
 class Piece(msgspec.Struct, frozen=True):
     """A span [start, stop) of the forward. path: the module whose run it is. own: the whole run of that module, so that
-    its path can name it. pieces: what it is divided into, if it is a composite."""
+    its path can name it. cut: a cut of the graph made it, so it is not joined again. pieces: what a composite holds."""
 
     start: int
     stop: int
     path: str
     own: bool
+    cut: bool = False
     pieces: tuple[Piece, ...] = ()
 
 
@@ -26,7 +32,11 @@ class Divider:
     def __init__(self, captured: Captured, found: Costs) -> None:
         self._captured, self._found = captured, found
         self._uses: dict[str, int] = {}  # class -> how many of its modules run operations
-        for path in {p for m in set(captured.modules[: captured.graph.turn]) for p in _ancestors(m)}:
+        self._extent: dict[str, tuple[int, int]] = {}  # module -> where its operations begin and end
+        for i in range(captured.graph.turn):
+            for path in _ancestors(captured.modules[i]):
+                self._extent[path] = (self._extent.get(path, (i, i))[0], i + 1)
+        for path in self._extent:
             name = captured.classes.get(path)
             if name is not None:
                 self._uses[name] = self._uses.get(name, 0) + 1
@@ -35,12 +45,18 @@ class Divider:
         """The pieces of a span whose operations all belong to the module `path` or to modules below it."""
         runs = self._runs(start, stop, path)
         if len(runs) == 1 and runs[0].path != path:
-            return self.divide(start, stop, runs[0].path)
+            inner = self.divide(start, stop, runs[0].path)
+            single = len(inner) == 1 and inner[0].own and not inner[0].pieces
+            return [replace(inner[0], path=path)] if single and self._whole(start, stop, path) else inner
         if all(run.path == path for run in runs):
             return self._by_graph(start, stop, path)
         if self._size(start, stop) <= LARGE and not self._repeats(start, stop, path):
             return [Piece(start, stop, path, True)]
         return self._join([piece for run in runs for piece in self._child(run, path)], path)
+
+    def _whole(self, start: int, stop: int, path: str) -> bool:
+        """Whether the span is all that a module does, and the module more than a list of others."""
+        return self._extent.get(path) == (start, stop) and self._captured.classes.get(path) not in (None, *_LISTS)
 
     def _child(self, run: Piece, path: str) -> list[Piece]:
         if run.path == path:
@@ -48,7 +64,7 @@ class Divider:
         pieces = self.divide(run.start, run.stop, run.path)
         name = self._captured.classes.get(run.path, "")
         if len(pieces) > 1 and self._uses.get(name, 0) > 1 and not self._repeats(run.start, run.stop, run.path):
-            return [Piece(run.start, run.stop, run.path, True, tuple(pieces))]
+            return [Piece(run.start, run.stop, run.path, True, pieces=tuple(pieces))]
         return pieces
 
     def _runs(self, start: int, stop: int, path: str) -> list[Piece]:
@@ -68,43 +84,48 @@ class Divider:
         members of a list (`layers.0`, `layers.1`), or three of any names."""
         members: dict[str, set[str]] = {}
         self._collect(start, stop, path, members)
-        return any(
-            len(paths) >= 3 or len([p for p in paths if p.rpartition(".")[2].isdigit()]) >= 2
-            for paths in members.values()
-        )
+        return any(len(paths) >= 3 or len([p for p in paths if _numbered(p)]) >= 2 for paths in members.values())
 
     def _collect(self, start: int, stop: int, path: str, members: dict[str, set[str]]) -> None:
         for run in self._runs(start, stop, path):
-            if run.path != path and self._size(run.start, run.stop) >= SMALL:
-                name = self._captured.classes.get(run.path, "")
-                if name:
-                    members.setdefault(name, set()).add(run.path)
-                self._collect(run.start, run.stop, run.path, members)
+            size = self._size(run.start, run.stop)
+            if run.path == path or size < SMALL:
+                continue
+            name = self._captured.classes.get(run.path, "")
+            if name and (size >= TARGET // 2 or _numbered(run.path)):
+                members.setdefault(name, set()).add(run.path)
+            self._collect(run.start, run.stop, run.path, members)
 
     def _by_graph(self, start: int, stop: int, path: str) -> list[Piece]:
         spans = cut(self._captured.graph, self._found, start, stop)
-        return [Piece(a, b, path, len(spans) == 1) for a, b in spans]
+        return [Piece(a, b, path, len(spans) == 1, len(spans) > 1) for a, b in spans]
 
     def _join(self, pieces: list[Piece], path: str) -> list[Piece]:
-        """Small neighbours together; a little that follows every module of a class belongs to those modules."""
+        """Neighbours that stand for themselves stay; what lies between them is joined up to the size aimed at."""
         pieces = self._attach(pieces)
+        uses = Counter(self._class(piece) for piece in pieces)
         joined: list[Piece] = []
-        group: list[Piece] = []
-        for piece in [*pieces, None]:
-            if piece is not None and not piece.pieces and self._size(piece.start, piece.stop) < SMALL:
-                group.append(piece)
-                continue
-            joined += self._group(group, path)
-            group = []
-            if piece is not None:
+        room = -1  # operations that the last piece may still take in; -1: none, not even views
+        for piece in pieces:
+            size = self._size(piece.start, piece.stop)
+            if self._stands(piece, uses):
+                room = -1
+                joined.append(piece)
+            elif size <= room:
+                room -= size
+                joined[-1] = Piece(joined[-1].start, piece.stop, path, False)
+            else:
+                room = max(0, TARGET - size)
                 joined.append(piece)
         return joined
 
-    def _group(self, group: list[Piece], path: str) -> list[Piece]:
-        if len(group) <= 1:
-            return group
-        spans = cut(self._captured.graph, self._found, group[0].start, group[-1].stop)
-        return [Piece(a, b, path, False) for a, b in spans]
+    def _stands(self, piece: Piece, uses: Counter[str]) -> bool:
+        """Whether a piece is a block of its own: cut by the graph, or a module of a class that occurs several times."""
+        if piece.pieces or piece.cut:
+            return True
+        inner = any(m != piece.path for m in self._captured.modules[piece.start : piece.stop])
+        large = self._size(piece.start, piece.stop) >= TARGET // 2
+        return uses[self._class(piece)] >= 2 and bool(self._class(piece)) and (inner or large or _numbered(piece.path))
 
     def _attach(self, pieces: list[Piece]) -> list[Piece]:
         """Give what loosely follows each module of a class (a residual addition, say) to that module's piece."""
@@ -125,7 +146,7 @@ class Divider:
             name, stop = self._class(piece), piece.stop
             if name and not piece.pieces:
                 stop += self._share(name, members, votes, piece.stop, pieces[-1].stop)
-            done.append(Piece(start, stop, piece.path, piece.own and start == piece.start, piece.pieces))
+            done.append(Piece(start, stop, piece.path, piece.own and start == piece.start, piece.cut, piece.pieces))
             at = stop
         return done
 
@@ -163,3 +184,8 @@ class Divider:
 def _ancestors(path: str) -> list[str]:
     parts = path.split(".")
     return [".".join(parts[:k]) for k in range(1, len(parts) + 1)]
+
+
+def _numbered(path: str) -> bool:
+    """Whether a module is a member of a list."""
+    return path.rpartition(".")[2].isdigit()

@@ -1,0 +1,120 @@
+"""Folding is the inverse of expanding: same operations, same reruns, whatever the step and its hierarchy."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remate.fold import fold, fold_flat
+from remate.fold.plans import plan_name
+from remate.partition import partition
+from remate_runtime.decode import decode
+from remate_runtime.encode import encode
+from remate_runtime.expand import expand
+from remate_runtime.graph import FlatRerun
+
+from .folding import meaning, random_reruns, random_step, schedule_of
+from .synthetic import Tape, layers
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), operations=st.integers(1, 120), count=st.integers(0, 30))
+def test_round_trip_of_random_steps(seed: int, operations: int, count: int) -> None:
+    captured = random_step(seed, operations)
+    hierarchy = partition(captured)
+    graph = hierarchy.captured.graph
+    reruns = random_reruns(graph, seed, count)
+    for folded in (fold(hierarchy.captured, reruns, hierarchy), fold_flat(hierarchy.captured, reruns)):
+        schedule = decode(encode(schedule_of(folded)))
+        expanded = expand(schedule)
+        assert meaning(expanded.graph) == meaning(graph)
+        assert list(expanded.reruns) == reruns
+
+
+def test_flat_ids_are_the_captured_ones_below_the_instance() -> None:
+    captured = layers(2)
+    expanded = expand(schedule_of(fold_flat(captured, [])))
+    assert [op.id for op in expanded.graph.operations[: captured.graph.turn]] == [
+        f"model.{op.id}" for op in captured.graph.operations[: captured.graph.turn]
+    ]
+
+
+def test_equal_layers_share_one_template_and_plans_are_named() -> None:
+    hierarchy = partition(layers(8))
+    graph, parts = hierarchy.captured.graph, {part.id: part for part in hierarchy.parts}
+
+    def again(name: str, point: str, words: tuple[str, ...] = ()) -> list[FlatRerun]:
+        before = parts[point].backward[0]
+        chosen = [i for i in range(*parts[name].forward) if not graph.operations[i].view]
+        return [FlatRerun(i, before) for i in chosen if not words or graph.operations[i].id.endswith(words)]
+
+    reruns = [
+        *again("h.6", "h.7"),  # the block above gets its boundary back,
+        *again("h.7", "h.7"),  # then reruns as a whole
+        *again("h.3", "h.3", ("relu", "tanh")),
+        *again("h.2", "h.2", ("relu", "tanh")),
+        *again("h.1", "h.1", ("relu",)),
+    ]
+    folded = fold(hierarchy.captured, reruns, hierarchy)
+    plans = {instance.id: instance.plan for instance in folded.program}
+    assert {i.block for i in folded.program if i.id.startswith("h.")} == {"Layer"}
+    assert (plans["h.2"], plans["h.3"], plans["h.1"]) == ("rerun-mlp-2", "rerun-mlp-2", "rerun-mlp")
+    assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "keep-all")
+    assert [(r.rerun, r.before) for r in folded.reruns] == [(("h.6",), "h.7")]
+    assert expand(schedule_of(folded)).reruns == tuple(reruns)
+
+
+def test_an_order_that_plans_cannot_say_goes_to_the_top_level() -> None:
+    hierarchy = partition(layers(4))
+    first, second = hierarchy.parts[1], hierarchy.parts[2]
+    point = second.backward[0]
+    reruns = [FlatRerun(second.forward[0], point), FlatRerun(first.forward[0], point)]  # own operation first
+    folded = fold(hierarchy.captured, reruns, hierarchy)
+    assert all(instance.plan == "keep-all" for instance in folded.program)
+    assert expand(schedule_of(folded)).reruns == tuple(reruns)
+
+
+def test_shared_parameters_are_bound_and_their_gradient_stated_once() -> None:
+    tape = Tape({f"h.{k}": "Layer" for k in range(3)})
+    x, shared = tape.source("x"), tape.parameter("shared.weight")
+    for k in range(3):
+        for j in range(4):
+            x = tape.op("mul", x, shared, module=f"h.{k}")
+            x = tape.op("mul", x, tape.parameter(f"h.{k}.w{j}"), module=f"h.{k}")
+    hierarchy = partition(tape.captured(tape.op("sum", x)))
+    expanded = expand(schedule_of(fold(hierarchy.captured, [], hierarchy)))
+    assert meaning(expanded.graph) == meaning(hierarchy.captured.graph)
+
+
+def test_large_repeated_modules_become_composites() -> None:
+    classes = {f"h.{k}": "Layer" for k in range(3)} | {f"h.{k}.{s}": s.upper() for k in range(3) for s in "abc"}
+    tape = Tape(classes)
+    x = tape.source("x")
+    for k in range(3):
+        for s in "abc":
+            for j in range(40):
+                x = tape.op("mul", x, tape.parameter(f"h.{k}.{s}.w{j}"), module=f"h.{k}.{s}")
+    hierarchy = partition(tape.captured(tape.op("sum", x)))
+    assert [len(part.parts) for part in hierarchy.parts[:3]] == [3, 3, 3]
+    graph = hierarchy.captured.graph
+    inner = hierarchy.parts[1].parts
+    reruns = [FlatRerun(i, inner[1].backward[0]) for i in range(*inner[0].forward)]
+    folded = fold(hierarchy.captured, reruns, hierarchy)
+    assert {i.block for i in folded.program if i.id.startswith("h.")} <= {"Layer", "Layer_2"}
+    assert folded.blocks["Layer"].instances
+    assert folded.program[1].plan != "keep-all"
+    assert next(iter(folded.blocks[folded.program[1].block].plans.values()))[0].rerun == ("a",)
+    expanded = expand(decode(encode(schedule_of(folded))))
+    assert meaning(expanded.graph) == meaning(graph)
+    assert list(expanded.reruns) == reruns
+
+
+def test_plan_names() -> None:
+    block = ["ln_1.norm", "attn.q.mm", "attn.softmax", "ln_2.norm", "mlp.up.mm", "mlp.act.gelu", "add"]
+    assert plan_name(block, []) == "keep-all"
+    assert plan_name(block, block) == "boundary-only"
+    assert plan_name(block, ["ln_1.norm", "ln_2.norm"]) == "rerun-norms"
+    assert plan_name(block, ["mlp.act.gelu"]) == "rerun-mlp"
+    assert plan_name(block, block[1:5]) == "rerun-attn-ln_2-mlp"
+    assert plan_name(block, [*block[:4], block[5]]) == "rerun-5-of-7"
+    assert plan_name(["layer.0.norm.mul", "layer.0.attn.mm", "layer.1.ff.mm"], ["layer.1.ff.mm"]) == "rerun-ff"

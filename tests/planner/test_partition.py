@@ -1,0 +1,119 @@
+"""The partition: blocks are contiguous, the new order is topological, repeated structure is found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remate.captured import Captured
+from remate.partition import Hierarchy, partition
+from remate.partition.canonical import exports, form, readers_of
+from remate.partition.cuts import LARGE, costs
+
+from .folding import random_step
+from .synthetic import Tape, layers
+
+
+def check(captured: Captured, hierarchy: Hierarchy) -> None:
+    """Everything that holds for any partition of any step."""
+    graph, leaves = hierarchy.captured.graph, list(hierarchy.leaves())
+    assert sorted(hierarchy.order) == list(range(len(captured.graph.operations)))
+    assert [op.id for op in graph.operations] == [captured.graph.operations[i].id for i in hierarchy.order]
+    assert hierarchy.order[: graph.turn] == tuple(range(graph.turn))  # random operations keep their order
+    made: set[int] = set()
+    for i, op in enumerate(graph.operations):
+        assert all(v in made for v in op.reads if graph.values[v].kind == "op")
+        assert all(graph.values[v].producer == i for v in op.writes if v is not None)
+        made.update(v for v in op.writes if v is not None)
+    forward = [i for leaf in leaves for i in range(*leaf.forward)]
+    backward = [i for leaf in reversed(leaves) for i in range(*leaf.backward)]
+    assert (forward, backward) == (list(range(graph.turn)), list(range(graph.turn, len(graph.operations))))
+    ids = [leaf.id for leaf in leaves]
+    assert not [a for a in ids for b in ids if b.startswith(a + ".")]
+    assert len(set(ids)) == len(ids)
+    drawn = [i for i in hierarchy.order if captured.graph.operations[i].random]
+    assert drawn == sorted(drawn)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30), operations=st.integers(1, 160))
+def test_partition_of_random_steps_is_valid_and_deterministic(seed: int, operations: int) -> None:
+    captured = random_step(seed, operations)
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    assert hierarchy == partition(captured)
+
+
+@pytest.mark.parametrize("loose", [False, True])
+def test_repeated_modules_become_blocks(loose: bool) -> None:
+    captured = layers(6, loose=loose)
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    assert [part.id for part in hierarchy.parts] == ["embed", *(f"h.{k}" for k in range(6)), "head"]
+    keys = {form(hierarchy.captured.graph, part).key for part in hierarchy.parts[2:-1]}
+    assert len(keys) == 1
+
+
+def test_layers_without_modules_are_cut_once_per_period() -> None:
+    captured = layers(24, modules=False)
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    graph = hierarchy.captured.graph
+    keys = [form(graph, part).key for part in hierarchy.parts]
+    assert len(hierarchy.parts) >= 4
+    assert len(set(keys)) < len(keys)
+    found = costs(graph)
+    residual = found.crossing[1]  # one value of the residual stream
+    assert all(found.crossing[part.forward[0]] == residual for part in hierarchy.parts[1:])
+
+
+def test_a_forward_without_repetition_is_cut_where_few_bytes_cross() -> None:
+    tape = Tape()
+    x = tape.source("x")
+    narrow = []
+    for k in range(30):
+        for j in range(3 + (7 * k) % 5):
+            x = tape.op("mul", x, tape.parameter(f"w{k}.{j}"), size=64 + j)
+        x = tape.op("sum", x, size=2)
+        narrow.append(len(tape.operations))
+    captured = tape.captured(x)
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    assert len(hierarchy.parts) > 2
+    assert all(part.forward[0] in narrow for part in hierarchy.parts[1:])
+    assert all(costs(captured.graph).size(*part.forward) <= LARGE for part in hierarchy.parts)
+
+
+def test_skips_do_not_break_the_order() -> None:
+    tape = Tape({f"{side}.{k}": side.title() for side in ("down", "up") for k in range(3)})
+    x, skips = tape.source("x"), []
+    for k in range(3):
+        for j in range(8):
+            x = tape.op("mul", x, tape.parameter(f"down.{k}.w{j}"), module=f"down.{k}")
+        skips.append(x)
+    for k in range(3):
+        x = tape.op("add", x, skips[2 - k], module=f"up.{k}")
+        for j in range(8):
+            x = tape.op("mul", x, tape.parameter(f"up.{k}.w{j}"), module=f"up.{k}")
+    captured = tape.captured(tape.op("sum", x))
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    names = [f"{side}.{k}" for side in ("down", "up") for k in range(3)]
+    assert [part.id for part in hierarchy.parts][: len(names)] == names
+    graph = hierarchy.captured.graph
+    for part in hierarchy.parts:  # every parameter's gradient is made in the block that uses the parameter
+        for parameter, gradient in graph.gradients:
+            if graph.values[parameter].name.startswith(part.id + "."):
+                assert graph.values[gradient].producer in range(*part.backward)
+
+
+def test_exports_are_what_others_read() -> None:
+    hierarchy = partition(layers(4))
+    graph = hierarchy.captured.graph
+    readers = readers_of(graph)
+    middle = hierarchy.parts[2]
+    made = [v for i in (*range(*middle.forward), *range(*middle.backward)) for v in graph.operations[i].writes]
+    names = {graph.values[made[k] or 0].name for k in exports(graph, middle, readers)}
+    assert "h.1.add" in names
+    assert "h.1.norm" not in names
