@@ -20,3 +20,28 @@ class CaptureError(RemateError):
 
 class ProfileError(RemateError):
     """A cost model that does not exist here, or a profile file that cannot be used. The text says what to do."""
+
+
+class InfeasibleError(RemateError):
+    """No schedule within the budget was found. All in bytes; budget and peaks count what the step holds beyond
+    parameters, buffers, inputs and optimizer state.
+
+    budget: what was asked. smallest: least peak found by the strategies. floor: no schedule whatever has a smaller peak.
+    """
+
+    def __init__(self, budget: int, smallest: int, floor: int) -> None:
+        self.budget, self.smallest, self.floor = budget, smallest, floor
+        why = "no schedule can" if budget < floor else "none was found that does"
+        super().__init__(
+            f"the step cannot be planned within {_mib(budget)}: {why}\n"
+            f"  smallest peak found: {smallest} bytes ({_mib(smallest)}); proven floor: {floor} bytes ({_mib(floor)})\n"
+            f"  hint: ask for at least {smallest} bytes, or make the step smaller (batch, sequence length)"
+        )
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"
+
+
+class UnknownNameError(RemateError):
+    """A name that stands for nothing in a schedule. The text says what may have been meant."""

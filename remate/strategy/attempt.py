@@ -60,17 +60,16 @@ class Attempt:
         self.formulation = Formulation(problem, w, reference)
 
     def run(
-        self, control: Control, budget: int, *, gap: float, limit: float, start: Mapping[Key, bool] | None = None
+        self, control: Control, budget: int, *, gap: float, goal: float, start: Mapping[Key, bool] | None = None
     ) -> Candidate | None:
-        """The best candidate whose simulated peak fits, or None. gap: of the step time, in %."""
+        """The best candidate whose simulated peak fits, or None. In % of the step time: gap at which a solve stops, and
+        goal, the extra time that is good enough."""
         best: Candidate | None = None
-        until = control.elapsed() + limit
         target, too_much = float(budget), float("inf")
         for _ in range(ROUNDS):
-            left = until - control.elapsed()
-            if left <= 0 or control.stopped():
+            if control.stopped():
                 break
-            result = self.formulation.solve(control, target, gap=gap, limit=left, start=start, stage=self.strategy)
+            result = self.formulation.solve(control, target, gap=gap, goal=goal, start=start, stage=self.strategy)
             if result.x is None:
                 break
             found = self._candidate(result)
@@ -81,7 +80,7 @@ class Attempt:
             else:
                 best = better(best, found)
                 slack = budget - found.peak
-                if slack <= CLOSE * budget or too_much < float("inf") or result.objective <= 0:
+                if slack <= CLOSE * budget or too_much < float("inf") or result.objective <= goal:
                     break
                 target += slack
         return best

@@ -28,6 +28,7 @@ from .problem import Problem
 from .windows import Key, Windows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
+NODES = 400  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
 
 
@@ -118,14 +119,16 @@ class Formulation:
         budget: float,
         *,
         gap: float,
-        limit: float,
+        goal: float = -1.0,
         start: Mapping[Key, bool] | None = None,
-        stage: str,
+        stage: str = "",
     ) -> Result:
-        """Least extra time (in % of the step) under `budget` bytes. gap: of the step time, in %."""
+        """Least extra time (in % of the step) under `budget` bytes, up to `gap`; anything not above `goal` will do."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(self._minimise_time)
-        return self.engine.solve(control, stage=stage, absolute_gap=gap, limit=limit, start=self._start(start))
+        return self.engine.solve(
+            control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=self._start(start)
+        )
 
     def smallest(self, control: Control, *, limit: float, relative_gap: float, stage: str) -> Result:
         """Least peak (in `unit` bytes)."""
@@ -133,7 +136,7 @@ class Formulation:
         cost = np.zeros_like(self._minimise_time)
         cost[self._peak] = 1.0
         self.engine.set_cost(cost)
-        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, limit=limit)
+        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES, limit=limit)
 
     def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:
         if start is None:

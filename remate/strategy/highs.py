@@ -69,7 +69,7 @@ class Control:
 
 
 class Result(msgspec.Struct, frozen=True):
-    """status: optimal | gap | time | infeasible | interrupted | failed. x: values by column (None without a solution).
+    """status: optimal | gap | time | iterations (node limit) | infeasible | interrupted | failed. x: values by column (None without a solution).
     objective: of x, infinite without; bound: proven, whatever the status."""
 
     status: str
@@ -85,7 +85,7 @@ _STATUS = {
     highspy.HighsModelStatus.kInfeasible: "infeasible",
     highspy.HighsModelStatus.kUnboundedOrInfeasible: "infeasible",
     highspy.HighsModelStatus.kObjectiveTarget: "gap",
-    highspy.HighsModelStatus.kSolutionLimit: "gap",
+    highspy.HighsModelStatus.kSolutionLimit: "iterations",
 }
 
 
@@ -154,12 +154,14 @@ class Engine:
         stage: str = "",
         absolute_gap: float = 0.0,
         relative_gap: float = 0.0,
+        target: float = -float("inf"),
+        nodes: int | None = None,
         limit: float = float("inf"),
         start: np.ndarray | None = None,
         relax: bool = False,
     ) -> Result:
-        """Minimise. limit: seconds for this solve alone. start: a first solution by column (NaN: left open).
-        relax: the linear relaxation."""
+        """Minimise. target: objective that is good enough. nodes, limit: nodes and seconds of this solve at most.
+        start: a first solution by column (NaN: left open). relax: the linear relaxation."""
         highs = self.highs
         self._control, self._stage = control, stage
         seconds = min(limit, control.remaining())
@@ -168,6 +170,8 @@ class Engine:
         highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
         highs.setOptionValue("mip_abs_gap", absolute_gap)
         highs.setOptionValue("mip_rel_gap", relative_gap)
+        highs.setOptionValue("objective_target", target)
+        highs.setOptionValue("mip_max_nodes", 2**31 - 1 if nodes is None else nodes)
         highs.setOptionValue("solve_relaxation", relax)
         if start is not None and not relax:
             self._start(start)

@@ -1,0 +1,168 @@
+"""Solve a graph under a budget: several formulations, the proven bound to stop by, local improvement, one judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+from remate_runtime.errors import RemateError
+from remate_runtime.graph import FlatRerun, Graph
+
+from ..errors import InfeasibleError
+from .attempt import Attempt, Candidate, better, judge
+from .bound import lower_bound
+from .floor import proven_floor
+from .highs import VERSION, Control
+from .polish import polish
+from .problem import Problem
+from .retention import flat_windows
+from .seed import seed
+from .staged import refined, staged_windows
+from .windows import Windows
+
+STRATEGIES = ("auto", "flat", "staged", "none")
+# (operations in a segment, stages above its own where an operation may rerun); 0 above: the flat model.
+FLAT = ((24, 0), (12, 0))
+STAGED = ((12, 1), (8, 3), (5, 6))
+LARGEST = 3000  # variables of a staged model that still solves in seconds
+TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer than what is asked of the whole
+
+
+class Solution(msgspec.Struct, frozen=True):
+    """What a strategy found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
+    (time - lower_bound) / baseline_time. stopped_by: optimal (proven) | gap (closed to the gap asked for) | heuristic
+    (strategies exhausted) | time | interrupted."""
+
+    reruns: tuple[FlatRerun, ...]
+    peak: int
+    time: int
+    baseline_peak: int
+    baseline_time: int
+    lower_bound: int
+    gap: float
+    stopped_by: str
+    strategy: str
+    solver: str = f"highs {VERSION}"
+
+
+def solve(
+    graph: Graph,
+    budget: int,
+    *,
+    hierarchy: Any = None,
+    time_limit: float | None = 60.0,
+    gap: float = 0.002,
+    strategy: str = "auto",
+    progress: Callable[[str], None] | None = None,
+) -> Solution:
+    """The fastest reruns found whose simulated peak is at most `budget` bytes.
+
+    gap: stop when proven within this share of the step's time. time_limit: seconds; what was found by then is returned.
+    Ctrl-C does the same at once. Raises InfeasibleError with the smallest peak found and the floor that is proven.
+    """
+    if strategy not in STRATEGIES:
+        raise RemateError(f"there is no strategy {strategy!r}\n  hint: one of {', '.join(STRATEGIES)}")
+    with Control(time_limit, progress) as control:
+        return _Search(Problem(graph), budget, gap, strategy, control).solution()
+
+
+class _Search:
+    """One call of `solve`: the best candidate so far and what is known about it."""
+
+    def __init__(self, problem: Problem, budget: int, gap: float, strategy: str, control: Control) -> None:
+        self.problem, self.budget, self.gap, self.strategy, self.control = problem, budget, gap, strategy, control
+        self.baseline = judge(problem, (), "keep-all", "optimal")
+        self.bound = problem.baseline_time
+        self.best: Candidate | None = self.baseline if self.baseline.peak <= budget else None
+        self.smallest = self.baseline
+
+    def solution(self) -> Solution:
+        if self.best is None:
+            self._search()
+        if self.best is None:
+            raise self._infeasible()
+        found, base = self.best, self.baseline
+        gap = max(0.0, (found.time - self.bound) / max(1, base.time))
+        return Solution(
+            found.reruns,
+            found.peak,
+            found.time,
+            base.peak,
+            base.time,
+            self.bound,
+            gap,
+            self._stopped(gap),
+            found.strategy,
+        )
+
+    def _stopped(self, gap: float) -> str:
+        if gap <= 1e-9:
+            return "optimal"
+        if gap <= self.gap:
+            return "gap"
+        if self.control.interrupted:
+            return "interrupted"
+        return "time" if self.control.hit_limit else "heuristic"
+
+    def _search(self) -> None:
+        if self.strategy == "none" or self.budget < proven_floor(self.problem):
+            return
+        reference = self.baseline.peak
+        self.bound = lower_bound(self.problem, self.budget, self.control, reference=reference)
+        self.control.say(f"proven: at least {self._percent(self.bound):.2f}% more time than keeping everything")
+        for name, w in self._formulations():
+            self._try(name, w)
+            if self._done():
+                break
+        if self.best is not None and not self._done():
+            self._polish()
+
+    def _formulations(self) -> Iterator[tuple[str, Windows]]:
+        """Small ones first; staged ones as long as they stay solvable."""
+        if self.strategy != "staged":
+            for length, _ in FLAT:
+                yield f"flat-{length}", flat_windows(self.problem, length)
+        if self.strategy != "flat":
+            for length, above in STAGED:
+                w = staged_windows(self.problem, length, above)
+                if len(w.position) + len(w.need) <= LARGEST:
+                    yield f"staged-{length}-{above}", w
+
+    def _try(self, name: str, w: Windows) -> None:
+        attempt = Attempt(self.problem, w, self.baseline.peak, name)
+        start = None if self.best is None else seed(self.problem, w, self.best.reruns)
+        found = attempt.run(
+            self.control, self.budget, gap=TIGHT, goal=self._percent(self.bound) + 100 * self.gap, start=start
+        )
+        self._offer(found)
+        if found is not None and found is self.best and not self._done():
+            again = Attempt(self.problem, refined(self.problem, w, found.chosen), self.baseline.peak, name)
+            goal = self._percent(self.bound) + 100 * self.gap
+            self._offer(again.run(self.control, self.budget, gap=TIGHT, goal=goal, start=found.chosen))
+
+    def _polish(self) -> None:
+        assert self.best is not None
+        self._offer(polish(self.problem, self.best, self.budget, self.control))
+
+    def _offer(self, found: Candidate | None) -> None:
+        self.best = better(self.best, found)
+        if found is not None and found is self.best:
+            self.control.say(f"{found.strategy}: {self._percent(found.time):.2f}% more time, peak {found.peak} bytes")
+
+    def _percent(self, time: int) -> float:
+        return 100.0 * (time / max(1, self.baseline.time) - 1.0)
+
+    def _done(self) -> bool:
+        if self.control.stopped():
+            return True
+        return self.best is not None and self.best.time - self.bound <= self.gap * self.baseline.time
+
+    def _infeasible(self) -> InfeasibleError:
+        """Find the smallest peak, to say what would be possible."""
+        smallest = self.baseline.peak
+        if self.strategy != "none":
+            for name, w in self._formulations():
+                found = Attempt(self.problem, w, self.baseline.peak, name).smallest(self.control, limit=5.0)
+                smallest = min(smallest, found.peak if found is not None else smallest)
+        return InfeasibleError(self.budget, smallest, proven_floor(self.problem))
