@@ -12,7 +12,8 @@ from remate_runtime.graph import Graph, Op, Ref
 def signature(graph: Graph, op: Op) -> str:
     """`aten.addmm(f32[192], f32[512,64], f32[64,192]{1,64}, beta=1)`.
 
-    A value read twice is written `&0` the second time, after the position at which it was first read.
+    A value read twice is written `&0` the second time, after the position at which it was first read. A view that is
+    conjugated or negated only when it is read (which some operators do by a copy) ends in `.conj` or `.neg`.
     """
     seen: dict[int, int] = {}
 
@@ -21,7 +22,8 @@ def signature(graph: Graph, op: Op) -> str:
             if argument.value in seen:
                 return f"&{seen[argument.value]}"
             seen[argument.value] = len(seen)
-            return str(graph.values[argument.value].type)
+            pending = "".join(f".{what}" for what in pending_of(graph, argument.value))
+            return f"{graph.values[argument.value].type}{pending}"
         if isinstance(argument, tuple | list):
             return f"[{', '.join(map(text, argument))}]"
         return msgspec.json.encode(argument, order="sorted").decode()
@@ -29,3 +31,17 @@ def signature(graph: Graph, op: Op) -> str:
     positional = [text(a) for a in op.args]
     named = [f"{key}={text(op.kwargs[key])}" for key in sorted(op.kwargs)]
     return f"{op.op}({', '.join(positional + named)})"
+
+
+_PENDING = {"aten._conj": "conj", "aten._neg_view": "neg"}
+
+
+def pending_of(graph: Graph, value: int) -> tuple[str, ...]:
+    """What is still to be done to the elements of a view when it is read: "conj", "neg", both or nothing."""
+    found: set[str] = set()
+    while (producer := graph.values[value].producer) >= 0 and graph.operations[producer].view:
+        op = graph.operations[producer]
+        if op.op in _PENDING:
+            found ^= {_PENDING[op.op]}
+        value = op.reads[0]
+    return tuple(sorted(found))

@@ -11,12 +11,14 @@ from remate_runtime.graph import Graph, Op, Ref
 from remate_runtime.overloads import TORCH_DTYPES, literal
 from remate_runtime.tensor_type import TensorType
 
+from .signature import pending_of
+
 
 def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
     """Positional and keyword arguments. Floats lie in (0.05, 0.95), indices spread over what they point into, masks are
     mostly true. A view is rebuilt with its recorded strides. Draws from the ambient generators."""
     bounds = _bounds(graph, op)
-    made = {value: _tensor(graph.values[value].type, bounds.get(value, 1), device) for value in op.reads}
+    made = {value: _value(graph, value, bounds.get(value, 1), device) for value in op.reads}
 
     def live(argument: Any) -> Any:
         if isinstance(argument, Ref):
@@ -26,6 +28,13 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
         return literal(argument, device)
 
     return [live(a) for a in op.args], {key: live(a) for key, a in op.kwargs.items()}
+
+
+def _value(graph: Graph, value: int, bound: int, device: torch.device) -> torch.Tensor:
+    made = _tensor(graph.values[value].type, bound, device)
+    for pending in pending_of(graph, value):
+        made = torch.ops.aten._conj(made) if pending == "conj" else torch.ops.aten._neg_view(made)
+    return made
 
 
 def _tensor(type_: TensorType, bound: int, device: torch.device) -> torch.Tensor:

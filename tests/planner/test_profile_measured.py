@@ -10,11 +10,12 @@ import torch
 import remate.profile
 from remate.capture import capture
 from remate.errors import ProfileError
-from remate.profile import costed, store
+from remate.profile import costed, signature, store
 from remate.profile.cost import Cost
 from remate.profile.measured import measure
 from remate.profile.synthetic import arguments
-from remate_runtime.graph import Graph, Ref
+from remate_runtime.graph import Graph, Op, Ref, Value
+from remate_runtime.tensor_type import parse_type
 from tests.models import ZOO
 
 from .test_profile_roofline import graph_of
@@ -164,3 +165,16 @@ def test_progress_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
     costed(small(), progress=said.append)
     assert len(said) == 1
     assert "0 of 1 distinct operations" in said[0]
+
+
+def test_a_conjugated_view_costs_the_copy_that_its_reader_makes():
+    values = [Value("a", parse_type("c64[8,8]"), "input"), Value("b", parse_type("c64[8,8]"), "op", 0)]
+    values.append(Value("y", parse_type("c64[8,8]"), "op", 1))
+    view = Op("b", "aten._conj", (Ref(0),), {}, (0,), (1,), False, True, False)
+    product = Op("y", "aten.mm", (Ref(1), Ref(1)), {}, (1,), (2,), False, False, False)
+    g = Graph(tuple(values), (view, product), 2, (2,), (), (), (0, 0, 2))
+    assert signature(g, product) == "aten.mm(c64[8,8].conj, &0)"
+    (left, right), _ = arguments(g, product, CPU)
+    assert left is right
+    assert left.is_conj()
+    assert measure(g, product, CPU).workspace >= 8 * 8 * 8
