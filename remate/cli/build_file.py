@@ -65,16 +65,24 @@ def _user_code(path: Path, when: str, call: Callable[[], Any]) -> Any:
     except UsageError:
         raise
     except SyntaxError as error:
-        raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from None
+        raise UsageError(f"{_shown(error.filename or '', path)}:{error.lineno}: {error.msg}") from None
     except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise UsageError(f"{_place(error, path)} {when}: {what}") from None
+        place, raised = _places(error, path)
+        raise UsageError(f"{place}: {when}: {what}{raised}") from None
 
 
-def _place(error: BaseException, path: Path) -> str:
-    """`file:line` of the innermost frame that is in the user's file."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
-    return f"{path}:{frames[-1].lineno}:" if frames else f"{path}:"
+def _places(error: BaseException, path: Path) -> tuple[str, str]:
+    """`file:line` of the innermost frame in the user's file; where it was raised, if that is in another file."""
+    frames = [(_shown(f.filename, path), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
+    ours = [f"{name}:{line}" for name, line in frames if name == str(path)]
+    name, line = frames[-1]
+    return (ours[-1] if ours else str(path)), (f" (raised at {name}:{line})" if ours and name != str(path) else "")
+
+
+def _shown(filename: str, path: Path) -> str:
+    """The user's file as it was named, another one without its folder."""
+    return str(path) if filename == str(path.resolve()) or filename == str(path.absolute()) else Path(filename).name
 
 
 def _checked(made: Any, where: str) -> Target:

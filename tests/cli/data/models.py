@@ -1,0 +1,91 @@
+"""Models for the tests of the commands, and functions that fail in every way."""
+
+import torch
+from torch import nn
+
+
+def build():
+    torch.manual_seed(0)
+    layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.GELU())]
+    return nn.Sequential(*layers), (torch.randn(512, 64),)
+
+
+def with_keywords():
+    model, (x,) = build()
+    return model, (), {"input": x}
+
+
+def other_batch():
+    model, _ = build()
+    return model, (torch.randn(256, 64),)
+
+
+def other_activation():
+    layers = [part for _ in range(6) for part in (nn.Linear(64, 64), nn.ReLU())]
+    return nn.Sequential(*layers), (torch.randn(512, 64),)
+
+
+def other_precision():
+    model, (x,) = build()
+    return model.double(), (x.double(),)
+
+
+def one_layer_more():
+    model, (x,) = build()
+    return nn.Sequential(*model, nn.Linear(64, 8)), (x,)
+
+
+def one_layer_frozen():
+    model, args = build()
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(False)
+    return model, args
+
+
+def in_evaluation():
+    model, args = build()
+    return model.eval(), args
+
+
+def data_dependent():
+    class Fickle(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.layer(x)
+            return y if y.sum().item() > 0 else -y
+
+    return Fickle(), (torch.randn(2, 4),)
+
+
+def raises():
+    raise ValueError("the data is not there")
+
+
+def exits():
+    raise SystemExit(3)
+
+
+def returns_a_model():
+    return build()[0]
+
+
+def returns_four():
+    return 1, 2, 3, 4
+
+
+def returns_no_model():
+    return "model", (1,)
+
+
+def returns_a_tensor_as_args():
+    return build()[0], torch.randn(512, 64)
+
+
+def returns_a_list_as_kwargs():
+    return build()[0], (), [1]
+
+
+not_a_function = 3

@@ -1,0 +1,67 @@
+"""`remate plan` with costs that no machine changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import remate_runtime
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+ROOFLINE = ("--cost", "cpu")
+
+
+def test_writes_a_schedule_that_checks(remate: Remate, golden: Golden) -> None:
+    outcome = remate("plan", "models.py:build", "--budget", "70%", "-o", "s.json", *ROOFLINE, "--note", "for a test")
+    golden("plan.txt", str(outcome))
+    assert remate("check", "s.json", "--model", "models.py:build").status == 0
+    schedule = remate_runtime.load("s.json")
+    assert (schedule.name, schedule.note) == ("s", "for a test")
+    assert schedule.peak_bytes <= schedule.budget_bytes < schedule.baseline_peak_bytes
+
+
+def test_twice_gives_the_same_bytes(remate: Remate) -> None:
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        assert remate("plan", "models.py:build", "--budget", "70%", "-o", f"{folder}/s.json", *ROOFLINE).status == 0
+    assert Path("one/s.json").read_bytes() == Path("two/s.json").read_bytes()
+
+
+def test_options(remate: Remate) -> None:
+    options = ("--name", "mine", "--time-limit", "20", "--gap", "0.1", "--quiet", "--device", "cpu")
+    outcome = remate("plan", "models.py:with_keywords", "--budget", "4MiB", "-o", "s.json", *ROOFLINE, *options)
+    assert outcome == (0, "", "")
+    assert remate_runtime.load("s.json").name == "mine"
+    assert remate_runtime.load("s.json").budget_bytes == 4 << 20
+
+
+def test_profile_is_made_and_reused(remate: Remate) -> None:
+    for name in ("one.json", "two.json"):
+        options = ("--budget", "80%", "-o", name, "--profile", "costs.json", "--name", "same")
+        assert remate("plan", "models.py:build", *options).status == 0
+    assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
+
+
+def test_infeasible_budget_names_the_floor(remate: Remate, golden: Golden) -> None:
+    outcome = remate("plan", "models.py:build", "--budget", "1KiB", "-o", "s.json", *ROOFLINE)
+    golden("plan-infeasible.txt", str(outcome))
+    assert outcome.status == 1
+    assert not Path("s.json").exists()
+
+
+def test_model_that_cannot_be_captured(remate: Remate, golden: Golden) -> None:
+    golden("plan-capture.txt", str(remate("plan", "models.py:data_dependent", "--budget", "60%", "-o", "s.json")))
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("strategy", ("--strategy", "magic")), ("cost", ("--cost", "abacus")), ("device", ("--device", "toaster"))],
+)
+def test_unknown_choice(remate: Remate, golden: Golden, name: str, option: tuple[str, str]) -> None:
+    outcome = remate("plan", "models.py:build", "--budget", "60%", "-o", "s.json", *ROOFLINE, *option)
+    golden(f"plan-unknown-{name}.txt", str(outcome))
+    assert outcome.status in (1, 2)

@@ -1,0 +1,58 @@
+"""`remate run`: trains, measures, compares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+
+
+def without_times(text: str) -> str:
+    """Times and their ratios as `T`; columns closed up, as their widths depend on them."""
+    text = re.sub(r"\d+(\.\d+)? (ns|us|ms|s)\b", "T", text)
+    text = re.sub(r"(step time, median +T +T +)[\d.]+", r"\1T", text)
+    text = re.sub(r"from [\d.]+ to [\d.]+", "from T to T", text)
+    return re.sub(r" {2,}", "  ", text)
+
+
+@pytest.fixture
+def planned(remate: Remate) -> None:
+    assert remate("plan", "models.py:build", "--budget", "75%", "-o", "s.json", "--cost", "cpu").status == 0
+
+
+@pytest.mark.usefixtures("planned")
+def test_text(remate: Remate, golden: Golden) -> None:
+    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "3")
+    golden("run.txt", without_times(str(outcome)))
+    assert outcome.status == 0
+
+
+@pytest.mark.usefixtures("planned")
+def test_budget_that_is_exceeded_is_a_finding(remate: Remate) -> None:
+    text = Path("s.json").read_text()
+    Path("s.json").write_text(re.sub(r'"budget": \d+', '"budget": 1000', text))
+    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
+    assert outcome.status == 1
+    assert "exceeded by" in outcome.out
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("wrong", [("--steps", "0"), ("--steps", "many"), ("--threads", "-1"), ("--lr", "fast")])
+def test_wrong_numbers(remate: Remate, wrong: tuple[str, str]) -> None:
+    assert remate("run", "s.json", "--model", "models.py:build", *wrong).status == 2
+
+
+@pytest.mark.usefixtures("planned")
+def test_same_model_after_training(remate: Remate) -> None:
+    """The two sides train copies: their gradients stay equal over several steps."""
+    outcome = remate("run", "s.json", "--model", "models.py:with_keywords", "--steps", "2")
+    assert outcome.status == 3  # the schedule takes the input by position
+    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "4", "--lr", "0.5")
+    assert "largest gradient difference: 0 (bitwise equal)" in outcome.out

@@ -1,0 +1,53 @@
+"""`remate check --model` and `remate run` on models that are no longer what was planned for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+CHANGED = (
+    "other_batch",
+    "other_activation",
+    "other_precision",
+    "one_layer_more",
+    "one_layer_frozen",
+    "in_evaluation",
+    "with_keywords",
+)
+
+
+@pytest.fixture
+def planned(remate: Remate) -> None:
+    assert remate("plan", "models.py:build", "--budget", "70%", "-o", "s.json", "--cost", "cpu").status == 0
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize("name", CHANGED)
+def test_changed_model(remate: Remate, golden: Golden, name: str) -> None:
+    outcome = remate("check", "s.json", "--model", f"models.py:{name}", "--quiet")
+    golden(f"stale-{name}.txt", str(outcome))
+    assert outcome.status == 3
+
+
+@pytest.mark.usefixtures("planned")
+def test_other_torch_version(remate: Remate, golden: Golden) -> None:
+    from pathlib import Path
+
+    import torch
+
+    release = torch.__version__.partition("+")[0]
+    text = Path("s.json").read_text().replace(f'"torch": "{release}', '"torch": "2.11.0')
+    Path("s.json").write_text(text)
+    outcome = remate("check", "s.json", "--model", "models.py:build", "--quiet")
+    golden("stale-torch.txt", str(outcome).replace(release, "<live>"))
+
+
+@pytest.mark.usefixtures("planned")
+def test_run_refuses(remate: Remate) -> None:
+    outcome = remate("run", "s.json", "--model", "models.py:one_layer_more")
+    assert outcome.status == 3
+    assert "12.weight" in outcome.err
