@@ -22,13 +22,16 @@ _SHOWN = 20  # mismatches in one message
 class Slot:
     """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
 
-    __slots__ = ("attribute", "frozen", "holder", "key", "name", "pointer", "tensor", "type")
+    __slots__ = ("dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
 
-    def __init__(self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool) -> None:
-        holder = module._parameters if parameter else module._buffers
-        self.attribute = key not in holder  # a plain attribute
-        self.holder: dict[str, Any] = module.__dict__ if self.attribute else holder
+    def __init__(
+        self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
+    ) -> None:
+        registered = module._parameters if parameter else module._buffers
+        self.holder: dict[str, Any] = registered if key in registered else module.__dict__  # a plain attribute
+        self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
+        self.dtype = TORCH_DTYPES[type_.dtype]
         self.tensor: torch.Tensor | None = None
         self.pointer = -1
 
@@ -44,46 +47,46 @@ class Bound:
         faults: list[str] = []
         modules = dict(model.named_modules(remove_duplicate=False))
         frozen = set(planned.frozen)
-        self.parameters = _slots(modules, planned.parameters, frozen, True, faults)
-        self.buffers = _slots(modules, planned.buffers, frozen, False, faults)
+        self._slots = _slots(modules, planned.parameters, frozen, True, faults)
+        self._slots += _slots(modules, planned.buffers, frozen, False, faults)
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
         exceptions = set(planned.exceptions)
         faults += [f"module {name!r}: not in the model" for name in sorted(exceptions - modules.keys())]
         self._children = _children(modules, planned.training, exceptions)
+        faults += self._collect(self.device())[1]
         _raise(faults, model, planned)
-        self.tensors(self.device())
 
     def device(self) -> torch.device:
         """The device that the model is on: that of its first parameter, or buffer, that follows the model."""
-        for slot in (*self.parameters, *self.buffers):
+        for slot in self._slots:
             tensor = slot.get()
             if isinstance(tensor, torch.Tensor) and not slot.type.cpu:
                 return tensor.device
-        return torch.device(self.planned.device, torch.cuda.current_device() if self.planned.device == "cuda" else None)
+        return (
+            torch.device("cuda", torch.cuda.current_device()) if self.planned.device == "cuda" else torch.device("cpu")
+        )
 
     def tensors(self, device: torch.device) -> list[torch.Tensor]:
         """Live parameters, then buffers, in the order of the file. Raises BindError where one does not fit."""
+        found, faults = self._collect(device)
+        _raise(faults, self.model, self.planned)
+        return found
+
+    def _collect(self, device: torch.device) -> tuple[list[Any], list[str]]:
         found: list[Any] = []
         faults: list[str] = []
-        for slot in self.parameters:
-            tensor = slot.holder.get(slot.key)
-            if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot_dtype(slot):
-                _compare(slot, tensor, device, "parameter", faults)
+        for slot in self._slots:
+            tensor: Any = slot.holder.get(slot.key)
+            if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
+                _compare(slot, tensor, device, faults)
             if slot.frozen and tensor is not None and tensor.requires_grad:
                 faults.append(f"parameter {slot.name!r}: frozen when planned, now it requires grad")
-            found.append(tensor)
-        for slot in self.buffers:
-            tensor = slot.holder.get(slot.key)
-            if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot_dtype(slot):
-                _compare(slot, tensor, device, "buffer", faults)
             found.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
                 faults.append(f"parameter {other.name!r}: one tensor with {name.name!r} when planned, now another")
-        if faults:
-            _raise(faults, self.model, self.planned)
-        return found
+        return found, faults
 
     def check_modules(self) -> None:
         """Raise BindError if a submodule was replaced, or its training flag is not the recorded one."""
@@ -103,7 +106,7 @@ class Bound:
 
     def _others(self, faults: list[str]) -> None:
         """Parameters that the schedule does not know would silently get no gradient."""
-        known = {id(slot.get()) for slot in self.parameters}
+        known = {id(slot.get()) for slot in self._slots}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
                 faults.append(f"parameter {name!r}: not in the schedule, it would get no gradient")
@@ -115,11 +118,9 @@ def check_autocast(planned: str | None, device: torch.device) -> None:
     now = SHORT_DTYPES.get(torch.get_autocast_dtype(device.type)) if enabled else None
     if now != planned:
         was, is_ = (f"autocast to {name}" if name else "no autocast" for name in (planned, now))
-        raise BindError(f"the schedule was planned under {was}, the call is under {is_}\n  call as planned, or plan again so")
-
-
-def slot_dtype(slot: Slot) -> torch.dtype:
-    return TORCH_DTYPES[slot.type.dtype]
+        raise BindError(
+            f"the schedule was planned under {was}, the call is under {is_}\n  call as planned, or plan again so"
+        )
 
 
 def _slots(
@@ -160,15 +161,15 @@ def _children(
     return found
 
 
-def _compare(slot: Slot, tensor: Any, device: torch.device, kind: str, faults: list[str]) -> None:
+def _compare(slot: Slot, tensor: Any, device: torch.device, faults: list[str]) -> None:
     """Compare a tensor that is new here, and remember it if it fits."""
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
-        faults.append(f"{kind} {slot.name!r}: planned {slot.type}, the model has none")
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has none")
     elif tensor.layout is not torch.strided or tensor.device != want:
-        faults.append(f"{kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
-    elif tensor.shape != slot.type.shape or tensor.dtype is not slot_dtype(slot) or not laid_out(tensor, slot.type):
-        faults.append(f"{kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
+        faults.append(f"{slot.kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
+    elif tensor.shape != slot.type.shape or tensor.dtype is not slot.dtype or not laid_out(tensor, slot.type):
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     else:
         slot.tensor, slot.pointer = tensor, tensor.data_ptr()
 

@@ -56,7 +56,7 @@ def execute(program: Program, leaves: Sequence[Leaf], sources: Sequence[torch.Te
     If gradients are wanted the tensors carry autograd history; otherwise nothing is kept.
     """
     if torch.is_grad_enabled():
-        arguments = [sources[position] for position, _, _ in program.gradients]
+        arguments = [sources[gradient.position] for gradient in program.gradients]
         if any(argument.requires_grad for argument in arguments):
             frame = _Frame(program, leaves, sources)
             made = _Step.apply(frame, *arguments)
@@ -91,7 +91,9 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     for buffer in program.preserve:
         slots[buffer] = slots[buffer].clone()
     _update(program, slots, frame.sources)
-    held = [(frame.sources[w.at], w.what) for w in program.watch] + [(slots[w.at], w.what) for w in program.watch_outputs]
+    held = [(frame.sources[w.at], w.what) for w in program.watch] + [
+        (slots[w.at], w.what) for w in program.watch_outputs
+    ]
     frame.watched = [(tensor, _version(tensor), what) for tensor, what in held]
     frame.sources = ()
     for slot in program.free_at_turn:
@@ -120,30 +122,40 @@ def _backward(frame: _Frame, wanted: Sequence[bool]) -> list[torch.Tensor | None
                 f"{version})\n  modify it after backward (optimizer steps too), or give the step a clone of it"
             )
     frame.watched.clear()
-    _take_tangents(frame, slots)
+    given = _take_tangents(frame, slots)
     _loop(program.backward, slots)
     gradients: list[torch.Tensor | None] = [
-        (slots[slot].clone() if copy else slots[slot]) if want else None
-        for (_, slot, copy), want in zip(program.gradients, wanted, strict=True)
+        (slots[g.slot].clone() if g.copy else slots[g.slot]) if want and g.depends(given) else None
+        for g, want in zip(program.gradients, wanted, strict=True)
     ]
     slots.clear()
     return gradients
 
 
-def _take_tangents(frame: _Frame, slots: Slots) -> None:
-    given, frame.tangents = frame.tangents, []
+def _take_tangents(frame: _Frame, slots: Slots) -> set[int]:
+    """Put the tangents that backward reads into their slots. Returns the slots of those that were given."""
+    tangents, frame.tangents = frame.tangents, []
+    given: set[int] = set()
     for at, leaf in enumerate(frame.leaves):
         slot = frame.program.tangents.get(leaf.tangent or "")
         if slot is not None:
-            slots[slot] = _tangent(given[at], leaf.type, frame.program.device)
-        given[at] = None
+            if tangents[at] is not None:
+                given.add(slot)
+            slots[slot] = _tangent(tangents[at], leaf.type, frame.program.device)
+        tangents[at] = None
+    return given
 
 
 def _tangent(given: torch.Tensor | None, type_: TensorType, device: torch.device) -> torch.Tensor:
     """The gradient of an output in the layout that the backward operations were recorded with; zeros for none."""
     if given is None:
         return empty(type_, device).zero_()
-    if given.dtype is TORCH_DTYPES[type_.dtype] and laid_out(given, type_) and not given.is_conj() and not given.is_neg():
+    if (
+        given.dtype is TORCH_DTYPES[type_.dtype]
+        and laid_out(given, type_)
+        and not given.is_conj()
+        and not given.is_neg()
+    ):
         return given.detach()
     return empty(type_, device).copy_(given)
 
@@ -153,7 +165,7 @@ def _loop(executions: Sequence[Execution], slots: Slots) -> None:
     at = ""
     try:
         with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
-            for run, free, at in executions:
+            for run, free, at in executions:  # noqa: B007 (the error's note reads `at`)
                 run(slots)
                 for slot in free:
                     slots[slot] = None

@@ -8,6 +8,7 @@ Only `forward` differs.
 from __future__ import annotations
 
 import copy
+import inspect
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -57,6 +58,7 @@ class Step:
         self._build = output_builder(schedule.model.outputs, model)
         self._leaves = _leaves(self._linked, schedule)
         self._programs: dict[torch.device, Program] = {}
+        self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
         self._program(self._bound.device())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +66,9 @@ class Step:
         if planned.training and not model.training:
             return model.forward(*args, **kwargs)
         if model.training and not planned.training:
-            raise BindError("the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode")
+            raise BindError(
+                "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode"
+            )
         bound = self._bound
         bound.check_modules()
         device = bound.device()

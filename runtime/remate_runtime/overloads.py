@@ -150,7 +150,7 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
 def described(tensor: torch.Tensor) -> str:
     """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
     dtype = SHORT_DTYPES.get(tensor.dtype, str(tensor.dtype))
-    strides = "" if tensor.is_contiguous() else "{%s}" % ",".join(map(str, tensor.stride()))
+    strides = "" if tensor.is_contiguous() else "{{{}}}".format(",".join(map(str, tensor.stride())))
     return f"{dtype}[{','.join(map(str, tensor.shape))}]{strides} on {tensor.device}"
 
 

@@ -35,6 +35,21 @@ class Watch(NamedTuple):
     what: str
 
 
+class Gradient(NamedTuple):
+    """position: in `sources`, of the tensor that it belongs to. copy: its storage is another's too.
+
+    tangents: slots of the tangents that it depends on. Without any of them the tensor gets no gradient, as in eager.
+    """
+
+    position: int
+    slot: int
+    copy: bool
+    tangents: frozenset[int]
+
+    def depends(self, given: set[int]) -> bool:
+        return not self.tangents or not given.isdisjoint(self.tangents)
+
+
 class Program(NamedTuple):
     """A linked step for one device. Numbers are slots, or positions in `sources` where it says so."""
 
@@ -47,7 +62,7 @@ class Program(NamedTuple):
     free_at_turn: tuple[int, ...]
     updates: tuple[tuple[int, int], ...]  # position in `sources`, slot of the new contents
     preserve: tuple[int, ...]
-    gradients: tuple[tuple[int, int, bool], ...]  # position in `sources`, slot, whether to copy it
+    gradients: tuple[Gradient, ...]
     watch: tuple[Watch, ...]  # positions in `sources`
     watch_outputs: tuple[Watch, ...]  # slots
     tangents: dict[str, int]  # by name: slots of the tangents that backward reads
@@ -87,7 +102,7 @@ def prepare(linked: Linked, live: dict[str, OpOverload], order: Iterable[str], d
         linked.free_at_turn,
         tuple((position[buffer], value) for buffer, value in graph.updates),
         linked.preserve,
-        tuple((position[s], g, copy) for (s, g), copy in zip(graph.gradients, _shared(graph), strict=True)),
+        _gradients(graph, position),
         tuple(Watch(position[i], _label(graph, i)) for i in sources if i in read and i not in linked.preserve),
         tuple(
             Watch(v, f"output {graph.values[v].name!r}")
@@ -115,14 +130,22 @@ def _reads_of_backward(linked: Linked) -> tuple[set[int], set[int]]:
     return read, resident
 
 
-def _shared(graph: Graph) -> list[bool]:
-    """By gradient: whether its storage is another's too, so that autograd, which may keep it as `.grad`, needs a copy."""
-    flags: list[bool] = []
-    taken: dict[int, int] = {}  # owner of the storage -> the gradient value that keeps it
-    for _, gradient in graph.gradients:
-        owner = graph.root[gradient]
-        flags.append(graph.values[owner].producer < 0 or taken.setdefault(owner, gradient) != gradient)
-    return flags
+def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
+    depends: list[frozenset[int]] = [
+        frozenset((i,)) if value.kind == "tangent" else frozenset() for i, value in enumerate(graph.values)
+    ]
+    for op in graph.operations[graph.turn :]:
+        through = frozenset().union(*(depends[v] for v in op.reads))
+        for value in op.writes:
+            if value is not None:
+                depends[value] = through
+    found: list[Gradient] = []
+    taken: dict[int, int] = {}  # owner of a storage -> the gradient value that autograd may keep as `.grad`
+    for source, value in graph.gradients:
+        owner = graph.root[value]
+        copy = graph.values[owner].producer < 0 or taken.setdefault(owner, value) != value
+        found.append(Gradient(position[source], value, copy, depends[value]))
+    return tuple(found)
 
 
 def _forward_only(linked: Linked) -> list[Step]:
@@ -246,7 +269,10 @@ def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, A
 
 
 def _several(
-    function: Callable[..., Any], pick: Callable[[Slots], Iterable[Any]], kwargs: dict[str, Any], writes: Sequence[int | None]
+    function: Callable[..., Any],
+    pick: Callable[[Slots], Iterable[Any]],
+    kwargs: dict[str, Any],
+    writes: Sequence[int | None],
 ) -> Run:
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 

@@ -80,7 +80,9 @@ class Inputs:
         given: dict[str, int | str] = self._bind(range(count), {name: name for name in names})
         extra = [name for name in given if name not in self._accepts]
         if extra:
-            raise BindError(f"the schedule was planned without the input {', '.join(map(repr, extra))}\n  {_PLAN_AGAIN}")
+            raise BindError(
+                f"the schedule was planned without the input {', '.join(map(repr, extra))}\n  {_PLAN_AGAIN}"
+            )
         return [(accept, given.get(name)) for name, accept in self._accepts.items()]
 
 
@@ -125,7 +127,9 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
 
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
         if not isinstance(given, torch.Tensor):
-            raise BindError(f"the input {name!r} was a tensor {type_} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}")
+            raise BindError(
+                f"the input {name!r} was a tensor {type_} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+            )
         where = _CPU if type_.cpu else device
         if given.shape != shape or given.dtype is not dtype or given.device != where:
             raise BindError(
@@ -147,7 +151,9 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
 def _literal(expected: Any, name: str) -> Accept:
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
         if not _same(given, expected):
-            raise BindError(f"the input {name!r} was {expected!r} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}")
+            raise BindError(
+                f"the input {name!r} was {expected!r} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+            )
 
     return run
 
@@ -155,7 +161,9 @@ def _literal(expected: Any, name: str) -> Accept:
 def _sequence(children: list[Accept], name: str) -> Accept:
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(children):
-            raise BindError(f"the input {name!r} must be a sequence of {len(children)}, got {_short(given)}\n  {_PLAN_AGAIN}")
+            raise BindError(
+                f"the input {name!r} must be a sequence of {len(children)}, got {_short(given)}\n  {_PLAN_AGAIN}"
+            )
         for child, item in zip(children, given, strict=True):
             child(item, device, found)
 
@@ -165,7 +173,9 @@ def _sequence(children: list[Accept], name: str) -> Accept:
 def _mapping(children: dict[str, Accept], name: str) -> Accept:
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
         if not isinstance(given, Mapping) or given.keys() != children.keys():
-            raise BindError(f"the input {name!r} must have the keys {sorted(children)}, got {_short(given)}\n  {_PLAN_AGAIN}")
+            raise BindError(
+                f"the input {name!r} must have the keys {sorted(children)}, got {_short(given)}\n  {_PLAN_AGAIN}"
+            )
         for key, child in children.items():
             child(given[key], device, found)
 
@@ -275,7 +285,7 @@ def _holds(found: type, fields: tuple[str, ...]) -> bool:
         }
         allowed = {field.name for field in dataclasses.fields(found) if field.init}
     elif issubclass(found, tuple) and hasattr(found, "_fields"):
-        allowed = set(found._fields)
+        allowed = set(getattr(found, "_fields"))  # noqa: B009 (a tuple type has no such attribute in general)
         required = allowed - set(getattr(found, "_field_defaults", {}))
     else:
         return False

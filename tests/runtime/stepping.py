@@ -51,7 +51,7 @@ def schedule_of(
     """A schedule of one block, with these reruns."""
     captured = capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate)
     folded = fold_flat(captured, reruns(captured.graph))
-    no_cost = dict(budget=1 << 60, peak=0, time=0, baseline_peak=0, baseline_time=0)
+    no_cost: dict[str, Any] = {"budget": 1 << 60, "peak": 0, "time": 0, "baseline_peak": 0, "baseline_time": 0}
     solve = Solve(strategy="hand", solver="none", stopped_by="edited", cost="cpu", **no_cost)
     schedule = Schedule(
         format=FORMAT,
@@ -75,11 +75,17 @@ def loss_of(output: Any) -> torch.Tensor:
     """The loss that a model returns, or one made of its first tensor."""
     if hasattr(output, "loss") and output.loss is not None:
         return output.loss
-    first = output if isinstance(output, torch.Tensor) else next(iter(output.values() if isinstance(output, Mapping) else output))
+    first = (
+        output
+        if isinstance(output, torch.Tensor)
+        else next(iter(output.values() if isinstance(output, Mapping) else output))
+    )
     return first if first.dim() == 0 else first.float().pow(2).mean()
 
 
-def step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, seed: int = 0) -> dict[str, Any]:
+def step(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, Any]:
     """One forward and backward. Returns loss, gradients, buffers and where the generator ends."""
     torch.manual_seed(seed)
     model.zero_grad()

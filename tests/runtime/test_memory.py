@@ -1,0 +1,149 @@
+"""Bytes that a step holds, to the byte: what is predicted is what the allocator sees, and nothing outlives its use."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from remate.measure import peak_bytes
+from remate_runtime import apply
+
+from .small import Mlp, Tied, data, seeded
+from .stepping import everything, just_in_time, no_reruns, predicted_peak, schedule_of
+
+
+class Deep(nn.Module):
+    """Parameters are small beside activations; the loss is inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * 1.5 + x
+        return x.pow(2).mean()
+
+
+def _measured(model: nn.Module, *args: torch.Tensor) -> int:
+    def run() -> None:
+        model(*args).backward()
+
+    for _ in range(2):  # the first step warms up
+        model.zero_grad()
+        peak = peak_bytes(run)
+    model.zero_grad()
+    return peak
+
+
+@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+def test_measured_peak_is_the_predicted_one(reruns):
+    model, x = seeded(Deep()), data(512, 16)
+    schedule = schedule_of(model, (x,), reruns=reruns)
+    assert _measured(apply(model, schedule), x) == pytest.approx(predicted_peak(schedule), abs=64)
+
+
+def test_without_reruns_no_more_than_eager():
+    model, x = seeded(Deep()), data(512, 16)
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+    assert _measured(planned, x) <= _measured(model, x)
+
+
+def test_gradients_are_handed_over_not_copied():
+    """A model that is nearly all parameters: a copied gradient would show at once."""
+    model, x = seeded(nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256))), data(2, 256)
+
+    class WithLoss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).sum()
+
+    whole = WithLoss()
+    planned = apply(whole, schedule_of(whole, (x,), reruns=no_reruns))
+    gradients = sum(p.numel() * 4 for p in whole.parameters())
+    assert _measured(planned, x) < gradients * 1.05
+
+
+def test_tangents_die_at_their_last_use():
+    """A loss outside of the model: its gradient is as large as the output, and must not last until backward ends."""
+    model, x = seeded(nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2048))), data(256, 16)
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+
+    class Inspect(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, out):
+            return out.view_as(out)
+
+        @staticmethod
+        def backward(ctx, tangent):
+            given = tangent.clone()
+            references.append(weakref.ref(given.untyped_storage()))
+            return given
+
+    references: list[weakref.ref] = []
+    alive: list[bool] = []
+    programs = planned._remate_step._programs
+    ((device, program),) = programs.items()
+    last = program.backward[-1]
+
+    def run(slots):
+        alive.append(references[0]() is not None)
+        last.run(slots)
+
+    programs[device] = program._replace(backward=(*program.backward[:-1], last._replace(run=run)))
+    Inspect.apply(planned(x)).sum().backward()
+    assert alive == [False]
+
+
+@pytest.mark.parametrize("make", [Mlp, Tied, Deep])
+def test_outputs_dropped_without_backward_release_everything(make):
+    """By reference counts alone: no cycle may keep a step's memory until the garbage collector runs."""
+    model = seeded(make())
+    x = torch.arange(5) if make is Tied else data(64, 16 if make is Deep else 8)
+    planned = apply(model, schedule_of(model, (x,), reruns=no_reruns))
+    planned(x)
+    gc.collect()
+    gc.disable()
+    try:
+        out = planned(x)
+        mine = {id(t) for t in (*model.parameters(), *model.buffers(), x)}
+        kept = [weakref.ref(t) for t in out.grad_fn.frame.slots if isinstance(t, torch.Tensor) and id(t) not in mine]
+        assert kept
+        del out
+        assert all(reference() is None for reference in kept)
+    finally:
+        gc.enable()
+
+
+def test_backward_leaves_nothing_behind():
+    model, x = seeded(Deep()), data(64, 16)
+    planned = apply(model, schedule_of(model, (x,), reruns=everything))
+    loss = planned(x)
+    frame = loss.grad_fn.frame
+    loss.backward()
+    assert frame.slots is None
+    assert not frame.watched
+    assert not any(t is not None for t in frame.tangents)
+
+
+def test_no_grad_keeps_nothing():
+    model, x = seeded(Deep()), data(512, 16)
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+
+    def peak(module: nn.Module) -> int:
+        def run() -> None:
+            with torch.no_grad():
+                module(x)
+
+        run()
+        return peak_bytes(run)
+
+    assert peak(planned) <= peak(model)

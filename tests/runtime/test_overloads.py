@@ -1,0 +1,137 @@
+"""Operators and literals of a file: only what is listed, and the static tables agree with the live operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.graph import Op, Ref
+from remate_runtime.operators import IN_PLACE, RANDOM, VIEWS
+from remate_runtime.overloads import check_kernels, check_operator, constant, described, in_place, literal, overload
+from remate_runtime.tensor_type import parse_type
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("aten.no_such_thing", "R051"),
+        ("aten.add.NoSuch", "R051"),
+        ("aten.__class__", "R051"),
+        ("aten.add.__call__", "R051"),
+        ("aten.add._schema", "R051"),
+        ("aten._dir", "R051"),
+        ("aten.name", "R051"),
+        ("aten", "R051"),
+        ("aten.add.Tensor.x", "R051"),
+        ("aten.add Tensor", "R051"),
+        ("os.system", "R050"),
+        ("profiler._record_function_enter", "R050"),
+        ("aten.add_.Tensor", "R052"),
+        ("aten.add.out", "R052"),
+        ("aten.from_file", "R052"),
+    ],
+)
+def test_refused_names(name, code):
+    with pytest.raises(ScheduleError) as caught:
+        overload(name)
+    assert caught.value.code == code
+    assert caught.value.hint
+
+
+def test_exact_overloads():
+    assert overload("aten.add.Tensor") is torch.ops.aten.add.Tensor
+    assert overload("aten.addmm") is torch.ops.aten.addmm.default
+    assert overload("aten.__and__.Tensor") is torch.ops.aten.__and__.Tensor
+
+
+def test_namespaces_of_trusted_libraries():
+    library = torch.library.Library("remate_test", "DEF")
+    library.define("twice(Tensor x) -> Tensor")
+    with pytest.raises(ScheduleError, match=r"R050.*\n.*namespaces=\('remate_test',\)"):
+        overload("remate_test.twice")
+    assert overload("remate_test.twice", ("remate_test",)).name() == "remate_test::twice"
+
+
+def _op(name: str, args: tuple, writes: tuple = (1,), multiple: bool = False, **kwargs) -> Op:
+    return Op("x", name, args, kwargs, (0,), writes, multiple, name in VIEWS, name in RANDOM)
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (_op("aten.relu", (Ref(0), 1, 2)), "arguments do not fit"),
+        (_op("aten.relu", (Ref(0),), nothing=1), "arguments do not fit"),
+        (_op("aten.relu", (Ref(0),), multiple=True), "outputs do not fit"),
+        (_op("aten.relu", (Ref(0),), writes=()), "outputs do not fit"),
+        (_op("aten.native_dropout", (Ref(0), 0.5, True)), "outputs do not fit"),
+        (_op("aten.native_dropout", (Ref(0), 0.5, True), (1,), True), "outputs do not fit"),
+        (_op("aten.contiguous", (Ref(0),)), "returns a view"),
+        (_op("aten._cudnn_init_dropout_state", (0.5, True, 1)), "draws random numbers"),
+    ],
+)
+def test_operations_that_do_not_fit_their_operator(op, message):
+    with pytest.raises(ScheduleError, match=message) as caught:
+        check_operator(op, overload(op.op))
+    assert caught.value.code == "R053"
+
+
+def test_operations_that_fit():
+    for op in (
+        _op("aten.relu", (Ref(0),)),
+        _op("aten.split.Tensor", (Ref(0), 2), (1, 2, 3), True),
+        _op("aten.native_dropout", (Ref(0), 0.5, True), (1, None), True),
+    ):
+        check_operator(op, overload(op.op))
+
+
+def test_in_place_table_is_of_the_same_signature():
+    """The linker moves an argument to the front and calls the in-place form with the rest as they are."""
+    for name in IN_PLACE:
+        op = _op(name, (Ref(0),))
+        signatures = [[(a.name, str(a.type)) for a in o._schema.arguments] for o in (overload(name), in_place(op))]
+        assert signatures[0] == signatures[1], name
+        assert in_place(op)._schema.is_mutable
+
+
+@pytest.mark.parametrize(("names", "test"), [(VIEWS, "view"), (RANDOM, "random")])
+def test_tables_agree_with_the_live_schemas(names, test):
+    for name in names:
+        live = overload(name)
+        if test == "view":
+            assert any(r.alias_info for r in live._schema.returns) or name == "aten._unsafe_view", name
+        else:
+            assert torch.Tag.nondeterministic_seeded in live.tags, name
+
+
+def test_literals():
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 1)
+    assert literal({"dtype": "bf16"}, cpu) is torch.bfloat16
+    assert literal({"device": "main"}, cuda) == cuda
+    assert literal({"device": "cpu"}, cuda) == cpu
+    assert literal({"layout": "strided"}, cpu) is torch.strided
+    assert literal({"memory_format": "channels_last"}, cpu) is torch.channels_last
+    assert literal({"float": "-inf"}, cpu) == float("-inf")
+    assert literal({"complex": [1, 2]}, cpu) == 1 + 2j
+    assert literal((1, (2, None), "mean"), cpu) == [1, [2, None], "mean"]
+
+
+def test_constants():
+    cpu = torch.device("cpu")
+    assert torch.equal(constant(parse_type("i64[2,2]"), (1, 2, 3, 4), cpu), torch.tensor([[1, 2], [3, 4]]))
+    strided = constant(parse_type("f32[2,2]{1,2}"), (1.0, {"float": "-inf"}, 3.0, 4.0), cpu)
+    assert strided.stride() == (1, 2)
+    assert strided[0, 1] == float("-inf")
+    assert constant(parse_type("bool[]"), (True,), cpu).item() is True
+    assert constant(parse_type("f32[0]"), (), cpu).numel() == 0
+
+
+def test_descriptions_are_in_the_file_s_notation():
+    assert described(torch.zeros(2, 3)) == "f32[2,3] on cpu"
+    assert described(torch.zeros(2, 3, dtype=torch.bfloat16).t()) == "bf16[3,2]{1,3} on cpu"
+
+
+def test_a_device_that_lacks_a_kernel():
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    with pytest.raises(BindError, match=rf"planned for cpu .*cuda does not have: {name}\n.*plan again"):
+        check_kernels([(name, overload(name)), ("aten.mm", overload("aten.mm"))], torch.device("cuda"), "cpu")
