@@ -19,8 +19,10 @@ def simplify(graph: Graph, results: list[Node]) -> list[Node]:
     """`graph` is changed in place; `results` are the nodes whose values leave it. Returns what stands for each of them."""
     _drop_assertions(graph)
     _drop_same(graph, results)
+    _merge_casts(graph, results)
     _drop_views(graph, results)
     _drop_clones(graph, results)
+    _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
 
@@ -67,6 +69,17 @@ def _drop_same(graph: Graph, results: list[Node]) -> None:
             _replace(node, node.args[0], results)
 
 
+def _merge_casts(graph: Graph, results: list[Node]) -> None:
+    """One cast of a parameter for all its uses, as the cache of autocast does; sources do not change within forward."""
+    seen: dict[Any, Node] = {}
+    for node in graph.nodes:
+        cast = isinstance(node.target, OpOverload) and facts.name(node.target) == "aten._to_copy"
+        if cast and isinstance(node.args[0], Node) and node.args[0].op == "placeholder" and _layout(node) is not None:
+            first = seen.setdefault((node.args[0], *sorted((k, str(v)) for k, v in node.kwargs.items())), node)
+            if first is not node:
+                _replace(node, first, results)
+
+
 def _drop_views(graph: Graph, results: list[Node]) -> None:
     """A view that looks exactly like what it was made from, or an earlier link of that chain: t(t(x)) is x."""
     for node in graph.nodes:
@@ -92,6 +105,16 @@ def _drop_clones(graph: Graph, results: list[Node]) -> None:
         made = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
         if made and owner.meta["val"].numel() == source.meta["val"].numel():
             _replace(node, source, results)
+
+
+def _forget_running_statistics(graph: Graph) -> None:
+    """Batch norm's backward takes the running statistics, but in training reads those of the batch alone. Without this
+    a copy of the old statistics would live until backward, since the step updates them."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and facts.name(node.target) == "aten.native_batch_norm_backward":
+            training = node.args[7]
+            if training is True:
+                node.args = (*node.args[:3], None, None, *node.args[5:])
 
 
 def _drop_dead(graph: Graph, results: list[Node]) -> None:

@@ -83,7 +83,13 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
         fake = leaf if is_fake(leaf) else mode.from_tensor(leaf.detach(), static_shapes=True)
         fakes.append(fake.detach().requires_grad_(leaf.requires_grad))
     with contextlib.ExitStack() as stack:
-        for context in (torch.enable_grad(), _compiling(), node_meta.preserve_node_meta(), _full_precision()):
+        for context in (
+            torch.enable_grad(),
+            _compiling(),
+            node_meta.preserve_node_meta(),
+            _full_precision(),
+            _eager_dropout(),
+        ):
             stack.enter_context(context)
         joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
     graph = joint.graph_module
@@ -96,14 +102,18 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """Code that asks torch.compiler whether it is being traced (Hugging Face's masks do) is told so."""
-    saved = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
-    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+    """Code that asks torch.compiler whether it is being traced (Hugging Face's masks do) is told so.
+
+    But not that it is exported: what a model does for export serves shapes other than the example's, and would take a
+    step away from what eager runs (explicit attention masks in place of causal kernels). This step fits one shape.
+    """
+    saved = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
     try:
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:
-        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = saved
+        torch.compiler._is_compiling_flag = saved
 
 
 @contextlib.contextmanager
@@ -114,6 +124,28 @@ def _full_precision() -> Iterator[None]:
             if torch.is_autocast_enabled(device):
                 stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+@contextlib.contextmanager
+def _eager_dropout() -> Iterator[None]:
+    """Dropout of everything (p = 1) draws no numbers in eager; the tracer's decomposition would."""
+    operator: Any = torch.ops.aten.dropout.default
+    saved = dict(operator.py_kernels)
+    usual = saved.get(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+    def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+        if train and p == 1:
+            return a * torch.zeros((), dtype=a.dtype, device=a.device)
+        return usual(a, p, train)  # type: ignore[misc]
+
+    if usual is not None:
+        operator.py_kernels.update({key: dropout for key, kernel in saved.items() if kernel is usual})
+    operator._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        operator.py_kernels.update(saved)
+        operator._dispatch_cache.clear()
 
 
 def mark(module: str, source: str) -> None:
