@@ -67,6 +67,13 @@ def exports(graph: Graph, part: Part, readers: list[list[int]]) -> tuple[int, ..
     return tuple(k for k, v in enumerate(made) if v in leaving or any(i not in inside for i in readers[v]))
 
 
+def storages(graph: Graph, shape: Form) -> tuple[tuple[int, int], ...]:
+    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can still
+    differ here, and so in memory, when an input of one is a view of something larger."""
+    first: dict[int, int] = {}
+    return tuple((first.setdefault(graph.root[v], k), graph.nbytes(v)) for k, v in enumerate(shape.sources))
+
+
 def readers_of(graph: Graph) -> list[list[int]]:
     """For each value, the operations that read it, in step order."""
     found: list[list[int]] = [[] for _ in graph.values]

@@ -42,7 +42,7 @@ class _Naming:
         if shared in modules and len(modules) == 1:
             return shared, "part"
         below = [m[len(shared) :].lstrip(".") for m in modules]
-        heads = list(dict.fromkeys(b.replace(".", "_") for b in below if b))
+        heads = list(dict.fromkeys(b.rpartition(".")[2] for b in below if b))
         return shared, (heads[0] if len(heads) == 1 else f"{heads[0]}~{heads[-1]}") if heads else "part"
 
     def _label(self, module: str, rest: str) -> str:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remate.captured import Captured
 from remate.partition import Hierarchy, partition
-from remate.partition.canonical import exports, form, readers_of
+from remate.partition.canonical import exports, form, readers_of, storages
 from remate.partition.cuts import LARGE, costs
 
 from .folding import random_step
@@ -117,3 +117,20 @@ def test_exports_are_what_others_read() -> None:
     names = {graph.values[made[k] or 0].name for k in exports(graph, middle, readers)}
     assert "h.1.add" in names
     assert "h.1.norm" not in names
+
+
+def test_storages_tell_inputs_on_one_storage() -> None:
+    tape = Tape({f"h.{k}": "Layer" for k in range(2)})
+    x = tape.op("mul", tape.source("x"), tape.parameter("w"), size=64)
+    y = tape.op("view", x, view=True, size=8)
+    for k in range(2):
+        for j in range(4):
+            x = tape.op("mul", x, tape.parameter(f"h.{k}.w{j}"), module=f"h.{k}")
+            x = tape.op("add", x, y, module=f"h.{k}")
+    hierarchy = partition(tape.captured(tape.op("sum", x)))
+    graph, layer = hierarchy.captured.graph, next(p for p in hierarchy.parts if p.id == "h.0")
+    shape = form(graph, layer)
+    at = {graph.values[v].name: k for k, v in enumerate(shape.sources)}
+    found = storages(graph, shape)
+    assert found[at["view"]] == (at["mul"], 256)
+    assert found[at["h.0.w0"]] == (at["h.0.w0"], 32)

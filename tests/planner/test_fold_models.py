@@ -1,0 +1,49 @@
+"""Partition and fold on captured models: valid, exact in both directions, and small where a model repeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from remate.capture import capture
+from remate.fold import fold
+from remate.partition import partition
+from remate_runtime.decode import decode
+from remate_runtime.encode import encode
+from remate_runtime.expand import expand
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
+from tests.models import ZOO
+
+from .folding import meaning, random_reruns, schedule_of
+from .test_partition import check
+
+# model -> (instances of the largest stack of equal blocks, their ids)
+STACKS = {
+    "gpt2": [f"transformer.h.{k}" for k in range(4)],
+    "two_tower": ["tower.0", "tower.1", "tower.0~2", "tower.1~2"],
+    "resnet": ["blocks.0", "blocks.1"],
+    "llama": [f"model.layers.{k}" for k in range(3)],
+    "vit": [f"layers.{k}" for k in range(4)],
+}
+FAST = ("gpt2", "two_tower", "resnet")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in ZOO])
+def test_zoo(name: str) -> None:
+    captured = capture(*ZOO[name].build())
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    graph = hierarchy.captured.graph
+    reruns = random_reruns(graph, 1, 40)
+    folded = fold(hierarchy.captured, reruns, hierarchy)
+    text = encode(schedule_of(folded))
+    expanded = expand(decode(text))
+    assert meaning(expanded.graph) == meaning(graph)
+    assert list(expanded.reruns) == reruns
+    assert simulate(link(expanded.graph, expanded.reruns)).peak == simulate(link(graph, reruns)).peak
+    # block order costs next to nothing: autograd's own order is nearly the same
+    assert simulate(link(graph)).peak <= 1.02 * simulate(link(captured.graph)).peak
+    assert encode(schedule_of(fold(hierarchy.captured, reruns, partition(captured)))) == text
+    templates = {i.id: i.block for i in folded.program if i.id in STACKS.get(name, ())}
+    assert list(templates) == STACKS.get(name, [])
+    assert len(set(templates.values())) <= 2  # the last of a stack may end it in another way
