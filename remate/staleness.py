@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from remate_runtime.errors import ScheduleError
 from remate_runtime.format import Model
 from remate_runtime.graph import Graph, Ref
 
@@ -21,6 +22,11 @@ class Difference(msgspec.Struct, frozen=True):
     what: str
     file: str
     live: str
+
+    def fault(self) -> ScheduleError:
+        """The same as a fault of the file: R082, which `check --format` reports beside the others."""
+        message = f"{self.what}: {self.file} in the file, {self.live} in the model"
+        return ScheduleError("R082", message, "/model", "plan the model again", 0, 0)
 
 
 def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph: Graph) -> list[Difference]:

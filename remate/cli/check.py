@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import exit_codes
 from .text import PEAK_NOTE, count, percent, size
@@ -23,6 +23,9 @@ def configure(commands: Any) -> None:
     parser = commands.add_parser("check", help="check a schedule file, or whether it fits a model", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
+    parser.add_argument(
+        "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
+    )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
     parser.set_defaults(run=run)
 
@@ -35,34 +38,43 @@ def run(args: argparse.Namespace) -> int:
     from ..opened import open_text
 
     data = read(args.schedule)
+    report = _Report(args.format, args.schedule, data)
     try:
         opened = open_text(data)
     except ScheduleError as error:
-        return _report(args.schedule, error.faults)
-    found = findings(opened, data.decode())
-    status = _report(args.schedule, found) if found else exit_codes.FINE
-    if not found and not args.quiet:
+        return report.show(error.faults)
+    faults = findings(opened, data.decode())
+    stale = _differences(opened, args.model) if args.model else []
+    if args.format != "text":
+        return report.show([*faults, *(one.fault() for one in stale)])
+    if faults:
+        report.show(faults)
+    elif not args.quiet:
         print(_summary(args.schedule, opened))
-    if args.model:
-        status = _compare(args.schedule, opened, args.model, args.quiet) or status
-    return status
+    if stale:
+        print(_stale(args.schedule, args.model, stale), file=sys.stderr)
+    elif args.model and not args.quiet:
+        print(f"{args.schedule}: fits {args.model}")
+    return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
 
 
-def _report(path: str, faults: Sequence[ScheduleError]) -> int:
-    from . import status_of
+class _Report(NamedTuple):
+    """Prints faults of one file: text to stderr with a count, formats for programs to stdout, even if there are none."""
 
-    for fault in faults:
-        print(located(path, fault), file=sys.stderr)
-    print(f"{path}: {count(len(faults), 'fault')}", file=sys.stderr)
-    return max((status_of(fault) for fault in faults), default=exit_codes.FINDINGS)
+    form: str
+    path: str
+    data: bytes
 
+    def show(self, faults: Sequence[ScheduleError]) -> int:
+        from ..report_faults import render
+        from . import status_of
 
-def located(path: str, fault: ScheduleError) -> str:
-    """`file:line:column: error[R012] at /pointer: message`, its hint below."""
-    place = f":{fault.line}:{fault.column}" if fault.line else ""
-    at = f" at {fault.where}" if fault.where else ""
-    hint = f"\n  hint: {fault.hint}" if fault.hint else ""
-    return f"{path}{place}: error[{fault.code}]{at}: {fault.message}{hint}"
+        shown = render(self.form, self.path, self.data, faults)
+        if self.form == "text":
+            print(shown, f"{self.path}: {count(len(faults), 'fault')}", sep="\n", file=sys.stderr)
+        elif shown:
+            print(shown)
+        return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 
 
 def _summary(path: str, opened: Opened) -> str:
@@ -83,7 +95,7 @@ def _summary(path: str, opened: Opened) -> str:
     )
 
 
-def _compare(path: str, opened: Opened, model: str, quiet: bool) -> int:
+def _differences(opened: Opened, model: str) -> list[Difference]:
     from remate_runtime.signature import output_leaves
 
     from ..capture import capture
@@ -94,13 +106,7 @@ def _compare(path: str, opened: Opened, model: str, quiet: bool) -> int:
     target = load_target(model)
     used = [leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad]
     live = capture(target.model, target.args, target.kwargs, differentiate=used)
-    found = differences(recorded, live.model, opened.graph, live.graph)
-    if found:
-        print(_stale(path, model, found), file=sys.stderr)
-        return exit_codes.STALE
-    if not quiet:
-        print(f"{path}: fits {model}")
-    return exit_codes.FINE
+    return differences(recorded, live.model, opened.graph, live.graph)
 
 
 def _stale(path: str, model: str, found: list[Difference]) -> str:

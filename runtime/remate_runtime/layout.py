@@ -36,7 +36,9 @@ class Place(msgspec.Struct, frozen=True):
         if name not in plans:
             known = sorted({*plans, KEEP_ALL})
             hint = f"plans of {self.block_name}: {', '.join(close_names(name, known) or known[:8])}"
-            raise ScheduleError("R040", f"block {self.block_name!r} has no plan {name[:80]!r}", self.where, hint)
+            raise ScheduleError(
+                "R040", f"block {self.block_name!r} has no plan {name[:80]!r}", f"{self.where}/plan", hint
+            )
         return plans[name]
 
 
