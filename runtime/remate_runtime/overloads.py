@@ -13,14 +13,10 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from .errors import BindError, ScheduleError
 from .graph import Op
-from .operators import IN_PLACE, NAMESPACES, RANDOM, VIEWS
+from .operators import IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
 from .tensor_type import DTYPES, TensorType
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
-# Functional by schema, yet they reach outside the process or its tensors.
-_REFUSED = frozenset({"aten.from_file"})
-# Tagged as random, although without dropout (all that a CPU kernel offers) or from saved seeds they draw nothing.
-_DRAWS_NOTHING = re.compile(r"_scaled_dot_product_flash_attention_for_cpu|.*_backward")
 
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
 SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
@@ -50,7 +46,7 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     if not isinstance(found, OpOverload):
         hint = "import the library that registers it, or plan again with this version of torch"
         raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
-    if found._schema.is_mutable or name in _REFUSED:
+    if found._schema.is_mutable or name in REFUSED:
         raise ScheduleError(
             "R052",
             f"operator {name!r} writes over its arguments or outside the step",
@@ -74,8 +70,7 @@ def check_operator(op: Op, live: OpOverload) -> None:
         raise _differs(op, f"its outputs do not fit {schema}")
     if any(r.alias_info is not None for r in returns) and op.op not in VIEWS:
         raise _differs(op, f"{op.op} returns a view of its argument, which the operator tables do not say")
-    drawing = torch.Tag.nondeterministic_seeded in live.tags and not _DRAWS_NOTHING.fullmatch(op.op.split(".")[1])
-    if drawing and op.op not in RANDOM:
+    if torch.Tag.nondeterministic_seeded in live.tags and op.op not in RANDOM and op.op not in NOT_RANDOM:
         raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
 
 

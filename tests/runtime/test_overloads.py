@@ -51,6 +51,9 @@ def test_namespaces_of_trusted_libraries():
     with pytest.raises(ScheduleError, match=r"R050.*\n.*namespaces=\('remate_test',\)"):
         overload("remate_test.twice")
     assert overload("remate_test.twice", ("remate_test",)).name() == "remate_test::twice"
+    library.define("noise(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    with pytest.raises(ScheduleError, match="draws random numbers"):
+        check_operator(_op("remate_test.noise", (Ref(0),)), overload("remate_test.noise", ("remate_test",)))
 
 
 def _op(name: str, args: tuple, writes: tuple = (1,), multiple: bool = False, **kwargs) -> Op:
@@ -67,7 +70,6 @@ def _op(name: str, args: tuple, writes: tuple = (1,), multiple: bool = False, **
         (_op("aten.native_dropout", (Ref(0), 0.5, True)), "outputs do not fit"),
         (_op("aten.native_dropout", (Ref(0), 0.5, True), (1,), True), "outputs do not fit"),
         (_op("aten.contiguous", (Ref(0),)), "returns a view"),
-        (_op("aten._cudnn_init_dropout_state", (0.5, True, 1)), "draws random numbers"),
     ],
 )
 def test_operations_that_do_not_fit_their_operator(op, message):
