@@ -39,3 +39,17 @@ def remate(
         return Outcome(status, str(printed.out), str(printed.err))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def planned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("planned") / "s.json"
+    target = f"{DATA / 'models.py'}:build"
+    assert main(["plan", target, "--budget", "75%", "-o", str(path), "--cost", "cpu", "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture
+def planned(remate: Callable[..., Outcome], planned_once: Path) -> None:
+    """`s.json` in the folder of the test is planned for `models.py:build`."""
+    shutil.copy(planned_once, "s.json")

@@ -13,23 +13,14 @@ Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
 
 
-def without_times(text: str) -> str:
-    """Times and their ratios as `T`; columns closed up, as their widths depend on them."""
-    text = re.sub(r"\d+(\.\d+)? (ns|us|ms|s)\b", "T", text)
-    text = re.sub(r"(step time, median +T +T +)[\d.]+", r"\1T", text)
-    text = re.sub(r"from [\d.]+ to [\d.]+", "from T to T", text)
-    return re.sub(r" {2,}", "  ", text)
-
-
-@pytest.fixture
-def planned(remate: Remate) -> None:
-    assert remate("plan", "models.py:build", "--budget", "75%", "-o", "s.json", "--cost", "cpu").status == 0
+def without_numbers(text: str) -> str:
+    return re.sub(r" {2,}", "  ", re.sub(r"-?\d[\d.,]* (?:[KM]iB|ns|us|ms|s)\b|-?\d+\.\d+%?", "N", text))
 
 
 @pytest.mark.usefixtures("planned")
 def test_text(remate: Remate, golden: Golden) -> None:
     outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "3")
-    golden("run.txt", without_times(str(outcome)))
+    golden("run.txt", without_numbers(str(outcome)))
     assert outcome.status == 0
 
 
@@ -50,9 +41,7 @@ def test_wrong_numbers(remate: Remate, wrong: tuple[str, str]) -> None:
 
 
 @pytest.mark.usefixtures("planned")
-def test_same_model_after_training(remate: Remate) -> None:
-    """The two sides train copies: their gradients stay equal over several steps."""
-    outcome = remate("run", "s.json", "--model", "models.py:with_keywords", "--steps", "2")
-    assert outcome.status == 3  # the schedule takes the input by position
-    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "4", "--lr", "0.5")
+def test_both_sides_train_alike(remate: Remate) -> None:
+    outcome = remate("run", "s.json", "--model", "models.py:with_keywords", "--steps", "4", "--lr", "0.5")
+    assert outcome.status == 0
     assert "largest gradient difference: 0 (bitwise equal)" in outcome.out

@@ -16,13 +16,7 @@ CHANGED = (
     "one_layer_more",
     "one_layer_frozen",
     "in_evaluation",
-    "with_keywords",
 )
-
-
-@pytest.fixture
-def planned(remate: Remate) -> None:
-    assert remate("plan", "models.py:build", "--budget", "70%", "-o", "s.json", "--cost", "cpu").status == 0
 
 
 @pytest.mark.usefixtures("planned")
