@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from remate.opened import open_text
+from remate.schema_file import load_schema
 from remate_runtime.codes import CODES
+from remate_runtime.decode import decode
 from remate_runtime.errors import ScheduleError
 
 VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"))
@@ -133,3 +136,18 @@ def test_mutations(mutate: Callable[[bytes, random.Random], bytes]) -> None:
 @pytest.mark.parametrize("mutate", [mutated_bytes, mutated_tree])
 def test_many_mutations(mutate: Callable[[bytes, random.Random], bytes], seed: int) -> None:
     run(mutate, 5000, seed)
+
+
+def test_what_the_reader_accepts_of_mutated_files_the_json_schema_accepts() -> None:
+    dice = random.Random(3)
+    validator = Draft202012Validator(load_schema())
+    accepted = 0
+    for _ in range(600):
+        data = mutated_tree(dice.choice(VALID).read_bytes(), dice)
+        try:
+            decode(data)
+        except ScheduleError:
+            continue
+        accepted += 1
+        assert [error.message for error in validator.iter_errors(json.loads(data))] == [], data
+    assert accepted > 50
