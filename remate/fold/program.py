@@ -49,7 +49,7 @@ def write(captured: Captured, reruns: tuple[FlatRerun, ...], parts: tuple[Part, 
 
 def _full_names(graph: Graph, parts: tuple[Part, ...], templates: Templates) -> list[str]:
     """The name of every value at the top level."""
-    full = [value.name for value in graph.values]
+    full = [templates.constants.get(v, value.name) for v, value in enumerate(graph.values)]
     for part in parts:
         for leaf in part.leaves():
             for i in (*range(*leaf.forward), *range(*leaf.backward)):

@@ -26,11 +26,13 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Templates:
-    """Collects the blocks of a file. ids: full id of every operation that has been placed, by graph index."""
+    """Collects the blocks of a file. ids: full id of every operation that has been placed, by graph index. constants:
+    full name of every constant, in the first block that declares it."""
 
     def __init__(self, captured: Captured) -> None:
         self.blocks: dict[str, Block] = {}
         self.ids: dict[int, str] = {}
+        self.constants: dict[int, str] = {}
         self._captured = captured
         self._names = Names()
         self._leaves: dict[bytes, tuple[str, Written]] = {}
@@ -49,6 +51,9 @@ class Templates:
         name, written = self._leaves[shape.key]
         for i, local in zip(shape.operations, written.ids, strict=True):
             self.ids[i] = f"{part.id}.{local}"
+        for v, local in zip(shape.sources, written.names, strict=True):
+            if graph.values[v].kind == "constant":
+                self.constants.setdefault(v, f"{part.id}.{local}")
         bindings = {
             local: v
             for v, local in zip(shape.sources, written.names, strict=True)

@@ -46,10 +46,12 @@ def form(graph: Graph, part: Part) -> Form:
     gradients = tuple(
         (p, g) for p, g in graph.gradients if g in made and p in inside and graph.values[p].kind == "parameter"
     )
-    updates = tuple((b, v) for b, v in graph.updates if v in made)
+    first = part.forward[0] == 0  # the first leaf also states what no operation makes or reads
+    updates = tuple((b, v) for b, v in graph.updates if v in made or (first and graph.values[v].kind != "op"))
     ends = [
         sorted((numbered(p), number[g]) for p, g in gradients),
-        sorted((numbered(b), number[v]) for b, v in updates),
+        sorted((numbered(b), numbered(v)) for b, v in updates),
+        [numbered(v) for v in (_unread_constants(graph) if first else ())],
     ]
     described = [_source(graph, v) for v in sources]
     body = [part.forward[1] - part.forward[0], rows, described, ends]
@@ -81,6 +83,13 @@ def readers_of(graph: Graph) -> list[list[int]]:
         for value in op.reads:
             found[value].append(i)
     return found
+
+
+def _unread_constants(graph: Graph) -> tuple[int, ...]:
+    """Constants that leave the step although no operation reads them."""
+    read = {v for op in graph.operations for v in op.reads}
+    leaving = dict.fromkeys((*graph.outputs, *(g for _, g in graph.gradients), *(v for _, v in graph.updates)))
+    return tuple(v for v in leaving if graph.values[v].kind == "constant" and v not in read)
 
 
 def _row(graph: Graph, op: Op, numbered: Any) -> list[Any]:

@@ -20,7 +20,7 @@ _LONGEST = 2000  # operations of the longest period that is looked for
 
 class Costs(msgspec.Struct, frozen=True):
     """crossing: bytes of forward values needed on both sides of each position. weight: operations that are no views
-    before each position. signs: a number per operation, equal where operator, literals and output types are equal."""
+    before each position. signs: a number per operation, equal where operator, literals and types are equal."""
 
     crossing: tuple[int, ...]
     weight: tuple[int, ...]
@@ -118,7 +118,7 @@ def _shortest(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[i
 
 def _sign(graph: Graph, i: int) -> str:
     op = graph.operations[i]
-    types = [None if v is None else str(graph.values[v].type) for v in op.writes]
+    types = [None if v is None else str(graph.values[v].type) for v in (*op.reads, *op.writes)]
     return repr((op.op, _literals(op.args), sorted((k, _literals(v)) for k, v in op.kwargs.items()), types))
 
 

@@ -42,7 +42,7 @@ class _Naming:
         if shared in modules and len(modules) == 1:
             return shared, "part"
         below = [m[len(shared) :].lstrip(".") for m in modules]
-        heads = list(dict.fromkeys(b.rpartition(".")[2] for b in below if b))
+        heads = list(dict.fromkeys(_short(b) for b in below if b))
         return shared, (heads[0] if len(heads) == 1 else f"{heads[0]}~{heads[-1]}") if heads else "part"
 
     def _label(self, module: str, rest: str) -> str:
@@ -76,3 +76,9 @@ def _shared(paths: list[list[str]]) -> str:
 
 def _joined(*parts: str) -> str:
     return ".".join(part for part in parts if part)
+
+
+def _short(path: str) -> str:
+    """The last component of a path, and the list that it is in: `lm_head`, `up_0`."""
+    head, _, last = path.rpartition(".")
+    return f"{head.rpartition('.')[2]}_{last}" if last.isdigit() and head else last

@@ -117,7 +117,22 @@ class Divider:
             else:
                 room = max(0, TARGET - size)
                 joined.append(piece)
-        return joined
+        return self._absorb(joined, uses)
+
+    def _absorb(self, pieces: list[Piece], uses: Counter[str]) -> list[Piece]:
+        """A little between two blocks (a pooling, a concatenation) goes to the next one, unless that has equals."""
+        signs = Counter(self._found.signs[piece.start : piece.stop] for piece in pieces)
+        done: list[Piece] = []
+        for piece in pieces:
+            loose = done[-1] if len(done) > 1 else None  # what comes first is no rest of a block
+            alone = signs[self._found.signs[piece.start : piece.stop]] == 1 and not piece.pieces
+            if loose is not None and alone and self._stands(piece, uses) and not self._stands(loose, uses):
+                size = self._size(loose.start, piece.stop)
+                if self._size(loose.start, loose.stop) < SMALL and size <= LARGE:
+                    done[-1] = replace(piece, start=loose.start)
+                    continue
+            done.append(piece)
+        return done
 
     def _stands(self, piece: Piece, uses: Counter[str]) -> bool:
         """Whether a piece is a block of its own: cut by the graph, or a module of a class that occurs several times."""

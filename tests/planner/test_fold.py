@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from remate.fold import fold, fold_flat
 from remate.fold.plans import plan_name
@@ -11,7 +12,8 @@ from remate.partition import partition
 from remate_runtime.decode import decode
 from remate_runtime.encode import encode
 from remate_runtime.expand import expand
-from remate_runtime.graph import FlatRerun
+from remate_runtime.graph import FlatRerun, Value
+from remate_runtime.tensor_type import TensorType
 
 from .folding import meaning, random_reruns, random_step, schedule_of
 from .synthetic import Tape, layers
@@ -118,3 +120,26 @@ def test_plan_names() -> None:
     assert plan_name(block, block[1:5]) == "rerun-attn-ln_2-mlp"
     assert plan_name(block, [*block[:4], block[5]]) == "rerun-5-of-7"
     assert plan_name(["layer.0.norm.mul", "layer.0.attn.mm", "layer.1.ff.mm"], ["layer.1.ff.mm"]) == "rerun-ff"
+
+
+def test_outputs_and_updates_that_no_operation_makes() -> None:
+    captured = layers(3)
+    graph = captured.graph
+    buffer, constant = len(graph.values), len(graph.values) + 1
+    kind = TensorType("f32", (8,))
+    data = tuple(float(k) for k in range(8))
+    graph = replace(
+        graph,
+        values=(*graph.values, Value("last", kind, "buffer"), Value("constant.0", kind, "constant", -1, data)),
+        root=(*graph.root, buffer, constant),
+        outputs=(*graph.outputs, 0, constant),  # value 0 is the input
+        updates=((buffer, 0),),
+    )
+    outputs = [captured.model.outputs, {"value": "%x", "name": "x"}, {"value": "%constant.0", "name": "constant"}]
+    model = replace(captured.model, buffers={"last": "f32[8]"}, outputs={"tuple": outputs})
+    step = replace(captured, graph=graph, model=model)
+    hierarchy = partition(step)
+    for folded in (fold(hierarchy.captured, [], hierarchy), fold_flat(step, [])):
+        expanded = expand(decode(encode(schedule_of(folded))))
+        assert meaning(expanded.graph)["outputs"] == meaning(hierarchy.captured.graph)["outputs"]
+        assert meaning(expanded.graph)["updates"] == meaning(hierarchy.captured.graph)["updates"]
