@@ -12,10 +12,11 @@ from importlib import import_module
 from remate_runtime.errors import BindError, RemateError, ScheduleError
 from remate_runtime.version import __version__
 
+from ..errors import UnknownNameError
 from . import exit_codes
 from .usage import UsageError
 
-COMMANDS = ("plan", "check", "show", "run")
+COMMANDS = ("plan", "check", "fmt", "show", "run", "diff", "explain", "lint", "edit", "migrate")
 _STATUS = {
     "R000": exit_codes.USAGE,
     "R005": exit_codes.UNSUPPORTED,
@@ -24,7 +25,7 @@ _STATUS = {
 }
 _EPILOG = """exit status:
   0  fine
-  1  findings: the file has faults, or the budget cannot be met
+  1  findings: faults, warnings, schedules that differ, or a budget that cannot be met
   2  usage: wrong arguments, or a file that is not there
   3  stale: the model is not the one that the schedule was planned for
   4  the file needs a newer version of remate"""
@@ -84,6 +85,6 @@ def status_of(error: RemateError) -> int:
         return exit_codes.STALE
     if isinstance(error, ScheduleError):
         return _STATUS.get(error.code, exit_codes.FINDINGS)
-    if isinstance(error, UsageError):
+    if isinstance(error, UsageError | UnknownNameError):
         return exit_codes.USAGE
     return exit_codes.FINDINGS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from .signature import escape
 _SPACE = re.compile(r"[ \t\r\n]*")
 _STRING = re.compile(r'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
+_BREAK = re.compile("\n")
 _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
 _POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
 
@@ -57,13 +59,15 @@ def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
     todo = [fault for fault in faults if not fault.line]
     places = scan(text, [fault.where for fault in todo]).places
     placed = [fault for fault in faults if fault.line]
+    starts = [0, *(found.end() for found in _BREAK.finditer(text))] if todo else []
     for fault in todo:
         where = fault.where
         while where not in places and where:
             where = where.rpartition("/")[0]
         place = places.get(where, Place(0, 0))
         offset = place.key if fault.code in _POINTS_AT_KEY else place.value
-        line, column = line_column(text, offset)
+        line = bisect_right(starts, offset)
+        column = offset - starts[line - 1] + 1
         placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, line, column))
     return sorted(placed, key=lambda fault: (fault.line, fault.column))
 

@@ -1,0 +1,86 @@
+"""`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
+
+The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
+rerunning change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --rerun.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from . import exit_codes
+from .text import size
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from ..opened import Opened
+    from ..review.edit import Editor
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "edit",
+        help="keep, rerun, or choose a plan, without opening the file",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument(
+        "--plan", metavar="INSTANCE=PLAN", action="append", default=[], help="an instance uses this plan of its block"
+    )
+    parser.add_argument(
+        "--keep", metavar="ID", action="append", default=[], help="delete all reruns of an operation or instance"
+    )
+    parser.add_argument(
+        "--rerun", metavar="ID", action="append", default=[], help="rerun an operation or instance, before --before"
+    )
+    parser.add_argument("--before", metavar="POINT", help="operation, or instance for the start of its backward")
+    parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
+    parser.add_argument("-o", "--output", metavar="OUT", help="write here; default: S.json itself")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if not (args.plan or args.keep or args.rerun):
+        raise UsageError("nothing to edit\n  hint: --keep ID, --rerun ID --before POINT, or --plan INSTANCE=PLAN")
+    if bool(args.rerun) != bool(args.before):
+        raise UsageError("--rerun and --before belong together\n  hint: --rerun h.0.mlp.act --before h.0.mlp.grad.mm")
+    from ..opened import open_schedule
+    from ..review.edit import Editor
+
+    opened = open_schedule(args.schedule)
+    editor = Editor(opened, args.all)
+    _apply(editor, args)
+    edited = editor.result()
+    print(_told(opened, edited))
+    if not args.dry_run:
+        output = args.output or args.schedule
+        edited.schedule.save(output)
+        print(f"wrote {output}")
+    return exit_codes.FINE
+
+
+def _apply(editor: Editor, args: argparse.Namespace) -> None:
+    for text in args.plan:
+        instance, equals, plan = text.partition("=")
+        if not equals:
+            raise UsageError(f"--plan {text!r} is not INSTANCE=PLAN")
+        editor.plan(instance, plan)
+    for name in args.keep:
+        editor.keep(name)
+    if args.rerun:
+        editor.rerun(args.rerun, args.before)
+
+
+def _told(opened: Opened, edited: Opened) -> str:
+    from msgspec.structs import replace
+
+    from ..review.diff import compare
+    from .diff import described
+
+    changes = replace(compare(opened, edited), solve=(), other=())
+    text = described(changes)
+    over = edited.timeline.peak - edited.schedule.solve.budget
+    return f"{text}\nwarning: the peak is {size(over)} over the budget" if over > 0 else text

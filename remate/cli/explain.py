@@ -1,0 +1,135 @@
+"""`remate explain`: why something is kept or rerun; without ID, where the memory goes and what more of it would buy."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from . import exit_codes
+from .text import count, duration, size, table
+
+if TYPE_CHECKING:
+    from ..review.explain import Choice, Explanation, Moment
+    from ..review.overview import Costly, Overview, Purchase
+
+_SHOWN = 8
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("explain", help="tell why something is kept or rerun", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("id", metavar="ID", nargs="?", help="an operation, a value or an instance, by its full id")
+    parser.add_argument("--more", metavar="SIZE", type=_bytes, default="1GiB", help="budget to add, default 1GiB")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default text")
+    parser.set_defaults(run=run)
+
+
+def _bytes(text: str) -> int:
+    from ..budget import BudgetError, parse_budget
+
+    try:
+        wanted = parse_budget(text)
+    except BudgetError as error:
+        raise argparse.ArgumentTypeError(str(error).splitlines()[0]) from None
+    if wanted.size is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 512MiB or 1GiB")
+    return wanted.size
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..opened import open_schedule
+    from ..review.explain import explain
+    from ..review.overview import overview
+
+    opened = open_schedule(args.schedule)
+    found = explain(opened, args.id) if args.id else overview(opened, args.more)
+    if args.format == "json":
+        import msgspec
+
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        print(_explanation(found) if args.id else _overview(found))  # type: ignore[arg-type]
+    return exit_codes.FINE
+
+
+def _explanation(found: Explanation) -> str:
+    parts = ["\n".join([f"{found.name}: {found.about}", *(f"  {fact}" for fact in found.facts)])]
+    if found.held:
+        rows = [(f"  {size(h.nbytes)}", h.value, _span(h.start, h.end, h.steps), _peak(h.at_peak)) for h in found.held]
+        parts.append(f"held\n{table(rows[:_SHOWN])}" + _more(len(rows)))
+    if found.choices:
+        parts.append(_choices(found.choices))
+    parts.append(_moment(found.peak))
+    return "\n\n".join(parts)
+
+
+def _span(start: str, end: str, steps: int) -> str:
+    return f"from {start} to {end} ({count(steps, 'step')})"
+
+
+def _peak(at_peak: bool) -> str:
+    return "at the peak" if at_peak else ""
+
+
+def _more(total: int) -> str:
+    return f"\n  … and {total - _SHOWN} more (--format json)" if total > _SHOWN else ""
+
+
+def _choices(choices: tuple[Choice, ...]) -> str:
+    now = choices[0]
+    rows = [("  choice", "peak", "", "time", "")]
+    for one in choices:
+        if one.peak is None or one.time is None or now.peak is None or now.time is None:
+            rows.append((f"  {one.what}", "-", "", "-", ""))
+            continue
+        change = (
+            ("", "") if one is now else (_signed(one.peak - now.peak, size), _signed(one.time - now.time, duration))
+        )
+        rows.append((f"  {one.what}", size(one.peak), change[0], duration(one.time), change[1]))
+    lines = ["what it costs", table(rows, right=(1, 2, 3, 4))]
+    for one in choices:
+        if len(one.operations) > 1:
+            names = ", ".join(one.operations[:_SHOWN])
+            rest = f" and {len(one.operations) - _SHOWN} more" if len(one.operations) > _SHOWN else ""
+            lines.append(f"  {one.what}: {names}{rest}")
+    return "\n".join(lines)
+
+
+def _signed(amount: int, text: Any) -> str:
+    return f"{'-' if amount < 0 else '+'}{text(abs(amount))}" if amount else "same"
+
+
+def _moment(peak: Moment) -> str:
+    rows = [(f"  {size(g.nbytes)}", f"{g.count}x", g.name, g.type) for g in peak.holders]
+    title = f"the peak, {size(peak.nbytes)}, is in {peak.part} at {peak.step}"
+    return f"{title}; most is held by\n{table(rows, right=(0, 1))}" if rows else title
+
+
+def _overview(found: Overview) -> str:
+    moment = found.peak
+    rows = [("  bytes", "", "value", "type", "is", "instead", "peak", "time")]
+    rows += [_costly(found, one) for one in found.costliest]
+    title = f"the peak, {size(found.peak_bytes)}, is in {moment.part} at {moment.step}; what costs most there:"
+    parts = [f"{title}\n{table(rows, right=(0, 1, 6, 7))}"]
+    parts.append(_purchase(found, found.more) if found.more else "nothing reruns: more memory would buy nothing")
+    return "\n\n".join(parts)
+
+
+def _costly(found: Overview, one: Costly) -> tuple[str, ...]:
+    change = ("not tried", "") if one.other else ("", "")
+    if one.peak is not None and one.time is not None:
+        change = _signed(one.peak - found.peak_bytes, size), _signed(one.time - found.time, duration)
+    return (f"  {size(one.nbytes)}", f"{one.count}x", one.name, one.type, one.state, one.other or "", *change)
+
+
+def _purchase(found: Overview, more: Purchase) -> str:
+    title = f"{size(more.extra)} more budget"
+    if not more.keep:
+        return f"{title} would not let a single rerun go"
+    saved = found.time - more.time
+    share = f" ({saved / found.time:.1%} of the step)" if found.time else ""
+    left = "all reruns go" if more.everything else f"{count(more.reruns, 'rerun')} stay"
+    lines = [f"{title} would save {duration(saved)}{share}: peak {size(more.peak)}, {left}; kept instead of rerun:"]
+    rows = [(f"  {number}x", name) for name, number in more.keep[:_SHOWN]]
+    rest = len(more.keep) - _SHOWN
+    return "\n".join([*lines, table(rows, right=(0,)), *([f"  … and {rest} more kinds"] if rest > 0 else [])])

@@ -1,0 +1,51 @@
+"""`remate diff --git`: called by git in place of its own diff. Always prints something readable and exits 0, or git
+would stop: a file that cannot be read as a schedule is shown as a diff of text."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from remate_runtime.errors import RemateError
+
+from . import exit_codes
+from .usage import UsageError
+
+_NOTHING = "/dev/null"  # what git passes for a file that is not there on one side
+
+
+def drive(files: list[str]) -> int:
+    """files: path old-file old-hex old-mode new-file new-hex new-mode [new-path similarity], or the path alone where a
+    merge is not resolved."""
+    if len(files) == 1:
+        print(f"* unmerged path {files[0]}")
+        return exit_codes.FINE
+    if len(files) < 7:
+        raise UsageError("--git takes what git passes: path old-file old-hex old-mode new-file new-hex new-mode")
+    path, old, new = files[0], files[1], files[4]
+    renamed = f" -> {files[7]}" if len(files) > 7 else ""
+    print(f"schedule {path}{renamed}")
+    print(_described(path, old, new))
+    return exit_codes.FINE
+
+
+def _described(path: str, old: str, new: str) -> str:
+    from ..opened import open_schedule
+    from ..review.diff import compare
+    from .diff import described
+    from .text import duration, size
+
+    try:
+        if _NOTHING in (old, new):
+            opened = open_schedule(old if new == _NOTHING else new)
+            word = "deleted" if new == _NOTHING else "new"
+            peak, time = size(opened.timeline.peak), duration(opened.timeline.time)
+            return f"{word} schedule {opened.schedule.name}: peak {peak}, time {time}"
+        return described(compare(open_schedule(old), open_schedule(new)))
+    except RemateError as error:
+        return f"{_as_text(path, old, new)}\n(as text: {str(error).splitlines()[0]})"
+
+
+def _as_text(path: str, old: str, new: str) -> str:
+    before, after = (Path(file).read_text(encoding="utf-8", errors="replace").splitlines() for file in (old, new))
+    return "\n".join(difflib.unified_diff(before, after, f"a/{path}", f"b/{path}", lineterm=""))

@@ -1,0 +1,42 @@
+"""`remate migrate`: write a schedule file of an older version in the current one. What it means stays the same."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from . import exit_codes
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "migrate",
+        help="bring a schedule file to the current version",
+        description=__doc__,
+        epilog="exit status: 4 if the file is of a newer version; with --check 1 if it is of an older one",
+    )
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("-o", "--output", metavar="OUT", help="write here; default: S.json itself")
+    target.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is of an older version")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from remate_runtime.decode import read
+    from remate_runtime.format import VERSION
+
+    from ..migrate import migrate
+
+    migrated = migrate(read(args.schedule))
+    current = migrated.version == VERSION
+    state = f"{args.schedule}: version {migrated.version}"
+    if args.check:
+        print(f"{state}, {'current' if current else f'the current one is {VERSION}'}")
+        return exit_codes.FINE if current else exit_codes.FINDINGS
+    print(f"{state}, already current" if current else f"{state} -> {VERSION}")
+    if args.output or not current:
+        output = args.output or args.schedule
+        migrated.schedule.save(output)
+        print(f"wrote {output}")
+    return exit_codes.FINE
