@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+
 from remate_runtime.graph import FlatRerun
 from remate_runtime.link import link
 from remate_runtime.simulate import simulate
@@ -20,7 +21,7 @@ from .problem import Problem
 from .windows import Key, Windows
 
 ROUNDS = 6
-CLOSE = 0.002  # a peak this close below the budget (as a share of it) counts as using it
+CLOSE = 0.004  # share of the budget that is not worth another solve
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -77,12 +78,12 @@ class Attempt:
             if found.peak > budget:
                 too_much = min(too_much, target)
                 target -= (found.peak - budget) + 0.0005 * budget
-            else:
-                best = better(best, found)
-                slack = budget - found.peak
-                if slack <= CLOSE * budget or too_much < float("inf") or result.objective <= goal:
-                    break
-                target += slack
+                continue
+            best = better(best, found)
+            unseen = self.formulation.peak(result) - found.peak  # what the formulation counted and is not there
+            if unseen <= CLOSE * budget or too_much < float("inf") or result.objective <= goal:
+                break
+            target += unseen
         return best
 
     def smallest(self, control: Control, *, limit: float) -> Candidate | None:

@@ -29,22 +29,21 @@ from .highs import Control, Engine, Result
 from .problem import Problem
 
 SCAN = 24  # cuts tried one by one
+EXACT = 2000  # variables up to which integrality is enforced
+NODES = 200
 
 
-def lower_bound(problem: Problem, budget: int, control: Control, *, reference: int, limit: float = 4.0) -> int:
-    """Least time in ns that any schedule under `budget` bytes can take, as far as it can be proven in `limit` seconds.
-
-    Infinite budgets and interruptions give the trivial bound: every operation once.
-    """
+def lower_bound(problem: Problem, budget: int, control: Control, *, reference: int) -> int:
+    """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation once."""
     forced = forced_bytes(problem)
     candidates = _records(problem, forced, SCAN)
     if not candidates:
         return problem.baseline_time
     single = Cuts(problem, 1, reference)
-    found = [(_proven(single.solve(control, budget, [k], forced, limit, relax=True)), k) for k in candidates]
+    found = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in candidates]
     best, at = max(found)
-    if best < float("inf"):
-        best = max(best, _proven(single.solve(control, budget, [at], forced, limit, relax=False)))
+    if best < float("inf") and single.variables <= EXACT:  # else the relaxation says nearly as much
+        best = max(best, _proven(single.solve(control, budget, [at], forced, relax=False)))
     if best == float("inf"):
         return problem.baseline_time  # infeasible: any statement is true, this one is harmless
     return problem.baseline_time + max(0, int(best * single.percent * (1 - 1e-6)))
@@ -118,6 +117,7 @@ class Cuts:
         with paused_collector():
             self.model = self._build()
             self.engine = Engine(self.model)
+        self.variables = len(self.engine.cost)
         self._hold = {key: self.engine.column(v) for key, v in self.model.hold.items()}
 
     def _useful(self) -> None:
@@ -163,9 +163,7 @@ class Cuts:
         m.time = pyo.Objective(expr=linear([m.rerun[f, c] for f in self.operations for c in cuts], cost))
         return m
 
-    def solve(
-        self, control: Control, budget: int, places: list[int], forced: np.ndarray, limit: float, *, relax: bool
-    ) -> Result:
+    def solve(self, control: Control, budget: int, places: list[int], forced: np.ndarray, *, relax: bool) -> Result:
         """Extra time in % of the step with cuts at the operations `places`, ascending."""
         infinity = float("inf")
         columns, lower = [], []
@@ -178,4 +176,4 @@ class Cuts:
                 columns.append(self._hold[s, c])
                 lower.append(float(s in resident))
         self.engine.set_bounds(np.array(columns), np.array(lower), np.ones(len(lower)))
-        return self.engine.solve(control, stage="bound", limit=limit, relax=relax)
+        return self.engine.solve(control, stage="bound", nodes=NODES, relax=relax)

@@ -28,7 +28,8 @@ from .problem import Problem
 from .windows import Key, Windows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
-NODES = 400  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
+NODES = 120  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
+INTEGRAL = 1e-6
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
 
 
@@ -63,6 +64,7 @@ class Formulation:
             ("rerun", *key) for key in self.model.rerun
         ]
         self.columns = self.engine.columns([*self.model.hold.values(), *self.model.rerun.values()])
+        self._levels = self.engine.columns(self.model.level.values())
         self._peak = self.engine.columns([self.model.peak])
         self._minimise_time = self.engine.cost.copy()
 
@@ -126,9 +128,30 @@ class Formulation:
         """Least extra time (in % of the step) under `budget` bytes, up to `gap`; anything not above `goal` will do."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(self._minimise_time)
-        return self.engine.solve(
-            control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=self._start(start)
-        )
+        relaxed = self.engine.solve(control, stage=stage, relax=True)
+        if relaxed.x is None:
+            return relaxed
+        near = self._near(control, relaxed, gap=gap, goal=goal, stage=stage)
+        if near.x is not None:
+            if near.objective <= max(goal, relaxed.objective + gap):
+                return Result("gap", near.x, near.objective, relaxed.objective)
+            first = near.x
+        else:
+            first = self._start(start)
+        return self.engine.solve(control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=first)
+
+    def _near(self, control: Control, relaxed: Result, *, gap: float, goal: float, stage: str) -> Result:
+        """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at once."""
+        assert relaxed.x is not None
+        columns = self.columns[self.columns >= 0]
+        value = relaxed.x[columns]
+        fixed = np.abs(value - np.round(value)) < INTEGRAL
+        settled, whole = columns[fixed], np.round(value[fixed])
+        lower, upper = self.engine.lower[settled].copy(), self.engine.upper[settled].copy()
+        self.engine.set_bounds(settled, whole, whole)
+        found = self.engine.solve(control, stage=stage, absolute_gap=gap / 2, target=goal, nodes=NODES)
+        self.engine.set_bounds(settled, lower, upper)
+        return found
 
     def smallest(self, control: Control, *, limit: float, relative_gap: float, stage: str) -> Result:
         """Least peak (in `unit` bytes)."""
@@ -146,6 +169,12 @@ class Formulation:
             if column >= 0 and key in start:
                 x[column] = float(start[key])
         return x
+
+    def peak(self, result: Result) -> float:
+        """Bytes that the formulation counts for a solution."""
+        assert result.x is not None
+        base = np.array([row.base for row in self.rows])
+        return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0))
 
     def chosen(self, result: Result) -> dict[Key, bool]:
         """The values of all hold and rerun variables."""

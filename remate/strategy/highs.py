@@ -125,7 +125,6 @@ class Engine:
         self._said = 0.0
         self.highs.cbMipInterrupt += self._check
         self.highs.cbSimplexInterrupt += self._check
-        self.highs.cbMipLogging += self._log
 
     def column(self, variable: Any) -> int:
         """Column of a variable, -1 if no objective or row names it."""
@@ -197,18 +196,17 @@ class Engine:
         return Result(name, x, objective, bound)
 
     def _check(self, event: Any) -> None:
-        if self._control is not None and self._control.stopped():
-            event.interrupt()
-
-    def _log(self, event: Any) -> None:
-        control, now = self._control, time.monotonic()
-        if control is None or control.progress is None or now - self._said < EVERY:
+        control = self._control
+        if control is None:
             return
-        self._said = now
-        data = event.data_out
-        found = abs(data.mip_primal_bound) < 1e20
-        incumbent = f"{data.mip_primal_bound:.3f}%" if found else "none yet"
-        control.say(f"{self._stage}: incumbent {incumbent}, bound {data.mip_dual_bound:.3f}%")
+        if control.stopped():
+            event.interrupt()
+        now = time.monotonic()
+        if control.progress is not None and now - self._said >= EVERY:
+            self._said = now
+            primal, dual = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
+            incumbent = f"{primal:.3f}%" if abs(primal) < 1e20 else "none yet"
+            control.say(f"{self._stage}: incumbent {incumbent}, bound {max(dual, 0.0):.3f}%")
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:

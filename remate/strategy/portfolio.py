@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+
 from remate_runtime.errors import RemateError
 from remate_runtime.graph import FlatRerun, Graph
 
@@ -24,7 +25,7 @@ from .windows import Windows
 STRATEGIES = ("auto", "flat", "staged", "none")
 # (operations in a segment, stages above its own where an operation may rerun); 0 above: the flat model.
 FLAT = ((24, 0), (12, 0))
-STAGED = ((12, 1), (8, 3), (5, 6))
+STAGED = ((12, 1), (8, 3), (5, 6), (4, 8), (3, 12))
 LARGEST = 3000  # variables of a staged model that still solves in seconds
 TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer than what is asked of the whole
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 from remate_runtime.graph import Graph, Op, Ref
 from remate_runtime.operators import IN_PLACE
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from .problem import Problem
 from .retention import allowed_stages
-from .segments import Segments, segments
+from .segments import segments
 from .windows import Key, Windows, windows
 
 
