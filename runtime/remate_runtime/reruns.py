@@ -10,7 +10,7 @@ from .errors import ScheduleError, ScheduleFaultsError
 from .format import KEEP_ALL, Rerun, Schedule
 from .graph import FlatRerun, Graph
 from .layout import Place
-from .limits import MAX_RERUNS
+from .limits import MAX_FAULTS, MAX_RERUNS
 from .link import check_reruns
 from .signature import escape
 from .suggest import did_you_mean
@@ -49,10 +49,12 @@ def flat_reruns(
                 found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
                 check_reruns(graph, (one.rerun for one in found))
                 flat += found
-                if len(flat) > MAX_RERUNS:
-                    raise ScheduleError("R072", f"over {MAX_RERUNS} reruns")
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
+            if len(flat) > MAX_RERUNS or len(faults) >= MAX_FAULTS:
+                break  # a small file can state very many
+        if len(flat) > MAX_RERUNS:
+            raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", where)
     if faults:
         unique = list({(f.code, f.where, f.message): f for f in faults}.values())
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
@@ -66,6 +68,9 @@ def _flatten(
     if point is None and prefix + rerun.before in instances:
         backward = instances[prefix + rerun.before].backward
         point = backward.start if backward else None
+    if point is None and prefix + rerun.before in instances:
+        message = f"the instance {rerun.before[:120]!r} has no backward"
+        raise ScheduleError("R044", message, f"{where}/before", "name an operation")
     if point is None:
         hint = _meant(rerun.before, prefix, operations, instances)
         raise ScheduleError("R044", f"{rerun.before[:120]!r} is no operation or instance here", f"{where}/before", hint)
