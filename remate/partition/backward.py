@@ -27,6 +27,7 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
             seen.append(block_of[i])
     last = max(block_of, default=0)
     free = [False] * len(graph.operations)  # depends on no gradient: may run at any time
+    current = last  # where the latest operation was whose block is certain: autograd goes back through forward
     draw = -1  # the latest random backward operation: their order is that of the generator
     for i in range(graph.turn, len(graph.operations)):
         op = graph.operations[i]
@@ -40,7 +41,10 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
             and not any(graph.values[v].kind == "tangent" for v in op.reads)
         )
         modules = of_module.get(captured.modules[i], [])
-        blocks[i] = high if free[i] else _choose(graph, i, high, modules, touched)
+        likely = [high] if free[i] else _candidates(graph, i, high, modules, touched)
+        blocks[i] = max((b for b in likely if b <= current), default=likely[0])
+        if len(likely) == 1 and not free[i]:
+            current = likely[0]
         draw = i if op.random else draw
     _delay(graph, blocks, free)
     return blocks
@@ -68,18 +72,15 @@ def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
     return touched
 
 
-def _choose(graph: Graph, i: int, high: int, modules: Sequence[int], touched: dict[int, set[int]]) -> int:
-    """The block of the forward operation that backward operation i belongs to, as well as can be told, at most `high`."""
+def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched: dict[int, set[int]]) -> list[int]:
+    """Blocks, at most `high`, that may hold the forward operation of backward operation i: they make or read all the
+    forward values that it reads, and run its module."""
     saved = [touched[graph.root[v]] for v in graph.operations[i].reads if graph.root[v] in touched]
-    reach = set.intersection(*saved) if saved else set()
     by_module = modules[: bisect_right(modules, high)]
-    both = [b for b in by_module if b in reach]
-    if both:
-        return both[-1]
-    lower = [b for b in reach if b <= high]
-    if lower:
-        return max(lower)
-    return by_module[-1] if by_module and not saved and high not in modules else high
+    if not saved:
+        return [high] if high in by_module or not by_module else [by_module[-1]]
+    reach = sorted(b for b in set.intersection(*saved) if b <= high)
+    return [b for b in by_module if b in reach] or reach or [high]
 
 
 def _delay(graph: Graph, blocks: list[int], free: Sequence[bool]) -> None:

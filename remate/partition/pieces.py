@@ -4,6 +4,7 @@ and is divided into the runs of its children if it is large or holds repeated mo
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import msgspec
 from msgspec.structs import replace
@@ -50,6 +51,9 @@ class Divider:
             return [replace(inner[0], path=path)] if single and self._whole(start, stop, path) else inner
         if all(run.path == path for run in runs):
             return self._by_graph(start, stop, path)
+        if calls := self._calls(start, stop, path):
+            pieces = [self.divide(a, b, path) for a, b in calls]
+            return [replace(p, cut=True) for call in pieces for p in call]
         if self._size(start, stop) <= LARGE and not self._repeats(start, stop, path):
             return [Piece(start, stop, path, True)]
         return self._join([piece for run in runs for piece in self._child(run, path)], path)
@@ -60,7 +64,7 @@ class Divider:
 
     def _child(self, run: Piece, path: str) -> list[Piece]:
         if run.path == path:
-            return [run]
+            return [run] if self._size(run.start, run.stop) <= LARGE else self._by_graph(run.start, run.stop, path)
         pieces = self.divide(run.start, run.stop, run.path)
         name = self._captured.classes.get(run.path, "")
         if len(pieces) > 1 and self._uses.get(name, 0) > 1 and not self._repeats(run.start, run.stop, run.path):
@@ -81,12 +85,14 @@ class Divider:
 
     def _repeats(self, start: int, stop: int, path: str) -> bool:
         """Whether the span holds several modules of one class, each large enough for a leaf, that make up a stack: two
-        members of a list (`layers.0`, `layers.1`), or three of any names."""
+        members of a list (`layers.0`, `layers.1`), three of any names, or two calls of one module."""
         members: dict[str, set[str]] = {}
-        self._collect(start, stop, path, members)
+        if self._collect(start, stop, path, members):
+            return True
         return any(len(paths) >= 3 or len([p for p in paths if _numbered(p)]) >= 2 for paths in members.values())
 
-    def _collect(self, start: int, stop: int, path: str, members: dict[str, set[str]]) -> None:
+    def _collect(self, start: int, stop: int, path: str, members: dict[str, set[str]]) -> bool:
+        """Gather the modules of a span by class; True if one of them is called several times in a row."""
         for run in self._runs(start, stop, path):
             size = self._size(run.start, run.stop)
             if run.path == path or size < SMALL:
@@ -94,7 +100,21 @@ class Divider:
             name = self._captured.classes.get(run.path, "")
             if name and (size >= TARGET // 2 or _numbered(run.path)):
                 members.setdefault(name, set()).add(run.path)
-            self._collect(run.start, run.stop, run.path, members)
+            if self._calls(run.start, run.stop, run.path) or self._collect(run.start, run.stop, run.path, members):
+                return True
+        return False
+
+    def _calls(self, start: int, stop: int, path: str) -> list[tuple[int, int]]:
+        """The calls of a module that runs several times in a row: spans over the same modules in the same order."""
+        runs, modules = self._runs(start, stop, path), self._captured.modules
+        for count in range(2, len(runs) // 2 + 1):
+            if len(runs) % count or [r.path for r in runs] != [r.path for r in runs[:count]] * (len(runs) // count):
+                continue
+            spans = list(pairwise([*(run.start for run in runs[::count]), stop]))
+            same = all(modules[a:b] == modules[slice(*spans[0])] for a, b in spans)
+            if same and self._size(*spans[0]) >= SMALL:
+                return spans
+        return []
 
     def _by_graph(self, start: int, stop: int, path: str) -> list[Piece]:
         spans = cut(self._captured.graph, self._found, start, stop)

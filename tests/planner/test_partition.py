@@ -134,3 +134,17 @@ def test_storages_tell_inputs_on_one_storage() -> None:
     found = storages(graph, shape)
     assert found[at["view"]] == (at["mul"], 256)
     assert found[at["h.0.w0"]] == (at["h.0.w0"], 32)
+
+
+def test_calls_of_one_module_in_a_row_are_blocks_of_their_own() -> None:
+    tape = Tape({"layer": "Layer", "layer.up": "Linear", "layer.down": "Linear"})
+    x, up, down = tape.source("x"), tape.parameter("layer.up.weight"), tape.parameter("layer.down.weight")
+    for _ in range(4):
+        for name, weight in (("layer.up", up), ("layer.down", down)):
+            for _ in range(4):
+                x = tape.op("mul", x, weight, module=name)
+    captured = tape.captured(tape.op("sum", x))
+    hierarchy = partition(captured)
+    check(captured, hierarchy)
+    assert [part.id for part in hierarchy.parts][:4] == ["layer", "layer~2", "layer~3", "layer~4"]
+    assert {part.prefix for part in hierarchy.parts[:4]} == {"layer"}
