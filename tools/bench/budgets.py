@@ -1,0 +1,171 @@
+"""What a budget buys, model by model: predicted and measured peak, step time, gradients; eager beside it.
+
+    python -m tools.bench.budgets                      # every model of tests/models and every example
+    python -m tools.bench.budgets resnet examples/gpt2.py --budgets 100%,50%
+
+Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
+gradients and workspace count. Time: of forward and backward, as a ratio to eager's in the same round, median over rounds
+that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan without reruns.
+Gradients: largest difference from eager's of any element, relative to the largest of its gradient.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.compare import Difference, clear_gradients, compare_models, training_step
+from remate.measure import Times, compare_times, peak_bytes
+from remate_runtime.errors import RemateError
+from remate_runtime.format import Schedule
+from tests.models import ZOO
+from tests.models.case import Built
+
+from .text import environment, megabytes, table
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).with_name("results")
+BUDGETS = ("100%", "80%", "60%", "40%")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One model at one budget. failed: why it has no schedule."""
+
+    budget: str
+    schedule: Schedule | None = None
+    peak: int = 0
+    seconds: float = 0.0
+    difference: Difference | None = None
+    failed: str = ""
+
+
+def builder(name: str) -> Callable[[], Built]:
+    """Of a model of tests/models, or of a script with `build()`."""
+    if name in ZOO:
+        return ZOO[name].build
+    path = ROOT / name
+    if path.suffix != ".py" or not path.is_file():
+        raise SystemExit(f"{name} is neither a script nor one of: {', '.join(ZOO)}")
+    made = runpy.run_path(str(path), run_name="bench")["build"]
+
+    def build() -> Built:
+        model, args, *rest = made()
+        return model, tuple(args), dict(rest[0]) if rest else {}
+
+    return build
+
+
+def measure(
+    name: str, budgets: Sequence[str], repeats: int, options: Mapping[str, Any]
+) -> tuple[int, list[Row], Times]:
+    """Eager's peak, a row per budget, and all step times."""
+    model, args, kwargs = builder(name)()
+    steps: dict[str, Callable[[], Any]] = {"eager": lambda: training_step(model, args, kwargs)}
+    rows: list[Row] = []
+    for budget in budgets:
+        started = time.monotonic()
+        try:
+            schedule = remate.plan(model, args, kwargs, budget=budget, **options)
+        except RemateError as error:
+            rows.append(Row(budget, failed=str(error).splitlines()[0]))
+            continue
+        seconds = time.monotonic() - started
+        ours = remate_runtime.apply(model, schedule)
+        difference = compare_models(model, ours, args, kwargs, steps=2)
+        rows.append(Row(budget, schedule, _peak(ours, args, kwargs), seconds, difference))
+        steps[budget] = _step(ours, args, kwargs)
+    return _peak(model, args, kwargs), rows, compare_times(steps, repeats)
+
+
+def _step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    return lambda: training_step(model, args, kwargs)
+
+
+def _peak(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+    """Of a warm step. Gradients are gone before it, or they would not count."""
+    step = _step(model, args, kwargs)
+    step()
+    clear_gradients(model, args, kwargs)
+    peak = peak_bytes(step)
+    clear_gradients(model, args, kwargs)
+    return peak
+
+
+def lines(eager: int, rows: Sequence[Row], times: Times) -> str:
+    head = (
+        "budget",
+        "bytes",
+        "predicted",
+        "measured",
+        "off",
+        "overhead",
+        "time / eager",
+        "gradients",
+        "gap",
+        "planned in",
+    )
+    out = [head, ("eager", "", "", megabytes(eager), "", "", "1", "", "", "")]
+    for row in rows:
+        if row.schedule is None or row.difference is None:
+            out.append((row.budget, row.failed, *[""] * 8))
+            continue
+        s = row.schedule
+        verdict = "" if row.peak <= s.budget_bytes else "!"
+        out.append(
+            (
+                row.budget,
+                megabytes(s.budget_bytes),
+                megabytes(s.peak_bytes),
+                megabytes(row.peak) + verdict,
+                f"{row.peak / s.peak_bytes - 1:+.2%}",
+                f"{s.time_ns / s.baseline_time_ns - 1:+.1%}",
+                f"{times.ratio[row.budget]:.3f} ± {times.spread[row.budget]:.3f}",
+                "bitwise" if row.difference.bitwise else f"{row.difference.relative:.1e}",
+                "" if s.solve.gap is None else f"{s.solve.gap:.2%}",
+                f"{row.seconds:.1f} s",
+            )
+        )
+    return table(out)
+
+
+def main() -> None:
+    examples = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "examples").glob("*.py"))
+    every = [*ZOO, *examples]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "models", nargs="*", default=every, metavar="MODEL", help="name in tests/models, or FILE.py with build()"
+    )
+    parser.add_argument("--budgets", default=",".join(BUDGETS), help="bytes or shares of the keep-all peak")
+    parser.add_argument("--repeats", type=int, default=9, help="rounds of timing, default 9")
+    parser.add_argument("--cost", default="measured", help="as of `remate plan`, default measured")
+    parser.add_argument("--time-limit", type=float, default=60, help="seconds for the solver at one budget, default 60")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    text = [f"python -m tools.bench.budgets; costs: {chosen.cost}; {environment()}", (__doc__ or "").split("\n\n")[-1]]
+    for name in chosen.models:
+        with tempfile.TemporaryDirectory() as folder:
+            profile = Path(folder) / "profile.json" if chosen.cost == "measured" else None
+            options = {"cost": chosen.cost, "profile": profile, "time_limit": chosen.time_limit}
+            found = measure(name, chosen.budgets.split(","), chosen.repeats, options)
+        text.append(f"{name}\n{lines(*found)}\n")
+        print(text[-1], file=sys.stderr, flush=True)
+    joined = "\n".join(text)
+    print(joined)
+    if list(chosen.models) == every and chosen.budgets == ",".join(BUDGETS):
+        (RESULTS / "budgets.txt").write_text(joined, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

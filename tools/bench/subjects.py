@@ -1,0 +1,78 @@
+"""The models that remate is compared on with PyTorch's own means, and the blocks that those would checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from tests.models import ZOO
+from tests.models.case import Built
+from tests.models.convolutional import BasicBlock, ConvNet, DoubleConv, conv_bn
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """describe: size in words. build: the model and its inputs. blocks: the modules to checkpoint, one by one."""
+
+    name: str
+    describe: str
+    build: Callable[[], Built]
+    blocks: Callable[[nn.Module], list[nn.Module]]
+
+
+def _gpt2() -> Built:
+    return ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
+
+
+def _encoder_decoder() -> Built:
+    return ZOO["t5"].build(layers=4, width=256, heads=4, batch=8, length=192, vocab=2048)
+
+
+def _unet() -> Built:
+    return ZOO["unet"].build(width=24, depth=3, batch=4, image=128)
+
+
+def _resnet18() -> Built:
+    """ResNet-18 as for ImageNet: widths 64 to 512, two blocks each, batch norm, in-place ReLU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        stem = nn.Sequential(conv_bn(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+        blocks: list[nn.Module] = []
+        inputs = 64
+        for stage in range(4):
+            for index in range(2):
+                outputs = 64 << stage
+                blocks.append(BasicBlock(inputs, outputs, 2 if stage and not index else 1))
+                inputs = outputs
+        return ConvNet(stem, blocks, inputs).train(), (torch.randn(16, 3, 64, 64),), {}
+
+
+def _of_type(kind: type[nn.Module]) -> Callable[[nn.Module], list[nn.Module]]:
+    return lambda model: [m for m in model.modules() if isinstance(m, kind)]
+
+
+def _lists(*paths: str) -> Callable[[nn.Module], list[nn.Module]]:
+    def blocks(model: nn.Module) -> list[nn.Module]:
+        found: list[Any] = [model.get_submodule(path) for path in paths]
+        return [block for listed in found for block in listed]
+
+    return blocks
+
+
+SUBJECTS: dict[str, Subject] = {
+    subject.name: subject
+    for subject in (
+        Subject("gpt2", "GPT-2, 6 layers of 256, 8×256 tokens, dropout", _gpt2, _lists("transformer.h")),
+        Subject("resnet18", "ResNet-18, 16 images of 64×64", _resnet18, _of_type(BasicBlock)),
+        Subject("unet", "U-Net, 4 images of 128×128", _unet, _of_type(DoubleConv)),
+        Subject(
+            "encoder_decoder",
+            "T5, 4+4 layers of 256, 8×192 tokens, dropout",
+            _encoder_decoder,
+            _lists("encoder.block", "decoder.block"),
+        ),
+    )
+}

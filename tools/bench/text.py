@@ -1,0 +1,30 @@
+"""Plain tables."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+import torch
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to the same width, the first to the left, the others to the right; a rule under the head."""
+    full = [row for row in rows if not (len(row) > 2 and not any(row[2:]) and row[1])]
+    widths = [max((len(row[i]) for row in full), default=0) for i in range(len(rows[0]))]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(len(line) for line in lines[:1]))
+    return "\n".join(lines)
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def environment() -> str:
+    threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    return f"torch {torch.__version__}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads}"
