@@ -77,15 +77,14 @@ def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> str:
     for one in decisions[:limit]:
         named = f": plan {one.plan[0]} -> {one.plan[1]}" if one.plan else ""
         lines.append(f"  {listed(one.instances)} ({one.block}){named}")
-        for word, choices in (
-            ("now kept", one.kept),
-            ("now rerun", one.rerun),
-            ("other point", one.moved),
-            ("times changed", one.again),
-        ):
-            rows = [(f"    {word}", c.op, size(c.nbytes), _signed(c.ns), _where(word, c)) for c in choices[:limit]]
-            lines += [table(rows, right=(2, 3))] if rows else []
-            lines += _rest(len(choices), limit, "    ")
+        groups = {"now kept": one.kept, "now rerun": one.rerun, "other point": one.moved, "times changed": one.again}
+        rows = [
+            (f"    {word}", choice.op, size(choice.nbytes), _signed(choice.ns), _where(word, choice))
+            for word, choices in groups.items()
+            for choice in choices
+        ]
+        lines += [table(rows[:limit], right=(2, 3))] if rows else []
+        lines += _rest(len(rows), limit, "    ")
     return "\n".join([*lines, *_rest(len(decisions), limit, "  ")])
 
 
@@ -144,7 +143,8 @@ def effect(found: Effect) -> str:
         ("  budget", size(found.budget[0]), size(found.budget[1]), _verdict(found)),
     ]
     if found.gap != (None, None):
-        rows.append(("  gap", *("-" if gap is None else percent(gap) for gap in found.gap), ""))
+        before, after = ("-" if gap is None else percent(gap) for gap in found.gap)
+        rows.append(("  gap", before, after, ""))
     return table(rows, right=(1, 2))
 
 
@@ -160,7 +160,7 @@ def _change(old: int, new: int) -> str:
 
 
 def _signed(ns: int) -> str:
-    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}"
+    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" if ns else ""
 
 
 def listed(names: tuple[str, ...]) -> str:

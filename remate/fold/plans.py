@@ -15,6 +15,7 @@ from remate_runtime.format import KEEP_ALL, Rerun
 from remate_runtime.graph import FlatRerun, Graph
 
 from ..partition.hierarchy import Part
+from ..plan_names import plan_name
 
 _Plan = tuple[Rerun, ...]
 
@@ -47,20 +48,6 @@ def split(
         defined = of_template.setdefault(template, {})
         of_part.append(_define(graph, part, _spell(graph, points, part.parts, ids, part.id), defined, ids))
     return Plans(tuple(of_part), of_template), _spell(graph, outer, parts, ids, "")
-
-
-def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
-    """A name from what reruns. operations: local ids of a block's forward operations, views left out; rerun: those (of
-    them) that run again."""
-    if not rerun:
-        return KEEP_ALL
-    if set(rerun) >= set(operations):
-        return "boundary-only"
-    common = _common([op.split(".") for op in operations])
-    groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
-    if all("norm" in op.lower() for op in rerun):
-        return "rerun-norms"
-    return f"rerun-{'-'.join(groups)}" if len(groups) <= 3 else f"rerun-{len(set(rerun))}-of-{len(operations)}"
 
 
 def _by_point(reruns: Sequence[FlatRerun]) -> dict[int, list[int]]:
@@ -127,16 +114,3 @@ def _within(op: str, named: set[str]) -> bool:
     """Whether an id, or an instance that holds it, is among `named`."""
     pieces = op.split(".")
     return any(".".join(pieces[:k]) in named for k in range(1, len(pieces) + 1))
-
-
-def _common(paths: list[list[str]]) -> int:
-    """How many leading components all paths share, their last component aside."""
-    shared = 0
-    while all(len(p) > shared + 1 for p in paths) and len({p[shared] for p in paths}) == 1:
-        shared += 1
-    return shared
-
-
-def _group(path: list[str]) -> str:
-    """The submodule of a block that an operation belongs to: the first component that is not a number."""
-    return next((p for p in path if not p.isdigit()), path[0])

@@ -14,6 +14,8 @@ from ..opened import Opened
 from .decisions import Decision, decisions
 from .graph_diff import BlockChange, graph_changes
 
+_DIGITS = 6  # of a gap
+
 
 class PlanChange(msgspec.Struct, frozen=True):
     """change: added | removed | changed. entries: rerun entries of the plan, before and after."""
@@ -33,7 +35,8 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """Each a pair (before, after), computed anew: bytes, ns, ns, bytes; the gap is the share that the file states."""
+    """Each a pair (before, after), computed anew: bytes, ns, how many, bytes; gap: of the keep-all time (null: not
+    known, or over the budget)."""
 
     peak: tuple[int, int]
     time: tuple[int, int]
@@ -159,5 +162,14 @@ def _effect(old: Opened, new: Opened) -> Effect:
         (old.timeline.time, new.timeline.time),
         (len(old.expanded.reruns), len(new.expanded.reruns)),
         (old.schedule.solve.budget, new.schedule.solve.budget),
-        (old.schedule.solve.gap, new.schedule.solve.gap),
+        (gap(old), gap(new)),
     )
+
+
+def gap(opened: Opened) -> float | None:
+    """How much of the keep-all time the schedule may be slower than the fastest one within its budget; None if no
+    bound is known, or the budget is not met."""
+    solve, timeline = opened.schedule.solve, opened.timeline
+    if solve.lower_bound is None or timeline.peak > solve.budget or not opened.keep_all.time:
+        return None
+    return round((timeline.time - solve.lower_bound) / opened.keep_all.time, _DIGITS)

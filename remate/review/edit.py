@@ -14,13 +14,13 @@ from remate_runtime.format import KEEP_ALL, Rerun
 from remate_runtime.layout import Place, lay_out
 from remate_runtime.suggest import did_you_mean
 
-from ..fold.plans import plan_name
 from ..opened import Opened, derive
+from ..plan_names import plan_name
+from .diff import gap
 from .lines import lines, with_plan
 from .names import Named, Names
 
 _EDITED = "edited"
-_DIGITS = 6  # of the gap
 
 
 class EditError(RemateError):
@@ -37,18 +37,15 @@ class Editor:
     def result(self) -> Opened:
         """The edited schedule with its figures. Raise ScheduleError R04x if an edit is not legal."""
         found = derive(self.schedule)
-        base, solve = found.keep_all, self.schedule.solve
-        gap = None
-        if solve.lower_bound is not None and found.timeline.peak <= solve.budget and base.time:
-            gap = round((found.timeline.time - solve.lower_bound) / base.time, _DIGITS)
+        base = found.keep_all
         solve = replace(
-            solve,
+            self.schedule.solve,
             stopped_by=_EDITED,
             peak=found.timeline.peak,
             time=found.timeline.time,
             baseline_peak=base.peak,
             baseline_time=base.time,
-            gap=gap,
+            gap=gap(found),
         )
         return Opened(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
 

@@ -142,6 +142,8 @@ class _Explainer:
         forward = [r for r in readers if r < graph.turn]
         backward = [r for r in readers if r >= graph.turn]
         facts = [f"read in forward by {self._listed(forward)}; in backward by {self._listed(backward)}"]
+        if not readers:
+            facts = ["read by nothing"]
         if any(graph.root[v] in self.steps.made(index) for v in graph.outputs):
             facts.append("an output of the model: the caller holds it until the step ends")
         points = [operations[self.opened.expanded.reruns[k].before].id for k in self.steps.reruns_of.get(index, ())]

@@ -50,7 +50,7 @@ def graph_changes(old: Opened, new: Opened, same_step: bool) -> tuple[BlockChang
             continue
         was = old.graph.operations[a[name]]
         if not same_step:
-            for before, after in _differences(old.graph, was, new.graph, op):
+            for before, after in _differences(old.graph, was, new.graph, op, homes[1][index].id + "."):
                 count(new, index, "changed", before, after)
         if (was.ns, was.workspace) != (op.ns, op.workspace):
             count(new, index, "cost", _cost(was), _cost(op))
@@ -64,17 +64,16 @@ def _cost(op: Op) -> str:
     return f"{op.ns} ns" + (f", workspace {op.workspace} B" if op.workspace else "")
 
 
-def _differences(old: Graph, was: Op, new: Graph, now: Op) -> list[tuple[str, str]]:
-    """(before, after) for each part in which two operations of one id differ."""
+def _differences(old: Graph, was: Op, new: Graph, now: Op, inside: str) -> list[tuple[str, str]]:
+    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a dot."""
     found = []
     if was.op != now.op:
         found.append((was.op, now.op))
     types = _types(old, was), _types(new, now)
     if types[0] != types[1]:
         found.append(types)
-    arguments = _arguments(old, was), _arguments(new, now)
-    if arguments[0] != arguments[1]:
-        found.append((pattern(arguments[0]), pattern(arguments[1])))
+    if _arguments(old, was, "") != _arguments(new, now, ""):
+        found.append((_arguments(old, was, inside), _arguments(new, now, inside)))
     return found
 
 
@@ -82,9 +81,15 @@ def _types(graph: Graph, op: Op) -> str:
     return ", ".join("null" if v is None else str(graph.values[v].type) for v in op.writes)
 
 
-def _arguments(graph: Graph, op: Op) -> str:
+def _arguments(graph: Graph, op: Op, inside: str) -> str:
+    """As text; with `inside`, names in it are local, and those elsewhere patterns, so that instances are alike."""
+
+    def name(value: int) -> str:
+        full = graph.values[value].name
+        return full.removeprefix(inside) if not inside or full.startswith(inside) else pattern(full)
+
     def text(argument: Any) -> str:
-        return msgspec.json.encode(to_json(argument, lambda v: graph.values[v].name)).decode()
+        return msgspec.json.encode(to_json(argument, name)).decode()
 
     named = [f"{key}={text(value)}" for key, value in op.kwargs.items()]
     return ", ".join([*(text(a) for a in op.args), *named])

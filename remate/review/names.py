@@ -41,7 +41,7 @@ class Names:
         raise self.unknown(text, "operation, instance or value")
 
     def unknown(self, text: str, what: str) -> UnknownNameError:
-        known = dict.fromkeys((*self.operations, *self.places, *self.values))
+        known = self.places if what == "instance" else {**self.operations, **self.places, **self.values}
         hint = did_you_mean(text.removeprefix("%"), known, "`remate show` lists what the schedule holds")
         return UnknownNameError(f"there is no {what} {text[:120]!r}\n  hint: {hint}")
 

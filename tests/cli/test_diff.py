@@ -1,0 +1,108 @@
+"""`remate diff`: decisions, graphs and records that differ, for people, as JSON, and called by git."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .changes import change
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+
+
+def test_equal(remate: Remate) -> None:
+    change("mlp.json", ("  ", " \t"), to="spaced.json")
+    assert remate("diff", "mlp.json", "spaced.json") == (0, "the schedules are equal\n", "")
+
+
+def test_decisions(remate: Remate, golden: Golden) -> None:
+    change(
+        "mlp.json",
+        ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'),
+        ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}, "plan": "later"'),
+        ('"%loss.grad.div"}', '"%loss.grad.div"}, "plan": "later"'),
+        ('"plans": {', '"plans": {"later": [{"rerun": ["addmm", "gelu"], "before": "grad.t"}],'),
+        ("\n  ]\n}\n", '\n  ],\n  "reruns": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}]\n}\n'),
+        to="new.json",
+    )
+    golden("diff.txt", str(remate("diff", "mlp.json", "new.json")))
+    found = json.loads(remate("diff", "mlp.json", "new.json", "--format", "json").out)
+    assert [(d["instances"], d["plan"]) for d in found["decisions"]] == [
+        (["layers.0"], None),
+        (["layers.1"], ["rerun", "keep-all"]),
+        (["layers.2"], ["rerun", "later"]),
+        (["layers.5"], ["keep-all", "later"]),
+    ]
+    assert found["effect"]["reruns"] == [4, 7]
+
+
+def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
+    change(
+        "mlp.json",
+        ('"torch": "2.13.0"', '"torch": "2.14.0"'),
+        ('"id": "gelu", "op": "aten.gelu", "args": ["%addmm"]', '"id": "gelu", "op": "aten.relu", "args": ["%addmm"]'),
+        ('"args": ["%grad.expand", 131072.0]', '"args": ["%grad.expand", 131073.0]'),
+        ('{"id": "grad.sum"', '{"id": "grad.sum_2"'),
+        ('"bias": "%grad.sum"', '"bias": "%grad.sum_2"'),
+        ('"ns": 5000', '"ns": 6000'),
+        ('"strategy": "retention"', '"strategy": "chen"'),
+        ('"note": "six layers', '"note": "all layers'),
+        ('"mlp.py:9"', '"mlp.py:19"'),
+        to="new.json",
+    )
+    golden("diff-graph.txt", str(remate("diff", "mlp.json", "new.json")))
+
+
+def test_long_lists_are_cut(remate: Remate) -> None:
+    change("mlp.json", ('"Layer": {', '"Layers": {'), to="new.json")
+    text = Path("new.json").read_text().replace('"block": "Layer"', '"block": "Layers"').replace("layers.", "stack.")
+    Path("new.json").write_text(text)
+    cut, full = remate("diff", "mlp.json", "new.json").out, remate("diff", "mlp.json", "new.json", "--all").out
+    assert "… and " in cut
+    assert "… and " not in full
+    assert len(full) > len(cut)
+
+
+def test_wrong_number_of_files(remate: Remate) -> None:
+    assert remate("diff", "mlp.json").status == 2
+    assert remate("diff", "--git", "a", "b").status == 2
+    assert remate("diff", "mlp.json", "nowhere.json").status == 2
+
+
+def test_arguments_of_git(remate: Remate, golden: Golden) -> None:
+    change("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'), to="new.json")
+    Path("broken.json").write_text("<<<<<<< ours\n")
+    rest = ("0" * 40, "100644")
+    called = [
+        remate("diff", "--git", "s.json", "mlp.json", *rest, "new.json", *rest),
+        remate("diff", "--git", "s.json", "mlp.json", *rest, "new.json", *rest, "t.json", "similarity index 99%"),
+        remate("diff", "--git", "s.json", "/dev/null", ".", ".", "new.json", *rest),
+        remate("diff", "--git", "s.json", "mlp.json", *rest, "/dev/null", ".", "."),
+        remate("diff", "--git", "s.json"),
+    ]
+    golden("diff-git.txt", "".join(map(str, called)))
+    assert remate("diff", "--git", "s.json", "broken.json", *rest, "mlp.json", *rest).status == 0
+
+
+def test_git_itself(remate: Remate) -> None:
+    """The two lines of the documentation, in a real repository."""
+    del remate
+
+    def git(*argv: str) -> str:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+        return subprocess.run(["git", *who, *argv], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q", ".")
+    root = Path(__file__).parents[2]
+    command = f"PYTHONPATH={root}:{root / 'runtime'} {sys.executable} -m remate.cli diff --git"
+    git("config", "diff.remate.command", command)
+    Path(".gitattributes").write_text("mlp.json diff=remate\n")
+    git("add", "mlp.json", ".gitattributes")
+    git("commit", "-qm", "first")
+    change("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'))
+    assert "layers.0 (Layer): plan rerun -> keep-all" in git("diff")
