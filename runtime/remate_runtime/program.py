@@ -169,6 +169,7 @@ class _Compiler:
         self.constants: list[Any] = []
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._known: dict[Any, int] = {}
+        self._calls: dict[tuple[int, int], Run] = {}  # by operation and argument written over: runs and reruns share it
 
     def slots(self) -> Slots:
         slots: Slots = [None] * len(self.graph.values)
@@ -187,7 +188,8 @@ class _Compiler:
 
     def _run(self, step: Step, last: Step | None) -> Run:
         op = self.graph.operations[step.op]
-        run = self._call(op, step.in_place)
+        key = step.op, step.in_place
+        run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, step.in_place))
         if not op.random or not (step.rerun or (step.save_generator and last)):
             return run
         state = self.states.setdefault(step.op, -1 - len(self.states))

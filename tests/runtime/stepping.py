@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate.capture import capture
+from remate.captured import Captured
 from remate.fold import fold_flat
 from remate_runtime.expand import expand
 from remate_runtime.fingerprint import fingerprint
@@ -49,7 +50,10 @@ def schedule_of(
     differentiate: Sequence[str] | None = None,
 ) -> Schedule:
     """A schedule of one block, with these reruns."""
-    captured = capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate)
+    return with_reruns(capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate), reruns)
+
+
+def with_reruns(captured: Captured, reruns: Reruns) -> Schedule:
     folded = fold_flat(captured, reruns(captured.graph))
     no_cost: dict[str, Any] = {"budget": 1 << 60, "peak": 0, "time": 0, "baseline_peak": 0, "baseline_time": 0}
     solve = Solve(strategy="hand", solver="none", stopped_by="edited", cost="cpu", **no_cost)

@@ -1,0 +1,49 @@
+"""DistributedDataParallel around a planned module: gradients reach it through ordinary autograd."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from remate_runtime import apply
+
+from .small import Normed, data, seeded
+from .stepping import assert_same, schedule_of
+
+
+def _rank(rank: int, world: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    try:
+        x = data(4, 3, 6, 6, seed=rank + 1)
+        model = seeded(Normed())
+        planned = apply(copy.deepcopy(model), schedule_of(model, (x,)))
+        found, wanted = DistributedDataParallel(planned), DistributedDataParallel(model)
+        for _ in range(2):
+            for module in (found, wanted):
+                module(x).pow(2).mean().backward()
+        with found.no_sync():
+            found(x).pow(2).mean().backward()
+        with wanted.no_sync():
+            wanted(x).pow(2).mean().backward()
+        gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (found, wanted)]
+        assert_same(gradients[0], gradients[1])
+        assert found.state_dict().keys() == wanted.state_dict().keys()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_gradients_are_those_of_the_model_under_ddp(tmp_path):
+    spawn(_rank, (1, str(tmp_path)), nprocs=1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_two_ranks(tmp_path):
+    torch.manual_seed(0)
+    spawn(_rank, (2, str(tmp_path)), nprocs=2)
