@@ -4,7 +4,7 @@ and is divided into the runs of its children if it is large or holds repeated mo
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import msgspec
 from msgspec.structs import replace
@@ -111,7 +111,7 @@ class Divider:
             if len(runs) % count or [r.path for r in runs] != [r.path for r in runs[:count]] * (len(runs) // count):
                 continue
             spans = list(pairwise([*(run.start for run in runs[::count]), stop]))
-            same = all(modules[a:b] == modules[slice(*spans[0])] for a, b in spans)
+            same = len({tuple(module for module, _ in groupby(modules[a:b])) for a, b in spans}) == 1
             if same and self._size(*spans[0]) >= SMALL:
                 return spans
         return []
