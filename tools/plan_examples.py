@@ -1,0 +1,33 @@
+"""Plans the examples again and writes the schedules that are checked in beside them.
+
+Costs come from the profiles in examples/profiles, so that the same planner gives the same files on any machine; delete a
+profile to measure on this one.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from remate.cli import main as remate
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+BUDGETS = {"gpt2": "50%", "resnet": "50%", "unet": "60%", "encoder_decoder": "50%"}
+
+
+def main(names: list[str]) -> int:
+    for name in names or list(BUDGETS):
+        if name not in BUDGETS:
+            print(f"error: no example {name!r}, only {', '.join(BUDGETS)}", file=sys.stderr)
+            return 2
+        target, output = f"{EXAMPLES / name}.py:build", str(EXAMPLES / f"{name}.json")
+        profile = str(EXAMPLES / "profiles" / f"{name}.json")
+        options = ["--budget", BUDGETS[name], "--profile", profile, "--threads", "1", "--time-limit", "120"]
+        status = remate(["plan", target, "-o", output, *options])
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
