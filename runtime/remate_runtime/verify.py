@@ -7,6 +7,7 @@ import warnings
 import msgspec
 
 from .expand import expand
+from .fingerprint import check_fingerprint
 from .format import Schedule
 from .link import Linked, link
 from .simulate import simulate
@@ -20,7 +21,10 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(schedule: Schedule) -> Verified:
-    """Expand, link and simulate. Raises ScheduleError for what is illegal; warns if the peak is over the file's budget."""
+    """Expand, link and simulate. Raises ScheduleError for what is illegal, and for operations that somebody edited;
+    warns if the peak is over the file's budget (plans may be edited).
+    """
+    check_fingerprint(schedule)
     expanded = expand(schedule)
     linked = link(expanded.graph, expanded.reruns)
     peak = simulate(linked).peak

@@ -9,11 +9,13 @@ import pickle
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import remate_runtime
 from remate_runtime import BindError, ScheduleError, apply
 from remate_runtime.encode import save
+from remate_runtime.fingerprint import fingerprint
 from remate_runtime.tree import Record
 
 from .small import Answer, Answering, Mlp, Normed, Pair, Tied, TwoHeads, data, seeded
@@ -236,6 +238,9 @@ def test_unknown_record_classes_become_plain_records():
     model, x = seeded(TwoHeads()), data(4, 8)
     schedule = schedule_of(model, (x,))
     schedule.model.outputs["record"] = "os.system"
+    with pytest.raises(ScheduleError, match="fingerprint"):  # the signature is not to be edited
+        apply(model, schedule)
+    schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     found = apply(model, schedule)(x)
     assert isinstance(found, Record)
     assert torch.equal(vars(found)["first"], found["first"])
@@ -261,8 +266,6 @@ def test_hugging_face_style_classes_survive():
 
 
 def test_peak_over_the_budget_warns(model, schedule):
-    from msgspec.structs import replace
-
     tight = replace(schedule, solve=replace(schedule.solve, budget=10))
     with pytest.warns(UserWarning, match="over its budget"):
         apply(model, tight)

@@ -62,9 +62,10 @@ def test_batch_norm_statistics_move_once_per_forward():
         assert model.norm.num_batches_tracked.item() == count
 
 
-def test_two_forwards_before_backward():
+@pytest.mark.parametrize("reruns", ALL)
+def test_two_forwards_before_backward(reruns):
     model, x, y = seeded(Normed()), data(4, 3, 6, 6), data(4, 3, 6, 6, seed=2)
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,)))
+    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), reruns=reruns))
     for module in (eager, planned):
         first, second = module(x), module(y)
         first.pow(2).sum().backward()
