@@ -58,7 +58,9 @@ def forced_bytes(problem: Problem) -> np.ndarray:
     the operation itself: outputs and gradients already made, backward values still to be read, its outputs, workspace."""
     steps = len(problem.real)
     change = np.zeros(steps + 1, dtype=np.int64)
-    change[problem.turn] += problem.tangents
+    for size, last in problem.tangents:
+        change[problem.turn] += size
+        change[last + 1] -= size
     for i in range(steps):
         if not problem.real[i]:
             continue

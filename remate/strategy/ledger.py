@@ -78,7 +78,11 @@ class Ledger:
         for life in self.lives:
             change[life.birth] += problem.size[life.storage]
             change[life.death + 1] -= problem.size[life.storage]
-        change[self.turn] += problem.tangents if self.turn < len(self.order) else 0
+        if problem.tangents and self.turn < len(self.order):
+            first = {i: step for step, i in enumerate(self.order) if self.again[step] < 0}
+            for size, last in problem.tangents:
+                change[self.turn] += size
+                change[first.get(last, len(self.order) - 1) + 1] -= size
         self.live = np.cumsum(change)[: len(self.order)]
         self.live += np.array([problem.workspace[i] for i in self.order], dtype=np.int64)
 

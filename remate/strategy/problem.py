@@ -15,7 +15,7 @@ from remate_runtime.operators import IN_PLACE
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. tangents: bytes of the gradients that backward starts from, there until the step ends. turn: index of the first backward operation. real[i]: operation i is executed, that is, no
+    graph: the costed graph. tangents: of each gradient that backward starts from, its bytes and the last operation that reads it. turn: index of the first backward operation. real[i]: operation i is executed, that is, no
     view. reads[i], writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources
     and for values that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that
     read s, ascending. pinned: storages alive from production to the end of the step (outputs and gradients).
@@ -50,7 +50,7 @@ class Problem:
                 self.producer[s] = index
             for s in self.reads[-1]:
                 self.readers[s].append(index)
-        self.tangents = sum(graph.nbytes(i) for i, v in enumerate(values) if v.kind == "tangent")
+        self.tangents = self._tangents()
         ends = [*graph.outputs, *(g for _, g in graph.gradients)]
         self.pinned = frozenset(root[v] for v in ends if values[root[v]].kind == "op")
         self.until_turn = frozenset(root[v] for _, v in graph.updates if values[root[v]].kind == "op")
@@ -58,6 +58,14 @@ class Problem:
         self.overwrites = [
             next((s for s in candidates if self._may_die(s, i)), -1) for i, candidates in enumerate(self.may_overwrite)
         ]
+
+    def _tangents(self) -> list[tuple[int, int]]:
+        graph, last = self.graph, {}
+        for index, op in enumerate(graph.operations):
+            if not op.view:
+                last.update((graph.root[v], index) for v in op.reads)
+        end = len(graph.operations) - 1
+        return [(graph.nbytes(i), last.get(i, end)) for i, v in enumerate(graph.values) if v.kind == "tangent"]
 
     def _candidates(self, op: Op) -> tuple[int, ...]:
         """Storages that `op` could write over if they died there, in the linker's order."""

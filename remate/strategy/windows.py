@@ -131,7 +131,9 @@ def _pieces(problem: Problem, w: Windows) -> tuple[list[int], list[list[tuple[Ke
     end = w.count
     base = [0] * (end + 1)
     change: list[list[tuple[Key, int, int]]] = [[] for _ in range(end + 1)]
-    base[len(problem.forward)] += problem.tangents
+    for size, last in problem.tangents:
+        base[len(problem.forward)] += size
+        base[w.at.get(last, end - 1) + 1] -= size
     for i, p in w.at.items():
         base[p] += problem.workspace[i]
         base[p + 1] -= problem.workspace[i]

@@ -280,8 +280,6 @@ class _Book:
             store = self.new(value, at)
             self.fixed.add(store)
             self.hold(value, store)
-            if value in tangents:
-                self.held[store] += 1
 
     def overwritten(self, op: Op, free: list[int]) -> int:
         """Position of the argument that `op` may write over, or -1."""
