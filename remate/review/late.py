@@ -10,7 +10,7 @@ from remate_runtime.graph import FlatRerun
 from remate_runtime.simulate import steps_with_turn
 
 from ..opened import Opened
-from .names import local, owners
+from .lines import entry_at
 from .steps import rerun_positions
 from .trials import Trials
 
@@ -95,10 +95,18 @@ def _tried(
         return None
     if outcome.peak == now.peak and (len(late) < len(members) or outcome.area >= sum(now.during)):
         return None
-    home = owners(opened)
-    names = dict.fromkeys(local(operations[reruns[k].op].id, home[reruns[k].op]) for k in late)
-    points = dict.fromkeys(local(operations[target[k]].id, home[reruns[k].before]) for k in late)
+    written = {k: _written(opened, where, k) for k in late}
+    names = dict.fromkeys(name for name, _ in written.values())
+    points = dict.fromkeys(operations[target[k]].id.removeprefix(scope) for k, (_, scope) in written.items())
     effect = f"the peak falls to {outcome.peak:,} bytes" if outcome.peak < now.peak else "less memory is held meanwhile"
     listed = ", ".join(list(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     message = f"{listed} {'reruns' if len(names) == 1 else 'rerun'} earlier than needed"
     return Late(where, message, f"rerun before {', '.join(list(points)[:4])}: {effect}")
+
+
+def _written(opened: Opened, where: str, k: int) -> tuple[str, str]:
+    """The name that the entry gives rerun `k`, and the id (with a dot) of the instance in which it is written."""
+    name = entry_at(opened.schedule, where).rerun[int(opened.expanded.stated[k].rpartition("/")[2])]
+    full = opened.graph.operations[opened.expanded.reruns[k].op].id
+    at = f".{full}".find(f".{name}")
+    return name, full[: max(at, 0)]

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Instance, Schedule
+from remate_runtime.format import Instance, Rerun, Schedule
 from remate_runtime.signature import escape
 
 
@@ -17,6 +17,13 @@ def lines(schedule: Schedule) -> dict[str, Instance]:
         inside = f"/blocks/{escape(name)}/instances"
         found.update({f"{inside}/{at}": instance for at, instance in enumerate(block.instances)})
     return found
+
+
+def entry_at(schedule: Schedule, pointer: str) -> Rerun:
+    """The rerun entry at `/reruns/0` or `/blocks/B/plans/P/0`."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    entries = schedule.reruns if parts[0] == "reruns" else schedule.blocks[parts[1]].plans[parts[3]]
+    return entries[int(parts[-1])]
 
 
 def with_plan(schedule: Schedule, pointers: Collection[str], plan: str) -> Schedule:

@@ -54,8 +54,3 @@ def owners(opened: Opened) -> list[Place]:
             for index in (*place.forward, *place.backward):
                 found[index] = place
     return [place for place in found if place is not None]
-
-
-def local(name: str, place: Place) -> str:
-    """`name` as a plan of `place` would write it; the full id if it lies outside."""
-    return name.removeprefix(place.id + ".")

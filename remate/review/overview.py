@@ -9,6 +9,7 @@ from remate_runtime.link import Holding
 
 from ..opened import Opened, held_at, pattern
 from .explain import Moment, moment
+from .roles import Roles
 from .steps import Steps
 from .trials import ALLOWANCE, Outcome, Trials
 
@@ -58,12 +59,12 @@ def overview(opened: Opened, extra: int) -> Overview:
 
 
 def _costliest(opened: Opened, steps: Steps, trials: Trials) -> tuple[Costly, ...]:
-    graph, at = opened.graph, opened.timeline.peak_at
+    graph, at, roles = opened.graph, opened.timeline.peak_at, Roles(opened)
     groups: dict[tuple[str, str, str], list[tuple[Holding, int]]] = {}
     for holding in held_at(opened, at):
         value = _content(opened, holding, at)
         name, kind = ("generator state", "") if value < 0 else (graph.values[value].name, str(graph.values[value].type))
-        groups.setdefault((pattern(name), kind, _state(opened, holding, value)), []).append((holding, value))
+        groups.setdefault((pattern(name), kind, roles.role(holding, value)), []).append((holding, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
     found = []
     for (name, kind, state), held in ranked:
@@ -77,24 +78,6 @@ def _content(opened: Opened, holding: Holding, position: int) -> int:
     if holding.value < 0:
         return -1
     return [value for start, value in opened.contents[holding] if start <= position][-1]
-
-
-def _state(opened: Opened, holding: Holding, value: int) -> str:
-    graph, turn = opened.graph, opened.timeline.turn
-    if value < 0:
-        return "generator state"
-    about = graph.values[value]
-    if about.producer < 0:
-        return "tangent" if about.kind == "tangent" else f"{about.kind} copy"
-    if any(graph.root[v] == value for v in graph.outputs):
-        return "output"
-    if any(graph.root[v] == value for _, v in graph.gradients):
-        return "gradient"
-    if about.producer >= graph.turn:
-        return "backward"
-    if holding.birth > turn:
-        return "rerun"
-    return "kept" if holding.death > turn else "in use"
 
 
 def _other(steps: Steps, trials: Trials, state: str, values: list[int]) -> tuple[str | None, Outcome | None]:

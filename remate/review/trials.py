@@ -15,7 +15,7 @@ from remate_runtime.simulate import simulate
 from ..opened import Opened
 from .steps import ordered, useful
 
-ALLOWANCE = 80_000  # executions simulated: a few tenths of a second
+ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
 
 
 class Outcome(msgspec.Struct, frozen=True):

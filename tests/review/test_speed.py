@@ -1,0 +1,68 @@
+"""A schedule of 9,000 operations, in templates and written flat: every command takes less than a second."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from remate.cli import main
+from remate.fold import fold, fold_flat
+from remate.opened import derive
+from remate.partition import partition
+from remate.review.edit import Editor
+from remate.review.steps import useful
+from remate_runtime.fingerprint import fingerprint
+from remate_runtime.graph import FlatRerun
+from remate_runtime.link import link
+
+from ..planner.folding import schedule_of
+from ..planner.synthetic import layers
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=["templates", "flat"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    step = partition(layers(420))
+    graph = step.captured.graph
+    reruns = [
+        FlatRerun(op, part.backward[0])
+        for part in step.parts[1:-1:2]
+        for op in range(*part.forward)
+        if not graph.operations[op].view
+    ]
+    reruns.sort(key=lambda rerun: rerun.before)
+    chosen = tuple(rerun for rerun, use in zip(reruns, useful(link(graph, reruns)), strict=True) if use)
+    folded = fold(step.captured, chosen, step) if request.param == "templates" else fold_flat(step.captured, chosen)
+    schedule = schedule_of(folded)
+    schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
+    edited = Editor(derive(schedule)).result().schedule
+    file = tmp_path_factory.mktemp("large") / f"{request.param}.json"
+    replace(edited, solve=replace(edited.solve, budget=edited.solve.peak)).save(str(file))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["lint"],
+        ["explain"],
+        ["explain", "h.3.mlp.tanh"],
+        ["edit", "--rerun", "h.3.mlp.tanh", "--before", "h.5.grad.neg", "--dry-run"],
+        ["migrate", "--check"],
+        ["diff"],
+    ],
+    ids=" ".join,
+)
+def test_under_a_second(path: str, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    name, *rest = command
+    if Path(path).stem == "flat":  # one instance, called model
+        rest = [f"model.{word}" if word.startswith("h.") else word for word in rest]
+    begin = time.process_time()  # of this process alone: the machine may be busy
+    status = main([name, path, *([path] if name == "diff" else []), *rest])
+    spent = time.process_time() - begin
+    assert status in (0, 1), capsys.readouterr().err
+    assert spent < 1.0
