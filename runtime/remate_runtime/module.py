@@ -146,8 +146,9 @@ class _Forward:
     def __get__(self, module: Any, owner: type) -> Callable[..., Any]:
         if module is None:
             return self._original
-        override = getattr(module, "_remate_forward", None)
-        return module._remate_step if override is None else override
+        override = getattr(module, "_remate_forward", None) or getattr(module, "_remate_step", None)
+        # An instance that somebody else made of this class (`type(model)(config)`) has no schedule.
+        return self._original.__get__(module, owner) if override is None else override
 
     def __set__(self, module: Any, value: Callable[..., Any]) -> None:
         object.__setattr__(module, "_remate_forward", value)

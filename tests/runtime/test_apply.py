@@ -115,6 +115,11 @@ def test_an_overriding_forward_stays_with_the_planned_module(model, schedule):
     assert calls == [1]
 
 
+def test_instances_that_others_make_of_the_class(model, schedule):
+    fresh = type(apply(model, schedule))()
+    assert fresh(data(2, 8)).shape == (2, 8)
+
+
 def test_a_forward_set_on_the_model_itself():
     model = seeded(Mlp())
     model.forward = lambda x: Mlp.forward(model, x) * 2
