@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes
-from .text import PEAK_NOTE, count, duration, percent, size, table
+from .text import PEAK_NOTE, count, duration, size, table
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -81,7 +81,7 @@ def _ratio(part: int, whole: int) -> str:
 
 
 def _off(measured_peak: int, predicted: int) -> str:
-    return f"measured {percent(measured_peak / predicted - 1)} off" if predicted else "nothing predicted"
+    return f"measured {(measured_peak / predicted - 1) * 100:+.2f}%" if predicted else "nothing predicted"
 
 
 def _verdict(measured_peak: int, budget: int) -> str:
