@@ -115,13 +115,7 @@ def _backward(frame: _Frame, wanted: Sequence[bool]) -> list[torch.Tensor | None
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
         )
-    for tensor, version, what in frame.watched:
-        if _version(tensor) != version:
-            raise ExecutionError(
-                f"{what} was modified in place between forward and backward (version {_version(tensor)}, expected "
-                f"{version})\n  modify it after backward (optimizer steps too), or give the step a clone of it"
-            )
-    frame.watched.clear()
+    _check_unchanged(frame)
     given = _take_tangents(frame, slots)
     _loop(program.backward, slots)
     gradients: list[torch.Tensor | None] = [
@@ -130,6 +124,17 @@ def _backward(frame: _Frame, wanted: Sequence[bool]) -> list[torch.Tensor | None
     ]
     slots.clear()
     return gradients
+
+
+def _check_unchanged(frame: _Frame) -> None:
+    """Raise ExecutionError for a tensor that was written to. Lets go of all of them: backward frees them one by one."""
+    watched, frame.watched = frame.watched, []
+    for tensor, version, what in watched:
+        if _version(tensor) != version:
+            raise ExecutionError(
+                f"{what} was modified in place between forward and backward (version {_version(tensor)}, expected "
+                f"{version})\n  modify it after backward (optimizer steps too), or give the step a clone of it"
+            )
 
 
 def _take_tangents(frame: _Frame, slots: Slots) -> set[int]:

@@ -54,6 +54,30 @@ def test_without_reruns_no_more_than_eager():
     assert _measured(planned, x) <= _measured(model, x)
 
 
+def test_outputs_that_the_caller_dropped_die_at_their_last_use():
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 512), nn.Linear(512, 2048)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = torch.tanh(self.b(torch.tanh(self.a(x))))
+            return out.pow(2).mean(), out
+
+    model, x = seeded(Wide()), data(256, 16)
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+
+    def measured(module: nn.Module) -> int:
+        def run() -> None:
+            module(x)[0].backward()
+
+        run()
+        module.zero_grad()
+        return peak_bytes(run)
+
+    assert measured(planned) <= measured(model)
+
+
 def test_gradients_are_handed_over_not_copied():
     """A model that is nearly all parameters: a copied gradient would show at once."""
     model, x = seeded(nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 256))), data(2, 256)
