@@ -16,7 +16,7 @@ from ..errors import UnknownNameError
 from . import exit_codes
 from .usage import UsageError
 
-COMMANDS = ("plan", "check", "fmt", "show", "run", "diff", "explain", "lint", "edit", "migrate")
+COMMANDS = ("plan", "check", "fmt", "show", "run", "diff", "explain", "lint", "edit", "migrate", "report")
 _STATUS = {
     "R000": exit_codes.USAGE,
     "R005": exit_codes.UNSUPPORTED,
@@ -76,8 +76,10 @@ def print_error(message: str) -> None:
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *rest: object) -> None:
-    """Without the source line that Python adds, which says nothing to the user of a command."""
-    print(f"warning: {message}", file=sys.stderr)
+    """Without the source line that Python adds, which says nothing to the user of a command; nor does what PyTorch
+    tells of its own inside."""
+    if "Triggered internally at" not in str(message):
+        print(f"warning: {message}", file=sys.stderr)
 
 
 def status_of(error: RemateError) -> int:
