@@ -1,0 +1,39 @@
+"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, reruns, other budgets."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import exit_codes
+from .text import count, size
+from .usage import UsageError
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("report", help="write a page about a schedule, for a browser", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("-o", "--output", metavar="OUT.html", required=True, help="the page")
+    parser.add_argument("--trace", metavar="TRACE.json", help="a measured curve, from `remate run --memory-trace`")
+    parser.add_argument("--frontier", metavar="DIR", help="a folder of schedules of the same step for other budgets")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..memory_trace import load_memory_trace
+    from ..opened import open_schedule
+    from ..report import frontier, page
+
+    if args.frontier and not Path(args.frontier).is_dir():
+        raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")
+    opened = open_schedule(args.schedule)
+    trace = load_memory_trace(args.trace, opened.schedule) if args.trace else None
+    found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
+    for name, why in found.skipped if found else ():
+        print(f"warning: {name} left out of the frontier: {why}", file=sys.stderr)
+    written = Path(args.output).write_text(page(opened, trace, found), encoding="utf-8", newline="\n")
+    shown = f", {count(len(found.points), 'schedule')} on the frontier" if found else ""
+    print(f"wrote {args.output}, {size(written)}{shown}")
+    return exit_codes.FINE
