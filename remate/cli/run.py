@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from statistics import median
+from collections.abc import Sequence
+from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from . import exit_codes
@@ -64,16 +65,22 @@ def measured(trial: Trial, schedule: Schedule) -> str:
             f"{trial.ratio:.3f}",
         ),
     ]
-    spread = f"{min(trial.ratios):.3f} to {max(trial.ratios):.3f}"
     lines = [
         table(rows, right=(1, 2, 3)),
         f"predicted peak {size(schedule.peak_bytes)} ({_off(trial.peak, schedule.peak_bytes)}), "
         f"budget {size(schedule.budget_bytes)}: {_verdict(trial.peak, schedule.budget_bytes)}",
-        f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns, from {spread}",
+        f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
     lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
     return "\n".join([*lines, PEAK_NOTE])
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    if len(ratios) < 4:
+        return f"they are from {min(ratios):.3f} to {max(ratios):.3f}"
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return f"half of them are from {low:.3f} to {high:.3f}"
 
 
 def _ratio(part: int, whole: int) -> str:
