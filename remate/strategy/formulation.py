@@ -28,7 +28,7 @@ from .problem import Problem
 from .windows import Key, Windows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
-NODES = 120  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
+NODES = 60  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
 INTEGRAL = 1e-6
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
 
@@ -66,7 +66,7 @@ class Formulation:
         self.columns = self.engine.columns([*self.model.hold.values(), *self.model.rerun.values()])
         self._levels = self.engine.columns(self.model.level.values())
         self._peak = self.engine.columns([self.model.peak])
-        self._minimise_time = self.engine.cost.copy()
+        self.time_cost = self.engine.cost.copy()
 
     def _build(self) -> pyo.ConcreteModel:
         w, problem = self.windows, self.problem
@@ -127,7 +127,7 @@ class Formulation:
     ) -> Result:
         """Least extra time (in % of the step) under `budget` bytes, up to `gap`; anything not above `goal` will do."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
-        self.engine.set_cost(self._minimise_time)
+        self.engine.set_cost(self.time_cost)
         relaxed = self.engine.solve(control, stage=stage, relax=True)
         if relaxed.x is None:
             return relaxed
@@ -153,10 +153,16 @@ class Formulation:
         self.engine.set_bounds(settled, lower, upper)
         return found
 
+    def priced(self, control: Control, cost: np.ndarray, budget: float, *, nodes: int, stage: str) -> Result:
+        """Least `cost` (by column) under `budget` bytes."""
+        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
+        self.engine.set_cost(cost)
+        return self.engine.solve(control, stage=stage, relative_gap=1e-4, nodes=nodes)
+
     def smallest(self, control: Control, *, limit: float, relative_gap: float, stage: str) -> Result:
         """Least peak (in `unit` bytes)."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([np.inf]))
-        cost = np.zeros_like(self._minimise_time)
+        cost = np.zeros_like(self.time_cost)
         cost[self._peak] = 1.0
         self.engine.set_cost(cost)
         return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES, limit=limit)

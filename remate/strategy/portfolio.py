@@ -17,16 +17,20 @@ from .floor import proven_floor
 from .highs import VERSION, Control
 from .polish import polish
 from .problem import Problem
+from .recreate import from_nothing, recreate
 from .retention import flat_windows
 from .seed import seed
 from .staged import refined, staged_windows
 from .windows import Windows
 
-STRATEGIES = ("auto", "flat", "staged", "none")
+STRATEGIES = ("auto", "flat", "staged", "greedy", "none")
 # (operations in a segment, stages above its own where an operation may rerun); 0 above: the flat model.
-FLAT = ((24, 0), (12, 0))
-STAGED = ((12, 1), (8, 3), (5, 6), (4, 8), (3, 12))
-LARGEST = 3000  # variables of a staged model that still solves in seconds
+FLAT = ((24, 0), (12, 0), (40, 0))
+STAGED = ((12, 1), (8, 3), (5, 6))
+LARGEST = 1000  # variables of a staged model that still solves in seconds
+SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
+ROUNDS = 120  # of ruin and recreate on a small step, in all
+GRACE = 20.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
 TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer than what is asked of the whole
 
 
@@ -76,7 +80,8 @@ class _Search:
         self.baseline = judge(problem, (), "keep-all", "optimal")
         self.bound = problem.baseline_time
         self.best: Candidate | None = self.baseline if self.baseline.peak <= budget else None
-        self.smallest = self.baseline
+        self.smallest = self.baseline.peak
+        self.floor = proven_floor(problem)
 
     def solution(self) -> Solution:
         if self.best is None:
@@ -107,17 +112,32 @@ class _Search:
         return "time" if self.control.hit_limit else "heuristic"
 
     def _search(self) -> None:
-        if self.strategy == "none" or self.budget < proven_floor(self.problem):
+        if self.strategy == "none" or self.budget < self.floor:
             return
-        reference = self.baseline.peak
-        self.bound = lower_bound(self.problem, self.budget, self.control, reference=reference)
+        self.bound = lower_bound(self.problem, self.budget, self.control, reference=self.baseline.peak)
         self.control.say(f"proven: at least {self._percent(self.bound):.2f}% more time than keeping everything")
-        for name, w in self._formulations():
-            self._try(name, w)
-            if self._done():
-                break
+        small = len(self.problem.forward) <= SMALL
+        if self.strategy == "greedy" or (self.strategy == "auto" and small):
+            self._greedy()
+            self._recreate(ROUNDS // 4)
+        if self.strategy != "greedy" and not self._done():
+            for name, w in self._formulations():
+                self._try(name, w)
+                if self._done():
+                    break
+        if self.strategy == "auto" and self.best is None and not small:
+            self._greedy()
         if self.best is not None and not self._done():
-            self._polish()
+            self._offer(polish(self.problem, self.best, self.budget, self.control))
+            self._recreate(ROUNDS if small else ROUNDS // 20)
+
+    def _greedy(self) -> None:
+        for found in from_nothing(self.problem, self.budget, self.control):
+            self._offer(found)
+
+    def _recreate(self, rounds: int) -> None:
+        if self.best is not None and not self._done():
+            self._offer(recreate(self.problem, self.best, self.budget, self.control, rounds, self._good))
 
     def _formulations(self) -> Iterator[tuple[str, Windows]]:
         """Small ones first; staged ones as long as they stay solvable."""
@@ -142,28 +162,29 @@ class _Search:
             goal = self._percent(self.bound) + 100 * self.gap
             self._offer(again.run(self.control, self.budget, gap=TIGHT, goal=goal, start=found.chosen))
 
-    def _polish(self) -> None:
-        assert self.best is not None
-        self._offer(polish(self.problem, self.best, self.budget, self.control))
-
     def _offer(self, found: Candidate | None) -> None:
-        self.best = better(self.best, found)
-        if found is not None and found is self.best:
+        """Take a candidate if it fits and is the best so far; remember the smallest peak."""
+        if found is None:
+            return
+        self.smallest = min(self.smallest, found.peak)
+        if found.peak <= self.budget and better(self.best, found) is found and found is not self.best:
+            self.best = found
             self.control.say(f"{found.strategy}: {self._percent(found.time):.2f}% more time, peak {found.peak} bytes")
 
     def _percent(self, time: int) -> float:
         return 100.0 * (time / max(1, self.baseline.time) - 1.0)
 
     def _done(self) -> bool:
-        if self.control.stopped():
-            return True
-        return self.best is not None and self.best.time - self.bound <= self.gap * self.baseline.time
+        return self.control.stopped() or (self.best is not None and self._good(self.best))
+
+    def _good(self, found: Candidate) -> bool:
+        """Whether it is proven to be as good as was asked."""
+        return found.time - self.bound <= self.gap * self.baseline.time
 
     def _infeasible(self) -> InfeasibleError:
-        """Find the smallest peak, to say what would be possible."""
-        smallest = self.baseline.peak
-        if self.strategy != "none":
-            for name, w in self._formulations():
-                found = Attempt(self.problem, w, self.baseline.peak, name).smallest(self.control, limit=5.0)
-                smallest = min(smallest, found.peak if found is not None else smallest)
-        return InfeasibleError(self.budget, smallest, proven_floor(self.problem))
+        """Tell what would be possible: greedy search mostly ends near the floor."""
+        if self.strategy != "none" and self.smallest > self.floor:
+            with Control(GRACE) as control:
+                found = from_nothing(self.problem, self.floor, control)
+            self.smallest = min([self.smallest, *(c.peak for c in found)])
+        return InfeasibleError(self.budget, self.smallest, self.floor)
