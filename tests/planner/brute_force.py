@@ -1,0 +1,32 @@
+"""The truth for tiny steps: every choice of reruns, one at most per forward operation, judged by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
+
+
+def schedules(graph: Graph) -> Iterator[tuple[int, int]]:
+    """(peak, time) of every schedule in which each forward operation reruns at most once, before some backward one."""
+    points = [None, *range(graph.turn, len(graph.operations))]
+    for choice in product(points, repeat=graph.turn):
+        reruns = [FlatRerun(op, before) for op, before in enumerate(choice) if before is not None]
+        timeline = simulate(link(graph, reruns))
+        yield timeline.peak, timeline.time
+
+
+def fastest(graph: Graph, budgets: list[int]) -> tuple[list[int | None], int]:
+    """Least time within each budget (None: infeasible), and the least peak of all."""
+    best: list[int | None] = [None] * len(budgets)
+    smallest = 1 << 60
+    for peak, time in schedules(graph):
+        smallest = min(smallest, peak)
+        for n, budget in enumerate(budgets):
+            old = best[n]
+            if peak <= budget and (old is None or time < old):
+                best[n] = time
+    return best, smallest
