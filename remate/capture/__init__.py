@@ -25,6 +25,7 @@ from .lower import Lowering, Source
 from .origins import complete, origins
 from .signature import Signature
 from .simplify import simplify
+from .stand_in import on_meta, stand_in
 from .step import Output, Step
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
@@ -48,11 +49,13 @@ def capture(
     torch_api.check_version()
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
+    if on_meta(model):
+        model, args, kwargs = stand_in(model, args, kwargs or {})
     with surroundings.attributes_as_buffers(model):
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         step = Step(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
         try:
-            with step.ties.cut(), surroundings.checkpoints_run_once():
+            with surroundings.checkpoints_run_once():
                 traced = torch_api.trace(step, signature.tensors)
         except Exception as error:
             raise explained(error, step.watch) from error
@@ -111,6 +114,12 @@ def _source(signature: Signature, step: Step, port: Port) -> Source:
         return Source(signature.parameter(port.key), port.kind)
     if port.kind == INPUT:
         return Source(signature.inputs[port.key], "input")
+    if isinstance(port.key, Port):
+        written = _source(signature, step, port.key)
+        hint = "write a detached value, under torch.no_grad(), and into buffers only"
+        raise CaptureError(
+            f"forward writes into {written.kind} {written.name!r} what gradients flow through", hint=hint
+        )
     return Source(f"grad.{step.outputs[port.key].name}", "tangent")
 
 

@@ -12,6 +12,7 @@ _BRANCH = (
     "write the choice with tensor operations (torch.where, masking), or take it out of the module; "
     "schedules are for static graphs"
 )
+_REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
 def explained(error: Exception, watch: Watch) -> CaptureError:
@@ -26,23 +27,24 @@ def explained(error: Exception, watch: Watch) -> CaptureError:
 def _what(error: Exception) -> tuple[str, str]:
     if isinstance(error, torch_api.DATA_DEPENDENT):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
-        name = torch_api_name(operator)
+        name = _operator(operator)
         if "_local_scalar_dense" in name:
             return "forward reads a tensor's value (.item(), bool(), int(), or a Python `if` on a tensor)", _BRANCH
         return f"the shape of what {name} returns depends on the data", _BRANCH
     if isinstance(error, torch_api.NO_FAKE):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
-        return (
-            f"operator {torch_api_name(operator)} does not say what shape it returns",
-            "give it a fake implementation (torch.library.register_fake)",
-        )
+        return f"operator {_operator(operator)} does not say what shape it returns", _REGISTER
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    kind = type(error).__name__
+    text, kind = text[:400], type(error).__name__
     if "data-dependent" in text or "GuardOnDataDependent" in kind:
         return f"forward depends on a tensor's value: {text}", _BRANCH
+    if "no fake impl" in text:
+        return f"an operator does not say what shape it returns: {text}", _REGISTER
+    if "numpy" in text:
+        return f"forward hands a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
     return f"the model cannot be traced: {kind}: {text}", "run the model eagerly on the same inputs to see if it works"
 
 
-def torch_api_name(operator: Any) -> str:
+def _operator(operator: Any) -> str:
     """`aten.nonzero` for an overload, else its text."""
     return str(operator).removesuffix(".default")

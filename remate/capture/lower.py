@@ -66,6 +66,7 @@ class Lowering:
         self._at: dict[Node, int] = {}
         self._numbers: dict[Node, Any] = {}  # outputs that are Python numbers: sizes known while tracing
         self._by_name: dict[str, int] = {}
+        self._constants: dict[str, int] = {}
         self._outputs: dict[int, tuple[int | None, ...]] = {}
         self._producer: dict[Node, int] = {}
 
@@ -113,8 +114,11 @@ class Lowering:
         data = literals.elements(tensor, origin.module, origin.source)
         kind = literals.tensor_type(tensor, self._device)
         plain = TensorType(kind.dtype, kind.shape, None, kind.cpu)
-        count = sum(value.kind == "constant" for value in self._values)
-        self._at[node] = self._value(f"constant.{count}", plain, "constant", data=data)
+        key = repr((plain, data))  # nan is equal to itself here
+        if key not in self._constants:
+            name = f"constant.{len(self._constants)}"
+            self._constants[key] = self._value(name, plain, "constant", data=data)
+        self._at[node] = self._constants[key]
 
     def _item(self, node: Node) -> None:
         source, index = node.args[0], node.args[1]
@@ -134,6 +138,8 @@ class Lowering:
         made = node.meta["val"]
         multiple = isinstance(made, tuple | list)
         kinds = [self._output_type(each) for each in (made if multiple else (made,))]
+        kinds = _masked(target, node.args, kinds)
+        kinds = self._statistics(target, node.args, kinds)
         if not reads and kinds[0] is not None and "device" not in kwargs and _takes_device(target):
             kwargs["device"] = {"device": "cpu" if kinds[0].cpu else "main"}
         index = len(self._operations)
@@ -153,6 +159,15 @@ class Lowering:
         rest = unique, writes, multiple, view, facts.random(target), 0, 0, origin.source
         self._operations.append(Op(name, facts.name(target), args, kwargs, *rest))
         self._modules.append(origin.module)
+
+    def _statistics(self, target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
+        """On the CPU a norm of half-precision input by full-precision weights has full-precision statistics."""
+        if self._device.type != "cpu" or facts.name(target) not in ("aten.native_layer_norm", "aten.native_group_norm"):
+            return kinds
+        weights = [a.meta["val"] for a in args[1:4] if isinstance(a, Node)]
+        types = {literals.dtype(w.dtype) for w in weights}
+        mixed = "f32" in types and kinds[0].dtype != "f32"
+        return [kinds[0], *(msgspec.structs.replace(k, dtype="f32") for k in kinds[1:])] if mixed else kinds
 
     def _check(self, node: Node, target: OpOverload) -> None:
         if facts.writes(target):
@@ -218,6 +233,15 @@ def _default(target: OpOverload, name: str, value: Any) -> bool:
         return True
     argument = next((a for a in target._schema.arguments if a.name == name), None)
     return argument is not None and argument.has_default_value() and value is None and argument.default_value is None
+
+
+def _masked(target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
+    """Without the outputs that the operator is told not to compute (fake tensors stand for them all the same)."""
+    at = next((i for i, a in enumerate(target._schema.arguments) if a.name in ("output_mask", "grad_input_mask")), None)
+    mask = args[at] if at is not None and at < len(args) else None
+    if not isinstance(mask, tuple | list) or len(mask) != len(kinds):
+        return kinds
+    return [kind if wanted else None for kind, wanted in zip(kinds, mask, strict=True)]
 
 
 def _takes_device(target: OpOverload) -> bool:

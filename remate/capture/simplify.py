@@ -11,7 +11,13 @@ from torch.fx import Graph, Node
 
 from . import facts
 
-_ASSERTIONS = ("_assert", "_functional_assert", "sym_constrain_range", "_functional_sym_constrain_range")
+_ASSERTIONS = (
+    "_assert",
+    "_linalg_check_errors",
+    "_functional_assert",
+    "sym_constrain_range",
+    "_functional_sym_constrain_range",
+)
 _SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -48,12 +48,19 @@ class Step(torch.nn.Module):
         self.opaque: dict[str, str] = {}
         self.stored: list[str] = []
 
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
+        """Each once, whatever is asked for: the tracer would make two parameters of a tied one."""
+        return super().named_parameters(prefix, recurse, True)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
+        return super().named_buffers(prefix, recurse, True)
+
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = trees.substitute(self._call, list(leaves))
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model)
             try:
-                with self._cast(), self.watch.running():
+                with self._cast(), self.watch.running(), torch_api.no_higher_order(self._refuse):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
                 return self._flat(result)
@@ -61,10 +68,23 @@ class Step(torch.nn.Module):
                 torch_api.unmark()
                 self.stored = attributes.restore()
 
+    def _refuse(self, name: str) -> None:
+        hint = (
+            "write control flow with tensor operations (torch.where, masking), attention with "
+            "scaled_dot_product_attention, and let operators of your own return new tensors instead of writing into "
+            "their arguments"
+        )
+        raise CaptureError(
+            f"forward uses operator {name}, which has no place in a schedule",
+            self.watch.module,
+            self.watch.source,
+            hint,
+        )
+
     def _cast(self) -> contextlib.AbstractContextManager[Any]:
         if self._autocast is None:
             return contextlib.nullcontext()
-        return torch.autocast(self._autocast[0], self._autocast[1])
+        return torch.autocast(self._autocast[0], self._autocast[1], cache_enabled=True)
 
     def _write_back(self, attributes: surroundings.Attributes) -> None:
         """`self.state = new` becomes `self.state.copy_(new)`, which tracing sees as an update of the buffer."""

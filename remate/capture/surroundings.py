@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch.nn import Module
+
+_REGISTERED = ("_parameters", "_buffers")  # lent to the tracer, which puts them back itself
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def attributes_as_buffers(model: Module) -> Iterator[None]:
 
 
 class Attributes:
-    """Attributes of all modules at one moment, to be put back: what `forward` assigns must not outlive a trace."""
+    """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a trace."""
 
     def __init__(self, model: Module) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
@@ -40,7 +43,7 @@ class Attributes:
             (value, value.copy())
             for _, attributes, _ in self._saved
             for name, value in attributes.items()
-            if type(value) in (list, dict) and not name.startswith("_")
+            if type(value) in (list, set, dict, OrderedDict) and name not in _REGISTERED
         ]
 
     def reassigned_buffers(self) -> Iterator[tuple[str, torch.Tensor, Any]]:
@@ -71,7 +74,7 @@ class Attributes:
             module._buffers.update(buffers)
         for value, contents in self._contents:
             value.clear()
-            value.update(contents) if isinstance(value, dict) else value.extend(contents)
+            value.extend(contents) if isinstance(value, list) else value.update(contents)
         return tensors
 
 
@@ -107,7 +110,7 @@ def checkpoints_run_once() -> Iterator[None]:
 
 
 class Ties:
-    """Tensors that are registered in several places. A tracer would take every place for a tensor of its own."""
+    """Tensors that are registered in several places. The tracer is shown the first place only."""
 
     def __init__(self, model: Module) -> None:
         self._links: list[tuple[Module, str, Module, str]] = []  # a further place, and the first
@@ -121,26 +124,15 @@ class Ties:
                             self._links.append((module, name, *owner))
 
     @contextmanager
-    def cut(self) -> Iterator[None]:
-        """Every tensor is registered in its first place only."""
-        modules = {id(module): module for module, *_ in self._links}.values()
-        saved = [(d, dict(d)) for module in modules for d in (module._parameters, module._buffers)]
-        try:
-            for module, name, _, _ in self._links:
-                (module._parameters if name in module._parameters else module._buffers).pop(name)
-            yield
-        finally:
-            for registered, contents in saved:
-                registered.clear()
-                registered.update(contents)
-
-    @contextmanager
     def followed(self) -> Iterator[None]:
-        """While cut: the further places are attributes that hold what the first place holds now."""
+        """The further places hold what the first one holds now."""
+        saved: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for module, name, owner, its_name in self._links:
-                setattr(module, name, getattr(owner, its_name))
+                registered: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
+                saved.append((registered, name, registered[name]))
+                registered[name] = getattr(owner, its_name)
             yield
         finally:
-            for module, name, _, _ in self._links:
-                module.__dict__.pop(name, None)
+            for registered, name, tensor in saved:
+                registered[name] = tensor

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import torch
 import torch._functorch.config
+import torch._library.simple_registry
 import torch.compiler
 import torch.fx.traceback as node_meta
 from torch._guards import detect_fake_mode
@@ -28,6 +29,7 @@ from torch.fx import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CaptureError
+from .eager_kernels import eager_kernels
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 _MODULE_KEY = "remate"
@@ -83,13 +85,8 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
         fake = leaf if is_fake(leaf) else mode.from_tensor(leaf.detach(), static_shapes=True)
         fakes.append(fake.detach().requires_grad_(leaf.requires_grad))
     with contextlib.ExitStack() as stack:
-        for context in (
-            torch.enable_grad(),
-            _compiling(),
-            node_meta.preserve_node_meta(),
-            _full_precision(),
-            _eager_dropout(),
-        ):
+        stack.enter_context(node_meta.preserve_node_meta())
+        for context in (torch.enable_grad(), _compiling(), _full_precision(), eager_kernels(), _without_checks()):
             stack.enter_context(context)
         joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
     graph = joint.graph_module
@@ -127,25 +124,41 @@ def _full_precision() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _eager_dropout() -> Iterator[None]:
-    """Dropout of everything (p = 1) draws no numbers in eager; the tracer's decomposition would."""
-    operator: Any = torch.ops.aten.dropout.default
-    saved = dict(operator.py_kernels)
-    usual = saved.get(torch._C.DispatchKey.CompositeImplicitAutograd)
-
-    def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
-        if train and p == 1:
-            return a * torch.zeros((), dtype=a.dtype, device=a.device)
-        return usual(a, p, train)  # type: ignore[misc]
-
-    if usual is not None:
-        operator.py_kernels.update({key: dropout for key, kernel in saved.items() if kernel is usual})
-    operator._dispatch_cache.clear()
+def _without_checks() -> Iterator[None]:
+    """Checks of values would be data-dependent: arguments of distributions, the success of a factorisation."""
+    distribution: Any = torch.distributions.Distribution
+    saved = distribution._validate_args
+    holder: Any = getattr(torch._library.simple_registry.singleton.find("aten::_linalg_check_errors"), "effect", None)
+    effect = getattr(holder, "effect", None)
+    distribution.set_default_validate_args(False)
+    if effect is not None:
+        holder.register(None)
     try:
         yield
     finally:
-        operator.py_kernels.update(saved)
-        operator._dispatch_cache.clear()
+        distribution.set_default_validate_args(saved)
+        if effect is not None:
+            holder.register(effect)
+
+
+@contextlib.contextmanager
+def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
+    """Calls `refuse(name)` if forward uses an operator that takes functions or whole graphs (cond, while_loop, …)."""
+    kind: Any = torch._ops.HigherOrderOperator
+    usual = kind.__call__
+
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        name = str(self)
+        if name != "custom_function_call":  # an autograd.Function under vmap: traced through
+            inner = next((a for a in args if isinstance(a, torch._ops.OpOverload)), None)
+            refuse(f"{inner} (through {name})" if inner is not None else name)
+        return usual(self, *args, **kwargs)
+
+    kind.__call__ = called
+    try:
+        yield
+    finally:
+        kind.__call__ = usual
 
 
 def mark(module: str, source: str) -> None:

@@ -71,7 +71,7 @@ def _user_line(frame: FrameType | None) -> str:
     library = ""
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         file = frame.f_code.co_filename
-        if not file.startswith(_TORCH):
+        if not file.startswith((_TORCH, "<")):
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         if not library and f"{os.sep}nn{os.sep}modules{os.sep}" in file and not file.endswith("module.py"):
             library = f"{os.path.basename(file)}:{frame.f_lineno}"
@@ -86,6 +86,6 @@ def failed_line(error: BaseException) -> str:
     for frame, number in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         inside = inside or file.startswith(_HERE)
-        if inside and not file.startswith((_TORCH, _HERE)):
+        if inside and not file.startswith((_TORCH, _HERE, "<")):
             line = f"{os.path.basename(file)}:{number}"
     return line

@@ -86,7 +86,12 @@ class Interpreter:
         """Gradients by name of the parameter or input. tangents: by output name."""
         for at, value in enumerate(self.graph.values):
             if value.kind == "tangent":
-                self.values[at] = tangents[value.name.removeprefix("grad.")]
+                tangent = tangents[value.name.removeprefix("grad.")]
+                if value.type.strides is not None:  # a step takes gradients in the layout that it was captured for
+                    tangent = torch.empty_strided(value.type.shape, value.type.strides, dtype=tangent.dtype).copy_(
+                        tangent
+                    )
+                self.values[at] = tangent
         self._run(self.graph.turn, len(self.graph.operations))
         return {self.graph.values[s].name: self.values[g] for s, g in self.graph.gradients}
 

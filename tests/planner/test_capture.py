@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tests.models import ZOO
 from tests.planner.interpreter import compare
 

@@ -1,0 +1,79 @@
+"""While tracing: operators that PyTorch decomposes in Python, and not as eager runs them, do what eager does.
+
+Beside `torch_api` the only module that touches unstable interfaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_WHOLE = ("upsample_", "_upsample_")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_KEY: Any = torch._C.DispatchKey
+_KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
+
+
+@contextlib.contextmanager
+def eager_kernels() -> Iterator[None]:
+    """Interpolation stays one operator. Dropout of everything draws no numbers. Recurrent layers keep the dropout
+    between them, which the Python decomposition loses; they become time steps, since the fused kernels hide workspaces.
+    """
+    whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
+    recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
+    dropout: Any = torch.ops.aten.dropout.default
+    kernels: dict[Any, Callable[..., Any] | None] = dict.fromkeys(whole)
+    kernels |= {op: _stepwise(op, op.py_kernels.get(_KEY.Autograd)) for op in recurrent}
+    kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd))
+    saved = {op: dict(op.py_kernels) for op in kernels}
+    try:
+        for op, kernel in kernels.items():
+            for key in _KEYS:
+                usual = op.py_kernels.pop(key, None)
+                if kernel is not None and usual is not None:
+                    op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, table in saved.items():
+            op.py_kernels.clear()
+            op.py_kernels.update(table)
+            op._dispatch_cache.clear()
+
+
+def _overloads(name: str) -> list[Any]:
+    packet = getattr(torch.ops.aten, name)
+    return [getattr(packet, overload) for overload in packet.overloads()] if hasattr(packet, "overloads") else []
+
+
+def _dropout(usual: Any) -> Callable[..., torch.Tensor]:
+    def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+        if train and p == 1:
+            return a * torch.zeros((), dtype=a.dtype, device=a.device)
+        return usual(a, p, train)
+
+    return dropout
+
+
+def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:
+    """A recurrent layer. `usual` unrolls it well, but for the dropout between layers; so does eager without its fused
+    kernels (which on CUDA has operators that cannot be traced, so it is the second choice there)."""
+    at = [argument.name for argument in op._schema.arguments].index("num_layers")
+
+    def layers(*args: Any, **kwargs: Any) -> Any:
+        drops = args[at] > 1 and args[at + 1] > 0 and args[at + 2]
+        if args[0].device.type == "cuda" and not drops:
+            return usual(*args, **kwargs)
+        saved = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_cudnn_enabled(False)
+        try:
+            return op._op_dk(_KEY.CompositeImplicitAutograd, *args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(saved[0])
+            torch._C._set_cudnn_enabled(saved[1])
+
+    return layers

@@ -1,0 +1,197 @@
+"""What cannot be captured gets an error that names the module, the line and the remedy; never a raw traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.capture import CaptureError, capture
+from tests.planner.interpreter import same_state, state
+
+
+class Inner(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.function = function
+
+    def forward(self, a: torch.Tensor) -> Any:
+        return self.function(self, self.linear(a))
+
+
+class Outer(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), Inner(function)])
+
+    def forward(self, a: torch.Tensor) -> Any:
+        for layer in self.layers:
+            a = layer(a)
+        return a
+
+
+def x() -> torch.Tensor:
+    return torch.ones(3, 4)
+
+
+def failure(function: Any, **options: Any) -> CaptureError:
+    """The error of a model whose module `layers.1` calls `function`; its state must survive."""
+    model = Outer(function)
+    before = state(model)
+    with pytest.raises(CaptureError) as caught:
+        capture(model, (x(),), **options)
+    assert same_state(before, state(model))
+    assert "Traceback" not in str(caught.value)
+    assert len(str(caught.value)) < 800
+    return caught.value
+
+
+def located(function: Any) -> CaptureError:
+    error = failure(function)
+    assert error.module == "layers.1", str(error)
+    assert error.source.startswith("test_capture_errors.py:"), str(error)
+    assert error.hint
+    return error
+
+
+@torch.library.custom_op("remate_tests::scribble", mutates_args=("a",))
+def scribble(a: torch.Tensor) -> None:
+    a.add_(1)
+
+
+@torch.library.custom_op("remate_tests::shapeless", mutates_args=())
+def shapeless(a: torch.Tensor) -> torch.Tensor:
+    return a.clone()
+
+
+def _item(self: Any, a: torch.Tensor) -> Any:
+    return a * a.sum().item()
+
+
+def _branch(self: Any, a: torch.Tensor) -> Any:
+    return a if a.sum() > 0 else -a
+
+
+def _nonzero(self: Any, a: torch.Tensor) -> Any:
+    return a[a > 0].sum()
+
+
+def _numpy(self: Any, a: torch.Tensor) -> Any:
+    return torch.from_numpy(a.detach().numpy()) + a
+
+
+def _large_constant(self: Any, a: torch.Tensor) -> Any:
+    return a * torch.tensor([1.0] * 70_000).sum()
+
+
+def _cond(self: Any, a: torch.Tensor) -> Any:
+    return torch.cond(a.sum() > 0, lambda b: b.sin(), lambda b: b.cos(), (a,))
+
+
+def _parameter_write(self: Any, a: torch.Tensor) -> Any:
+    with torch.no_grad():
+        self.linear.bias.mul_(0.5)
+    return a
+
+
+def _broken(self: Any, a: torch.Tensor) -> Any:
+    return a @ torch.ones(7, 7)
+
+
+def _mutating_operator(self: Any, a: torch.Tensor) -> Any:
+    b = a.detach().clone()
+    scribble(b)
+    return a * b
+
+
+def _shapeless(self: Any, a: torch.Tensor) -> Any:
+    return a * shapeless(a.detach())
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (_item, "reads a tensor's value"),
+        (_branch, "reads a tensor's value"),
+        (_nonzero, "depends on the data"),
+        (_numpy, "numpy"),
+        (_large_constant, "70000 elements"),
+        (_cond, "cond"),
+        (_broken, "[7, 7]"),
+        (_mutating_operator, "scribble"),
+        (_shapeless, "shapeless"),
+    ],
+)
+def test_located(function: Any, text: str) -> None:
+    assert text in str(located(function))
+
+
+def test_written_parameter() -> None:
+    assert "'layers.1.linear.bias'" in str(failure(_parameter_write))
+
+
+def test_written_input() -> None:
+    class Writes(nn.Linear):
+        def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            a.mul_(2)
+            return super().forward(a)
+
+    with pytest.raises(CaptureError, match="writes into input 'a'"):
+        capture(Writes(4, 4), (x(),))
+
+
+def test_sparse_gradient() -> None:
+    with pytest.raises(CaptureError, match="sparse=False"):
+        capture(nn.Embedding(5, 4, sparse=True), (torch.tensor([1, 2]),))
+
+
+def test_output_without_gradient_cannot_be_differentiated() -> None:
+    error = failure(lambda self, a: {"y": a, "index": a.argmax()}, differentiate=["index"])
+    assert "'index'" in str(error)
+    assert "y" in error.hint
+
+
+def test_no_tensor_returned() -> None:
+    assert "returns no tensor" in str(failure(lambda self, a: None))
+
+
+def test_input_of_an_odd_type() -> None:
+    with pytest.raises(CaptureError, match=r"input 'a'.*object"):
+        capture(Outer(lambda self, a: a), (object(),))
+
+
+def test_buffer_that_changes_shape() -> None:
+    model = Outer(lambda self, a: a)
+    model.register_buffer("seen", torch.zeros(1))
+    forward = model.forward
+
+    def grows(a: torch.Tensor) -> torch.Tensor:
+        model.seen = torch.zeros(2) + a.sum()
+        return forward(a)
+
+    model.forward = grows  # type: ignore[method-assign]
+    with pytest.raises(CaptureError, match="'seen'"):
+        capture(model, (x(),))
+
+
+def test_lazy_model() -> None:
+    with pytest.raises(CaptureError, match="no shape yet"):
+        capture(nn.LazyLinear(3), (x(),))
+
+
+def test_not_a_module() -> None:
+    with pytest.raises(CaptureError, match="Module"):
+        capture(len, (x(),))  # type: ignore[arg-type]
+
+
+def test_wrong_arguments() -> None:
+    with pytest.raises(CaptureError, match="argument"):
+        capture(nn.Linear(4, 4), (x(), x()))
+
+
+def test_tensor_that_needs_a_gradient_but_is_no_parameter() -> None:
+    weight = torch.ones(4, requires_grad=True)
+    assert "no parameter" in str(failure(lambda self, a: a * weight))
