@@ -58,9 +58,7 @@ def plan(
     step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
     graph = step.captured.graph
     limit = wanted.resolve(simulate(link(graph)).peak)
-    solution = solve(
-        graph, limit, hierarchy=step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress
-    )
+    solution = solve(graph, limit, hierarchy=step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress)
     return schedule_of(step, solution, limit, cost, name=name or type(model).__name__, note=note)
 
 
@@ -86,7 +84,7 @@ def prepare(
 
 def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, name: str, note: str = "") -> Schedule:
     """Write a solution down, and check that what was written means what was solved."""
-    folded = fold(step.captured, solution.reruns, step)
+    folded = fold(step.captured, solution.reruns, step, solution.menu)
     schedule = Schedule(
         schema=SCHEMA_URL,
         format=FORMAT,

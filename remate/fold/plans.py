@@ -28,9 +28,15 @@ class Plans(msgspec.Struct, frozen=True):
 
 
 def split(
-    graph: Graph, reruns: Sequence[FlatRerun], parts: Sequence[Part], templates: Sequence[str], ids: dict[int, str]
+    graph: Graph,
+    reruns: Sequence[FlatRerun],
+    parts: Sequence[Part],
+    templates: Sequence[str],
+    ids: dict[int, str],
+    menu: Sequence[Sequence[FlatRerun]] = (),
 ) -> tuple[Plans, _Plan]:
-    """Divide the reruns into plans and what remains for the top level. templates: one name per part."""
+    """Divide the reruns into plans and what remains for the top level. templates: one name per part. menu: further
+    plans that templates define, each given as reruns of one of their instances."""
     owner = {i: k for k, part in enumerate(parts) for i in (*range(*part.forward), *range(*part.backward))}
     inner: list[dict[int, list[int]]] = [{} for _ in parts]
     outer: dict[int, list[int]] = {}
@@ -47,6 +53,12 @@ def split(
     for part, template, points in zip(parts, templates, inner, strict=True):
         defined = of_template.setdefault(template, {})
         of_part.append(_define(graph, part, _spell(graph, points, part.parts, ids, part.id), defined, ids))
+    for offered in menu:
+        homes = {owner[i] for rerun in offered for i in (rerun.op, rerun.before)}
+        if len(homes) == 1 and not parts[home := homes.pop()].parts:
+            part = parts[home]
+            plan = _spell(graph, _by_point(offered), part.parts, ids, part.id)
+            _define(graph, part, plan, of_template[templates[home]], ids)
     return Plans(tuple(of_part), of_template), _spell(graph, outer, parts, ids, "")
 
 

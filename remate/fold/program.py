@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -24,12 +25,17 @@ class Folded(msgspec.Struct, frozen=True):
     model: Model
 
 
-def write(captured: Captured, reruns: tuple[FlatRerun, ...], parts: tuple[Part, ...]) -> Folded:
-    """Fold the step along `parts`, which hold every operation once."""
+def write(
+    captured: Captured,
+    reruns: tuple[FlatRerun, ...],
+    parts: tuple[Part, ...],
+    menu: Sequence[Sequence[FlatRerun]] = (),
+) -> Folded:
+    """Fold the step along `parts`, which hold every operation once. menu: see `fold`."""
     graph, templates = captured.graph, Templates(captured)
     uses = [templates.use(part) for part in parts]
     full = _full_names(graph, parts, templates)
-    plans, top = split(graph, reruns, parts, [use.template for use in uses], templates.ids)
+    plans, top = split(graph, reruns, parts, [use.template for use in uses], templates.ids, menu)
     program = tuple(
         Instance(
             id=part.id,

@@ -83,7 +83,8 @@ def _unused_definitions(schedule: Schedule) -> Iterator[ScheduleError]:
         if name not in used:
             yield ScheduleError("L004", f"no instance uses block {name!r}", where, "delete it")
             continue
-        for plan in block.plans:
+        several = sum(line.block == name for line in lines(schedule).values()) > 1
+        for plan in block.plans if not several else ():  # several instances: a choice for those who edit
             if plan != KEEP_ALL and (name, plan) not in named:
                 hint = "delete it, or let an instance use it"
                 yield ScheduleError("L003", f"no instance uses plan {plan!r}", f"{where}/plans/{escape(plan)}", hint)
