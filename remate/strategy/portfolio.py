@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import msgspec
 
@@ -11,10 +11,13 @@ from remate_runtime.errors import RemateError
 from remate_runtime.graph import FlatRerun, Graph
 
 from ..errors import InfeasibleError
+from ..partition.canonical import form
+from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
 from .bound import lower_bound
 from .floor import proven_floor
 from .highs import VERSION, Control
+from .levels import Levels
 from .polish import polish
 from .problem import Problem
 from .recreate import from_nothing, recreate
@@ -23,7 +26,7 @@ from .seed import seed
 from .staged import refined, staged_windows
 from .windows import Windows
 
-STRATEGIES = ("auto", "flat", "staged", "greedy", "none")
+STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", "none")
 # (operations in a segment, stages above its own where an operation may rerun); 0 above: the flat model.
 FLAT = ((24, 0), (12, 0), (40, 0))
 STAGED = ((12, 1), (8, 3), (5, 6))
@@ -31,13 +34,15 @@ LARGEST = 1000  # variables of a staged model that still solves in seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 ROUNDS = 120  # of ruin and recreate on a small step, in all
 GRACE = 20.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
+REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
+MENU = 4  # plans of a repeated block that a file offers beside those in use
 TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer than what is asked of the whole
 
 
 class Solution(msgspec.Struct, frozen=True):
     """What a strategy found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
     (time - lower_bound) / baseline_time. stopped_by: optimal (proven) | gap (closed to the gap asked for) | heuristic
-    (strategies exhausted) | time | interrupted."""
+    (strategies exhausted) | time | interrupted. menu: further plans of repeated blocks, each over one instance."""
 
     reruns: tuple[FlatRerun, ...]
     peak: int
@@ -49,13 +54,14 @@ class Solution(msgspec.Struct, frozen=True):
     stopped_by: str
     strategy: str
     solver: str = f"highs {VERSION}"
+    menu: tuple[tuple[FlatRerun, ...], ...] = ()
 
 
 def solve(
     graph: Graph,
     budget: int,
     *,
-    hierarchy: Any = None,
+    hierarchy: Hierarchy | None = None,
     time_limit: float | None = 60.0,
     gap: float = 0.002,
     strategy: str = "auto",
@@ -63,19 +69,30 @@ def solve(
 ) -> Solution:
     """The fastest reruns found whose simulated peak is at most `budget` bytes.
 
-    gap: stop when proven within this share of the step's time. time_limit: seconds; what was found by then is returned.
+    hierarchy: blocks of the graph; without them strategies look at the whole alone. gap: stop when proven within this
+    share of the step's time. time_limit: seconds; what was found by then is returned.
     Ctrl-C does the same at once. Raises InfeasibleError with the smallest peak found and the floor that is proven.
     """
     if strategy not in STRATEGIES:
         raise RemateError(f"there is no strategy {strategy!r}\n  hint: one of {', '.join(STRATEGIES)}")
     with Control(time_limit, progress) as control:
-        return _Search(Problem(graph), budget, gap, strategy, control).solution()
+        return _Search(Problem(graph), budget, gap, strategy, control, hierarchy).solution()
 
 
 class _Search:
     """One call of `solve`: the best candidate so far and what is known about it."""
 
-    def __init__(self, problem: Problem, budget: int, gap: float, strategy: str, control: Control) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        budget: int,
+        gap: float,
+        strategy: str,
+        control: Control,
+        hierarchy: Hierarchy | None = None,
+    ) -> None:
+        self.leaves = list(hierarchy.leaves()) if hierarchy is not None else []
+        self.menu: tuple[tuple[FlatRerun, ...], ...] = ()
         self.problem, self.budget, self.gap, self.strategy, self.control = problem, budget, gap, strategy, control
         self.baseline = judge(problem, (), "keep-all", "optimal")
         self.bound = problem.baseline_time
@@ -100,6 +117,7 @@ class _Search:
             gap,
             self._stopped(gap),
             found.strategy,
+            menu=self.menu,
         )
 
     def _stopped(self, gap: float) -> str:
@@ -117,10 +135,13 @@ class _Search:
         self.bound = lower_bound(self.problem, self.budget, self.control, reference=self.baseline.peak)
         self.control.say(f"proven: at least {self._percent(self.bound):.2f}% more time than keeping everything")
         small = len(self.problem.forward) <= SMALL
+        self._blocks()
+        if self._done():
+            return
         if self.strategy == "greedy" or (self.strategy == "auto" and small):
             self._greedy()
             self._recreate(ROUNDS // 4)
-        if self.strategy != "greedy" and not self._done():
+        if not self._done():
             for name, w in self._formulations():
                 self._try(name, w)
                 if self._done():
@@ -139,12 +160,23 @@ class _Search:
         if self.best is not None and not self._done():
             self._offer(recreate(self.problem, self.best, self.budget, self.control, rounds, self._good))
 
+    def _blocks(self) -> None:
+        """Choose among plans of blocks, where blocks repeat or nothing else is asked for."""
+        if not self.leaves or self.strategy not in ("auto", "hierarchical"):
+            return
+        shapes = Counter(form(self.problem.graph, leaf).key for leaf in self.leaves)
+        if self.strategy == "auto" and max(shapes.values()) < REPEATED:
+            return
+        levels = Levels(self.problem, self.leaves, self.control)
+        self.menu = tuple(levels.menu(MENU))
+        self._offer(levels.run(self.control, self.budget, gap=TIGHT))
+
     def _formulations(self) -> Iterator[tuple[str, Windows]]:
         """Small ones first; staged ones as long as they stay solvable."""
-        if self.strategy != "staged":
+        if self.strategy in ("auto", "flat"):
             for length, _ in FLAT:
                 yield f"flat-{length}", flat_windows(self.problem, length)
-        if self.strategy != "flat":
+        if self.strategy in ("auto", "staged"):
             for length, above in STAGED:
                 w = staged_windows(self.problem, length, above)
                 if len(w.position) + len(w.need) <= LARGEST:
