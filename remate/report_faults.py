@@ -41,7 +41,9 @@ def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], k
     text = data.decode(errors="replace")
     named = list(zip(faults, subjects(text, [fault.where for fault in faults]), strict=True))
     if form == "json":
-        return json.dumps({"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}, indent=2)
+        return json.dumps(
+            {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}, indent=2
+        )
     if form == "github":
         return "\n".join(_annotation(path, fault, subject, kind) for fault, subject in named)
     lines = text.split("\n")

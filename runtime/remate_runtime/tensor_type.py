@@ -32,7 +32,9 @@ DTYPES: dict[str, tuple[str, int]] = {
 }
 MAX_RANK = 64
 MAX_BYTES = 1 << 60  # no tensor is larger: keeps every sum in a file within 64 bits
-_TYPE = re.compile(r"([a-z0-9]+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\})?(@cpu)?")
+_TYPE = re.compile(
+    r"([a-z0-9]+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\})?(@cpu)?"
+)
 
 
 class TensorType(msgspec.Struct, frozen=True):
