@@ -7,8 +7,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -16,6 +17,9 @@ import torch
 from torch.autograd import profiler
 
 Device = torch.device | str
+Event = tuple[int, int, int]  # time in ns, address, bytes: positive where allocated, negative where freed
+
+_MARKS = {"start": "remate: step", "turn": "remate: forward has returned"}
 
 # What the profiler itself says on stderr whenever it starts or stops; nothing that a user could act on.
 _CHATTER = (b"USDT:", b"Memory block of unknown size was allocated before the profiling started")
@@ -30,11 +34,8 @@ def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
     """
     if torch.device(device).type == "cuda":
         return _peak_cuda(fn, torch.device(device))
-    level = peak = 0
-    for change in _memory_events(fn):
-        level += change
-        peak = max(peak, level)
-    return peak
+    changes = _changes(_allocations_of(fn, lambda name, at: None))
+    return max(accumulate((change for _, change in changes), initial=0))
 
 
 def _peak_cuda(fn: Callable[[], Any], device: torch.device) -> int:
@@ -46,12 +47,88 @@ def _peak_cuda(fn: Callable[[], Any], device: torch.device) -> int:
     return max(0, torch.cuda.max_memory_allocated(device) - start)
 
 
-def _memory_events(fn: Callable[[], Any]) -> list[int]:
-    """Bytes allocated (positive) and freed (negative) while `fn` ran, in time order.
+class MemoryCurve(msgspec.Struct, frozen=True):
+    """bytes[i]: allocated above the level at the start, from times[i] (ns since the start) on. turn: when forward had
+    returned."""
 
-    A free counts only if its block was allocated while `fn` ran: for older blocks the profiler knows no size, or that
-    of another block which an earlier session saw at the same address.
+    turn: int
+    times: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+
+def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cpu") -> MemoryCurve:
+    """Run `step` once and follow the allocator; the peak of the curve is what `peak_bytes` would measure.
+
+    step: is given a function to call between forward and backward. On CUDA, allocation history that is being recorded
+    stops. Recording slows the step down.
     """
+    where = torch.device(device)
+    marks: dict[str, int] = {}
+    events = _history_cuda(step, where, marks) if where.type == "cuda" else _history_cpu(step, marks)
+    start = marks["start"]
+    times, levels, level = [0], [0], 0
+    for time_ns, change in _changes(event for event in events if event[0] >= start):
+        level += change
+        times.append(max(time_ns - start, times[-1]))
+        levels.append(level)
+    return MemoryCurve(max(0, marks.get("turn", start) - start), tuple(times), tuple(levels))
+
+
+def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int]) -> list[Event]:
+    def marked() -> None:
+        with profiler.record_function(_MARKS["start"]):
+            pass
+        step(turn)
+
+    def turn() -> None:
+        with profiler.record_function(_MARKS["turn"]):
+            pass
+
+    names = {text: name for name, text in _MARKS.items()}
+    return _allocations_of(marked, lambda text, at: marks.setdefault(names[text], at) if text in names else None)
+
+
+def _history_cuda(
+    step: Callable[[Callable[[], None]], Any], device: torch.device, marks: dict[str, int]
+) -> list[Event]:
+    def turn() -> None:
+        marks["turn"] = time.time_ns()
+
+    torch.cuda.synchronize(device)
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", device=device)
+    try:
+        marks["start"] = time.time_ns() // 1000 * 1000
+        step(turn)
+        torch.cuda.synchronize(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        found: list[Any] = torch.cuda.memory._snapshot(device)["device_traces"][index]
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+    signs = {"alloc": 1, "free_completed": -1}
+    return [
+        (event["time_us"] * 1000, event["addr"], signs[event["action"]] * event["size"])
+        for event in found
+        if event["action"] in signs
+    ]
+
+
+def _changes(events: Iterable[Event]) -> Iterator[tuple[int, int]]:
+    """(time, bytes): allocated (positive) and freed (negative), in the order of `events`.
+
+    A free counts only if its block was allocated in `events`: for older blocks the profiler knows no size, or that of
+    another block which an earlier session saw at the same address.
+    """
+    held: dict[int, int] = {}
+    for at, address, size in events:
+        if size >= 0:
+            held[address] = size
+            yield at, size
+        elif address in held:
+            yield at, -held.pop(address)
+
+
+def _allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> list[Event]:
+    """Allocations and frees while `fn` ran, in time order. seen: is told name and time of every other event."""
     session = profiler.profile(profile_memory=True)
     with _quiet():
         before = torch.empty(1)
@@ -63,20 +140,12 @@ def _memory_events(fn: Callable[[], Any]) -> list[int]:
         with _quiet():
             session.__exit__(None, None, None)
     result = session.kineto_results
-    events = sorted(_allocations(result.experimental_event_tree() if result else []), key=lambda event: event[0])
-    held: dict[int, int] = {}
-    changes: list[int] = []
-    for _, address, size in events:
-        if size >= 0:
-            held[address] = size
-            changes.append(size)
-        elif address in held:
-            changes.append(-held.pop(address))
-    return changes
+    tree = result.experimental_event_tree() if result else []
+    return sorted(_allocations(tree, seen), key=lambda event: event[0])
 
 
-def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
-    """(time, address, bytes) of every allocation event under `nodes`."""
+def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[Event]:
+    """Every allocation event under `nodes`; `seen` is told the others."""
     stack = list(reversed(nodes))
     while stack:
         node = stack.pop()
@@ -84,6 +153,8 @@ def _allocations(nodes: list[Any]) -> Iterator[tuple[int, int, int]]:
         fields = node.typed[1]
         if type(fields).__name__ == "_ExtraFields_Allocation" and fields.device.type == "cpu":
             yield node.start_time_ns, fields.ptr, fields.alloc_size
+        else:
+            seen(node.name, node.start_time_ns)
 
 
 @contextmanager

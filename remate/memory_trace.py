@@ -44,10 +44,12 @@ class MemoryTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(self.bytes, default=0)
 
 
-def memory_trace(schedule: Schedule, device: str, turn: int, times: list[int], levels: list[int]) -> MemoryTrace:
+def memory_trace(schedule: Schedule, turn: int, times: list[int], levels: list[int]) -> MemoryTrace:
     """The measured curve of a step by `schedule`."""
-    of = schedule.name, schedule.model.fingerprint
-    return MemoryTrace(FORMAT, VERSION, *of, device, turn, tuple(times), tuple(levels))
+    model = schedule.model
+    return MemoryTrace(
+        FORMAT, VERSION, schedule.name, model.fingerprint, model.device, turn, tuple(times), tuple(levels)
+    )
 
 
 def save_memory_trace(trace: MemoryTrace, path: str) -> None:

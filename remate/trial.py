@@ -15,7 +15,7 @@ from remate_runtime import apply
 from remate_runtime.format import Schedule
 
 from .compare import clear_gradients, default_loss, tensors_of
-from .measure import peak_bytes, timed
+from .measure import MemoryCurve, memory_curve, peak_bytes, timed
 
 Report = Callable[[str], None]
 
@@ -35,6 +35,7 @@ class Trial(msgspec.Struct, frozen=True):
     difference: float
     scale: float
     losses: tuple[float, ...]
+    curve: MemoryCurve | None = None  # memory over a step of the schedule, if asked for
 
     @property
     def ratios(self) -> list[float]:
@@ -57,12 +58,13 @@ class _Side:
         self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
         self.loss = 0.0
 
-    def step(self) -> None:
-        """Forward and backward. The outputs live until its end, as in a training loop that reports them."""
+    def step(self, turn: Callable[[], None] = lambda: None) -> None:
+        """Forward, `turn`, backward. The outputs live until its end, as in a training loop that reports them."""
         outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
         if self.start_from is None:
             self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
         loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        turn()
         loss.backward()
         self.loss = float(loss.detach())
 
@@ -81,6 +83,13 @@ class _Side:
         self.clear()
         return peak
 
+    def curve(self, device: torch.device) -> MemoryCurve:
+        """Memory over one step; call `peak` first, which warms up."""
+        torch.manual_seed(0)
+        found = memory_curve(self.step, device)
+        self.clear()
+        return found
+
 
 def try_schedule(
     model: torch.nn.Module,
@@ -90,11 +99,12 @@ def try_schedule(
     steps: int,
     rate: float = 0.01,
     report: Report | None = None,
+    curve: bool = False,
 ) -> Trial:
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
-    Model and inputs must be on the device to train on. Raises BindError if the schedule does not fit the model,
-    NothingToTrainError if no output needs a gradient.
+    curve: follow the memory over one more step of the schedule. Model and inputs must be on the device to train on.
+    Raises BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
@@ -102,6 +112,7 @@ def try_schedule(
     eager = _Side(copy.deepcopy(model), args, kwargs, rate)
     say("measuring the peak of the schedule")
     peak = ours.peak(device)
+    followed = ours.curve(device) if curve else None
     eager.start_from = ours.start_from
     say("measuring eager's peak")
     eager_peak = eager.peak(device)
@@ -119,7 +130,8 @@ def try_schedule(
             if side.optimizer is not None:
                 side.optimizer.step()
             side.clear()
-    return Trial(eager_peak, peak, tuple(times[eager]), tuple(times[ours]), difference, scale, tuple(losses))
+    taken = tuple(times[eager]), tuple(times[ours])
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), followed)
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

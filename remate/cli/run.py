@@ -13,7 +13,10 @@ from .text import PEAK_NOTE, count, duration, size, table
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
+    from ..measure import MemoryCurve
     from ..trial import Trial
+
+_BUCKETS = 2000  # of a written curve: at most four points each
 
 
 def configure(commands: Any) -> None:
@@ -26,6 +29,9 @@ def configure(commands: Any) -> None:
     parser.add_argument("--lr", metavar="RATE", type=float, default=0.01, help="learning rate, default 0.01")
     parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
     parser.add_argument("--threads", metavar="N", type=_positive, help="threads of torch on the CPU")
+    parser.add_argument(
+        "--memory-trace", metavar="OUT.json", help="write the measured memory curve, for `remate report`"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
@@ -48,9 +54,20 @@ def run(args: argparse.Namespace) -> int:
     from ..trial import try_schedule
 
     with Reporter(args.quiet) as report:
-        trial = try_schedule(*target, schedule, args.steps, args.lr, report)
+        trial = try_schedule(*target, schedule, args.steps, args.lr, report, curve=args.memory_trace is not None)
     print(measured(trial, schedule))
+    if args.memory_trace and trial.curve:
+        _write_trace(args.memory_trace, schedule, trial.curve)
     return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
+
+
+def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
+    from ..memory_trace import memory_trace, save_memory_trace
+    from ..thinning import thin
+
+    times, levels = thin(curve.times, curve.bytes, _BUCKETS)
+    save_memory_trace(memory_trace(schedule, curve.turn, times, levels), path)
+    print(f"memory over a step of the schedule written to {path}")
 
 
 def measured(trial: Trial, schedule: Schedule) -> str:

@@ -1,0 +1,43 @@
+"""`remate trace`: the predicted step for Perfetto (ui.perfetto.dev), and for torch's memory viewer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from . import exit_codes
+from .text import size
+from .usage import UsageError
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("trace", help="write the predicted step for Perfetto", description=__doc__)
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("-o", "--output", metavar="OUT.json", help="Trace Event JSON, for ui.perfetto.dev")
+    parser.add_argument(
+        "--snapshot", metavar="OUT.pickle", help="memory snapshot, for pytorch.org/memory_viz; addresses are made up"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    import json
+
+    from ..opened import open_schedule
+    from ..trace import perfetto, snapshot_bytes
+
+    if not (args.output or args.snapshot):
+        raise UsageError("nothing to write\n  hint: give -o OUT.json, --snapshot OUT.pickle, or both")
+    opened = open_schedule(args.schedule)
+    if args.output:
+        text = json.dumps(perfetto(opened), separators=(",", ":")) + "\n"
+        _write(args.output, text.encode())
+    if args.snapshot:
+        _write(args.snapshot, snapshot_bytes(opened))
+    return exit_codes.FINE
+
+
+def _write(path: str, data: bytes) -> None:
+    Path(path).write_bytes(data)
+    print(f"wrote {path}, {size(len(data))}")
