@@ -58,7 +58,7 @@ class Formulation:
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         with paused_collector():
-            self.model = self._build()
+            self.model: Any = self._build()
             self.engine = Engine(self.model)
         self.keys: list[Key] = [("hold", *key) for key in self.model.hold] + [
             ("rerun", *key) for key in self.model.rerun
@@ -159,13 +159,13 @@ class Formulation:
         self.engine.set_cost(cost)
         return self.engine.solve(control, stage=stage, relative_gap=1e-4, nodes=nodes)
 
-    def smallest(self, control: Control, *, limit: float, relative_gap: float, stage: str) -> Result:
+    def smallest(self, control: Control, *, relative_gap: float, stage: str) -> Result:
         """Least peak (in `unit` bytes)."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([np.inf]))
         cost = np.zeros_like(self.time_cost)
         cost[self._peak] = 1.0
         self.engine.set_cost(cost)
-        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES, limit=limit)
+        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES)
 
     def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:
         if start is None:
