@@ -101,13 +101,14 @@ def _history_cuda(
         step(turn)
         torch.cuda.synchronize(device)
         index = torch.cuda.current_device() if device.index is None else device.index
-        found: list[Any] = torch.cuda.memory._snapshot(device)["device_traces"][index]
+        found: Any = torch.cuda.memory._snapshot(device)
+        traced = found["device_traces"][index]
     finally:
         torch.cuda.memory._record_memory_history(enabled=None, device=device)
     signs = {"alloc": 1, "free_completed": -1}
     return [
         (event["time_us"] * 1000, event["addr"], signs[event["action"]] * event["size"])
-        for event in found
+        for event in traced
         if event["action"] in signs
     ]
 
