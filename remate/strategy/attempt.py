@@ -86,9 +86,9 @@ class Attempt:
             target += unseen
         return best
 
-    def smallest(self, control: Control, *, limit: float) -> Candidate | None:
-        """The smallest peak that this formulation finds in time."""
-        result = self.formulation.smallest(control, limit=limit, relative_gap=0.005, stage="smallest peak")
+    def smallest(self, control: Control) -> Candidate | None:
+        """The smallest peak that this formulation finds."""
+        result = self.formulation.smallest(control, relative_gap=0.005, stage="smallest peak")
         return None if result.x is None else self._candidate(result)
 
     def _candidate(self, result: Result) -> Candidate:

@@ -14,7 +14,7 @@ from ..errors import InfeasibleError
 from ..partition.canonical import form
 from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
-from .bound import lower_bound
+from .bound import lower_bound, stronger_bound
 from .floor import proven_floor
 from .highs import VERSION, Control
 from .levels import Levels
@@ -23,6 +23,7 @@ from .problem import Problem
 from .recreate import from_nothing, recreate
 from .retention import flat_windows
 from .seed import seed
+from .squeeze import squeeze
 from .staged import refined, staged_windows
 from .windows import Windows
 
@@ -141,20 +142,42 @@ class _Search:
         if self.strategy == "greedy" or (self.strategy == "auto" and small):
             self._greedy()
             self._recreate(ROUNDS // 4)
+            self._strengthen()
         if not self._done():
             for name, w in self._formulations():
                 self._try(name, w)
                 if self._done():
                     break
-        if self.strategy == "auto" and self.best is None and not small:
-            self._greedy()
+        if self.best is None:
+            self._compress()
         if self.best is not None and not self._done():
             self._offer(polish(self.problem, self.best, self.budget, self.control))
             self._recreate(ROUNDS if small else ROUNDS // 20)
 
     def _greedy(self) -> None:
-        for found in from_nothing(self.problem, self.budget, self.control):
+        for found in from_nothing(self.problem, max(self.budget, self.floor), self.control):
             self._offer(found)
+
+    def _strengthen(self) -> None:
+        """Prove more, where more might be proven."""
+        if self.best is not None and not self._done():
+            enough = self.best.time - int(self.gap * self.baseline.time)
+            proven = stronger_bound(
+                self.problem, self.budget, self.control, reference=self.baseline.peak, enough=enough
+            )
+            self.bound = max(self.bound, proven)
+
+    def _compress(self) -> None:
+        """No formulation fits: from the smallest peak that the flat ones reach, go on greedily."""
+        for length, _ in FLAT:
+            attempt = Attempt(self.problem, flat_windows(self.problem, length), self.baseline.peak, f"flat-{length}")
+            found = attempt.smallest(self.control)
+            self._offer(found)
+            if found is None or self.best is not None:
+                break
+            target = max(self.budget, self.floor)
+            smaller = squeeze(self.problem, found.reruns, target, self.control)
+            self._offer(judge(self.problem, smaller, "greedy"))
 
     def _recreate(self, rounds: int) -> None:
         if self.best is not None and not self._done():
@@ -214,9 +237,10 @@ class _Search:
         return found.time - self.bound <= self.gap * self.baseline.time
 
     def _infeasible(self) -> InfeasibleError:
-        """Tell what would be possible: greedy search mostly ends near the floor."""
+        """Tell what would be possible: mostly, greedy search ends near the floor."""
         if self.strategy != "none" and self.smallest > self.floor:
-            with Control(GRACE) as control:
-                found = from_nothing(self.problem, self.floor, control)
-            self.smallest = min([self.smallest, *(c.peak for c in found)])
+            with Control(GRACE) as self.control:
+                self._compress()
+                if len(self.problem.forward) <= SMALL:
+                    self._greedy()
         return InfeasibleError(self.budget, self.smallest, self.floor)
