@@ -23,6 +23,8 @@ class Signature:
     """device: where the step runs. tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            raise CaptureError("the model is TorchScript", hint="capture the Python module that it was made from")
         self._module = model
         self._parameters, self._tied = _unique(model.named_parameters(remove_duplicate=False))
         self._buffers, self._tied_buffers = _unique(model.named_buffers(remove_duplicate=False))

@@ -182,6 +182,11 @@ def test_lazy_model() -> None:
         capture(nn.LazyLinear(3), (x(),))
 
 
+def test_torchscript() -> None:
+    with pytest.raises(CaptureError, match="TorchScript"):
+        capture(nn.Sequential(torch.jit.script(nn.Linear(4, 4))), (x(),))
+
+
 def test_not_a_module() -> None:
     with pytest.raises(CaptureError, match="Module"):
         capture(len, (x(),))  # type: ignore[arg-type]

@@ -345,3 +345,26 @@ def test_old_weight_norm() -> None:
         captured = capture(nn.utils.weight_norm(nn.Linear(4, 4)), (x(),))
     assert "aten._weight_norm_interface" in ops(captured)
     assert len(captured.graph.gradients) == 3
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_half_precision_dropout(kind: torch.dtype) -> None:
+    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.3), nn.Linear(16, 4)).to(kind)
+    compare(model, (x().to(kind),), tolerance=2**-6)  # eager rounds 1 / (1 - p) to half precision
+
+
+def test_hooks_of_the_model_run() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    model[0].register_forward_hook(lambda module, inputs, output: output * 2)
+    model[1].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 3,))
+    compare(model, (x(),))
+
+
+def test_operator_of_a_library() -> None:
+    @torch.library.custom_op("remate_tests::twice", mutates_args=())
+    def twice(a: torch.Tensor) -> torch.Tensor:
+        return a * 2
+
+    twice.register_fake(torch.empty_like)
+    twice.register_autograd(lambda ctx, grad: grad * 2)
+    assert "remate_tests.twice" in ops(compare(Returns(lambda self, a: twice(self.linear(a))), (x(),)))
