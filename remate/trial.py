@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -12,12 +13,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remate_runtime import apply
+from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 
 from .compare import clear_gradients, default_loss, tensors_of
 from .measure import MemoryCurve, memory_curve, peak_bytes, timed
 
 Report = Callable[[str], None]
+
+
+class TrialError(RemateError):
+    """The comparison cannot be made on this machine."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -111,11 +117,13 @@ def try_schedule(
     ours = _Side(apply(copy.deepcopy(model), schedule), args, kwargs, rate)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate)
     say("measuring the peak of the schedule")
-    peak = ours.peak(device)
+    with _explained("training by the schedule"):
+        peak = ours.peak(device)
     followed = ours.curve(device) if curve else None
     eager.start_from = ours.start_from
     say("measuring eager's peak")
-    eager_peak = eager.peak(device)
+    with _explained("training by eager PyTorch"):
+        eager_peak = eager.peak(device)
     times: dict[_Side, list[int]] = {eager: [], ours: []}
     difference, scale, losses = 0.0, 0.0, []
     for index in range(steps):
@@ -132,6 +140,15 @@ def try_schedule(
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
     return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), followed)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        hint = "\n  hint: both are trained here; a training script with `remate_runtime.apply` holds only one of them"
+        raise TrialError(f"{what} runs out of memory: {str(error).splitlines()[0]}{hint}") from error
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

@@ -45,3 +45,20 @@ def test_both_sides_train_alike(remate: Remate) -> None:
     outcome = remate("run", "s.json", "--model", "models.py:with_keywords", "--steps", "4", "--lr", "0.5")
     assert outcome.status == 0
     assert "largest gradient difference: 0 (bitwise equal)" in outcome.out
+
+
+@pytest.mark.usefixtures("planned")
+def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from remate import trial
+
+    def full(*args: object) -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore of it")
+
+    monkeypatch.setattr(trial, "peak_bytes", full)
+    outcome = remate("run", "s.json", "--model", "models.py:build")
+    assert outcome.status == 1
+    assert outcome.err.startswith(
+        "error: training by the schedule runs out of memory: CUDA out of memory. Tried to allocate 3 GiB.\nhint: "
+    )
