@@ -30,8 +30,8 @@ from .problem import Problem
 
 SCAN = 24  # cuts tried one by one
 EXACT = 2500  # variables up to which integrality is enforced
-NODES = 200
-COUNTS = (2, 3, 4, 6, 8)  # cuts taken together
+NODES = 60
+COUNTS = (2, 3, 4, 6)  # cuts taken together
 
 
 def lower_bound(problem: Problem, budget: int, control: Control, *, reference: int) -> int:

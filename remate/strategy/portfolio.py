@@ -28,10 +28,10 @@ from .staged import refined, staged_windows
 from .windows import Windows
 
 STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", "none")
-# (operations in a segment, stages above its own where an operation may rerun); 0 above: the flat model.
-FLAT = ((24, 0), (12, 0), (40, 0))
-STAGED = ((12, 1), (8, 3), (5, 6))
-LARGEST = 1000  # variables of a staged model that still solves in seconds
+# Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may rerun.
+FLAT = (24, 12, 40)
+STAGED = ((8, 3), (5, 6))
+LARGEST = 900  # variables of a staged model that still solves in seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 ROUNDS = 120  # of ruin and recreate on a small step, in all
 GRACE = 20.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
@@ -142,17 +142,20 @@ class _Search:
         if self.strategy == "greedy" or (self.strategy == "auto" and small):
             self._greedy()
             self._recreate(ROUNDS // 4)
+        self._attempt(self._flat())
+        if small:
             self._strengthen()
-        if not self._done():
-            for name, w in self._formulations():
-                self._try(name, w)
-                if self._done():
-                    break
+            self._recreate(ROUNDS)
+        self._attempt(self._staged())
         if self.best is None:
             self._compress()
         if self.best is not None and not self._done():
             self._offer(polish(self.problem, self.best, self.budget, self.control))
             self._recreate(ROUNDS if small else ROUNDS // 20)
+
+    def _attempt(self, formulations: Iterator[tuple[str, Windows]]) -> None:
+        while not self._done() and (following := next(formulations, None)) is not None:
+            self._try(*following)
 
     def _greedy(self) -> None:
         for found in from_nothing(self.problem, max(self.budget, self.floor), self.control):
@@ -169,7 +172,7 @@ class _Search:
 
     def _compress(self) -> None:
         """No formulation fits: from the smallest peak that the flat ones reach, go on greedily."""
-        for length, _ in FLAT:
+        for length in FLAT:
             attempt = Attempt(self.problem, flat_windows(self.problem, length), self.baseline.peak, f"flat-{length}")
             found = attempt.smallest(self.control)
             self._offer(found)
@@ -194,11 +197,13 @@ class _Search:
         self.menu = tuple(levels.menu(MENU))
         self._offer(levels.run(self.control, self.budget, gap=TIGHT))
 
-    def _formulations(self) -> Iterator[tuple[str, Windows]]:
-        """Small ones first; staged ones as long as they stay solvable."""
+    def _flat(self) -> Iterator[tuple[str, Windows]]:
         if self.strategy in ("auto", "flat"):
-            for length, _ in FLAT:
+            for length in FLAT:
                 yield f"flat-{length}", flat_windows(self.problem, length)
+
+    def _staged(self) -> Iterator[tuple[str, Windows]]:
+        """Small ones first, as long as they stay solvable."""
         if self.strategy in ("auto", "staged"):
             for length, above in STAGED:
                 w = staged_windows(self.problem, length, above)
