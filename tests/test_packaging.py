@@ -35,7 +35,8 @@ def test_wheel_holds_the_two_packages_and_the_schema(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     info = f"remate-{__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {"remate", "remate_runtime", info}
-    for name in ("remate/py.typed", "remate_runtime/py.typed", "remate/schedule-1.schema.json"):
+    page = [f"remate/report/{name}" for name in ("page.html", "report.css", "report.js")]
+    for name in ("remate/py.typed", "remate_runtime/py.typed", "remate/schedule-1.schema.json", *page):
         assert name in names
     assert f"{info}/licenses/LICENSE" in names
 

@@ -119,8 +119,8 @@ def _chart(found: Frontier) -> str:
     for level in ticks(right, 5, binary=True):
         if left <= level:
             parts.append(f'<text x="{x(level)}" y="{floor}" dy="18" text-anchor="middle">{size(level)}</text>')
-    parts += _segments([(x(p.budget), y(p.overhead)) for p in points], "ours")
     parts += _segments([(x(p.budget), y(p.bound)) for p in points if p.bound is not None], "bound")
+    parts += _segments([(x(p.budget), y(p.overhead)) for p in points], "ours")
     for p in points:
         if p.bound is not None:
             parts.append(f'<circle class="bound" cx="{x(p.budget)}" cy="{y(p.bound)}" r="3"/>')

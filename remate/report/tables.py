@@ -41,7 +41,8 @@ def facts(opened: Opened, trace: MemoryTrace | None) -> str:
         over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
         cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
     if trace is not None:
-        off = f"{percent(trace.peak / timeline.peak - 1)} off the prediction" if timeline.peak else ""
+        far = trace.peak - timeline.peak
+        off = f"{size(abs(far))} {'more' if far > 0 else 'less'} than predicted" if far else "as predicted"
         cards.append(("Measured peak", size(trace.peak), f"on {trace.device}; {off}", ""))
     return (
         '<dl class="facts">'

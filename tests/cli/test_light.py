@@ -16,6 +16,8 @@ _CALLS = [
     ["lint", "mlp.json"],
     ["edit", "mlp.json", "--keep", "layers.2.addmm", "-o", "new.json"],
     ["migrate", "mlp.json"],
+    ["report", "mlp.json", "-o", "page.html", "--frontier", "."],
+    ["trace", "mlp.json", "-o", "trace.txt", "--snapshot", "trace.pickle"],
 ]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from remate.measure import compare_times, peak_bytes, timed
+from remate.measure import compare_times, memory_curve, peak_bytes, timed
 
 KIB = 1024
 
@@ -123,3 +124,30 @@ def test_times_are_compared_in_turns():
 
 def test_time_is_at_least_one_nanosecond():
     assert timed(lambda: None) >= 1
+
+
+def test_curve_of_overlapping_blocks():
+    def step(turn: Callable[[], None]) -> None:
+        a = block(100)
+        turn()
+        b = block(50)
+        del a, b
+
+    curve = memory_curve(step)
+    assert curve.bytes == (0, 100 * KIB, 150 * KIB, 50 * KIB, 0)
+    assert curve.times[0] == 0
+    assert list(curve.times) == sorted(curve.times)
+    assert curve.times[1] <= curve.turn <= curve.times[2]
+
+
+@pytest.mark.cuda
+def test_curve_on_cuda_has_the_measured_peak():
+    def fn(turn: Callable[[], None] = lambda: None) -> None:
+        a = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        turn()
+        b = torch.empty(1 << 21, dtype=torch.uint8, device="cuda")
+        del a, b
+
+    curve = memory_curve(fn, "cuda")
+    assert max(curve.bytes) == peak_bytes(fn, "cuda") == 3 << 20
+    assert curve.turn >= 0
