@@ -55,7 +55,13 @@ def test_files_state_the_published_name() -> None:
     assert schema["$id"] == SCHEMA_URL == NAME
     assert f"schedule-{schema['properties']['version']['const']}.schema.json" == SCHEMA_URL
     for path in sorted((ROOT / "examples").glob("*.json")):
-        assert json.loads(path.read_text())["$schema"] == SCHEMA_URL
+        if path.name != NAME:
+            assert json.loads(path.read_text())["$schema"] == SCHEMA_URL
+
+
+def test_editors_find_the_schema_of_the_examples() -> None:
+    """Editors resolve `$schema` beside the file."""
+    assert (ROOT / "examples" / SCHEMA_URL).read_bytes() == (ROOT / "schema" / NAME).read_bytes()
 
 
 def test_the_schema_is_itself_valid() -> None:
