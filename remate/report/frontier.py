@@ -56,6 +56,9 @@ def frontier(opened: Opened, path: str, folder: str) -> Frontier:
         if fingerprint(other.schedule) != step:
             skipped.append((file.name, "a schedule of another step"))
             continue
+        if other.keep_all.time != opened.keep_all.time:
+            skipped.append((file.name, "planned with other times of the operations"))
+            continue
         points.append(_point(other, file.name, False))
     skipped += [(file.name, f"more than {MAX_FILES} files") for file in files[MAX_FILES:]]
     points.append(_point(opened, Path(path).name, True))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from itertools import accumulate
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from remate.memory_trace import memory_trace
 from remate.opened import Opened, derive
 from remate.report import frontier, page
-from remate_runtime.encode import save
+from remate_runtime.encode import encode, save
 from remate_runtime.simulate import steps_with_turn
 
 from .documents import Document
@@ -122,11 +124,16 @@ def test_frontier(mlp: Opened, tmp_path: Path) -> None:
     save(mlp.schedule, tmp_path / "here.json")
     looser = replace(mlp.schedule, solve=replace(mlp.schedule.solve, budget=mlp.schedule.solve.budget + 1000))
     save(looser, tmp_path / "looser <b>.json")
+    slower = msgspec.json.decode(encode(mlp.schedule))
+    for block in slower["blocks"].values():
+        for line in block.get("forward", []):
+            line["ns"] = line.get("ns", 0) + 1000
+    (tmp_path / "other-costs.json").write_text(json.dumps(slower))
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "notes.txt").write_text("not looked at")
     found = frontier(mlp, str(tmp_path / "here.json"), str(tmp_path))
     assert [(p.file, p.here) for p in found.points] == [("here.json", True), ("looser <b>.json", False)]
-    assert [name for name, _ in found.skipped] == ["broken.json"]
+    assert [name for name, _ in found.skipped] == ["broken.json", "other-costs.json"]
     document = Document(page(mlp, None, found))
     assert (document.open, document.wrong) == ([], [])
     assert "looser <b>.json" in document.text
