@@ -52,9 +52,14 @@ class Opened(msgspec.Struct, frozen=True, dict=True):
         return found
 
     @cached_property
+    def without_reruns(self) -> Linked:
+        """The same graph, everything kept."""
+        return link(self.graph)
+
+    @cached_property
     def keep_all(self) -> Timeline:
         """What the same graph costs without any rerun."""
-        return simulate(link(self.graph))
+        return simulate(self.without_reruns)
 
 
 def open_schedule(path: str) -> Opened:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from remate_runtime.errors import RemateError
-from remate_runtime.link import Linked, link
+from remate_runtime.link import Linked
 from remate_runtime.simulate import Timeline, steps_with_turn
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def curve(linked: Linked, timeline: Timeline) -> Curve:
 
 def _draw(axes: Axes, opened: Opened) -> None:
     timeline, keep_all, budget = opened.timeline, opened.keep_all, opened.schedule.solve.budget
-    ours, base = curve(opened.linked, timeline), curve(link(opened.graph), keep_all)
+    ours, base = curve(opened.linked, timeline), curve(opened.without_reruns, keep_all)
     top, span = max(timeline.peak, keep_all.peak, budget), max(ours.end, base.end, 1)
     per_size, size_unit = next((s for s in _SIZES if top >= s[0]), _SIZES[-1])
     per_time, time_unit = next((t for t in _TIMES if span >= t[0]), _TIMES[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.link import link
 from remate_runtime.simulate import steps_with_turn
 
 from ..memory_trace import MemoryTrace
@@ -42,7 +41,7 @@ def scene(opened: Opened, trace: MemoryTrace | None) -> Scene:
     """trace: measured curve to lay beside the predicted one; its forward and its backward are stretched to fit."""
     timeline, budget = opened.timeline, opened.schedule.solve.budget
     ours = curve(opened.linked, timeline)
-    base = curve(link(opened.graph), opened.keep_all)
+    base = curve(opened.without_reruns, opened.keep_all)
     turn = ours.starts[timeline.turn]
     measured = _stretched(trace, turn, ours.end) if trace is not None else ([], [])
     top = max(timeline.peak, opened.keep_all.peak, budget, *measured[1], 1)
