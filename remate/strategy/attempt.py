@@ -1,7 +1,7 @@
 """One strategy on one budget: solve the formulation, place the reruns, ask the simulator, and correct the budget.
 
-The formulation is conservative in places (static windows) and blind in others (order of equal needs, generator states), so
-its budget is moved until the simulated peak fits, or until slack that the simulator still sees is used.
+The formulation is conservative in places (static windows) and blind in others (order of equal needs, generator states),
+so its budget is moved until the simulated peak fits, or until slack that the simulator still sees is used.
 """
 
 from __future__ import annotations

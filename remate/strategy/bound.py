@@ -12,9 +12,10 @@ again between them. So, with hold[s, c] and rerun[f, c] (f runs again after cut 
     chain     hold[s, c + 1] <= hold[s, c] + rerun[producer(s), c]
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
 
-has an optimum that no schedule beats. Any dual bound of it will do. Assumptions, all of them the format's own rules: the
-forward, then the backward operations run once each in the given order; besides, forward operations run again, whole,
-anywhere; a storage is resident in full or not at all; operations cost what the profile says. No partition is assumed.
+has an optimum that no schedule beats. Any dual bound of it will do. Assumptions, all of them the format's own rules:
+the forward, then the backward operations run once each in the given order; besides, forward operations run again,
+whole, anywhere; a storage is resident in full or not at all; operations cost what the profile says. No partition is
+assumed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ COUNTS = (2, 3, 4, 6)  # cuts taken together
 
 
 def lower_bound(problem: Problem, budget: int, control: Control, *, reference: int) -> int:
-    """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation once."""
+    """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation
+    once."""
     forced = forced_bytes(problem)
     candidates = _records(problem, forced, SCAN)
     if not candidates:
@@ -51,14 +53,15 @@ def lower_bound(problem: Problem, budget: int, control: Control, *, reference: i
 
 
 def stronger_bound(problem: Problem, budget: int, control: Control, *, reference: int, enough: int) -> int:
-    """As `lower_bound`, with several cuts at once: what must run again before each of several peaks of the backward. Worth
-    its time on small steps; larger ones get the trivial bound. Stops when `enough` ns are proven."""
+    """As `lower_bound`, with several cuts at once: what must run again before each of several peaks of the backward.
+    Worth its time on small steps; larger ones get the trivial bound. Stops when `enough` ns are proven."""
     forced = forced_bytes(problem)
     single = Cuts(problem, 1, reference)
     proven = problem.baseline_time
     if single.variables > EXACT:
         return proven
-    scored = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in _peaks(problem, forced)]
+    places = sorted({*_peaks(problem, forced), *_records(problem, forced, SCAN)})
+    scored = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in places]
     scored.sort(key=lambda score: (-score[0], score[1]))
     for count in COUNTS:
         if count > len(scored) or count * single.variables > EXACT or proven >= enough or control.stopped():
@@ -87,8 +90,9 @@ def _proven(result: Result) -> float:
 
 
 def forced_bytes(problem: Problem) -> np.ndarray:
-    """By operation: bytes live while it runs in any schedule, forward storages apart that are neither pinned nor made by
-    the operation itself: outputs and gradients already made, backward values still to be read, its outputs, workspace."""
+    """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
+    workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model
+    (before it, they too can be dropped and made again)."""
     steps = len(problem.real)
     change = np.zeros(steps + 1, dtype=np.int64)
     for size, last in problem.tangents:
@@ -101,18 +105,17 @@ def forced_bytes(problem: Problem) -> np.ndarray:
         change[i + 1] -= problem.workspace[i]
         for s in problem.writes[i]:
             last = i
-            if s in problem.pinned:
+            if i >= problem.turn and s in problem.gradients:
                 last = steps - 1
             elif i >= problem.turn and problem.readers[s]:
                 last = problem.readers[s][-1]
                 last -= problem.overwrites[last] == s
-            elif s in problem.until_turn:
-                last = problem.turn - 1
             if _shares(problem, i):
                 change[i + 1] += problem.size[s]
             else:
                 change[i] += problem.size[s]
             change[max(last, i) + 1] -= problem.size[s]
+    change[problem.turn] += sum(problem.size[s] for s in problem.returned if problem.producer[s] < problem.turn)
     return np.cumsum(change)[:steps]
 
 
@@ -123,7 +126,7 @@ def _shares(problem: Problem, i: int) -> bool:
 
 def arguments(problem: Problem, i: int) -> list[int]:
     """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
-    counted = problem.pinned | problem.until_turn if i < problem.turn else problem.pinned
+    counted = problem.returned if i >= problem.turn else frozenset()
     return [s for s in problem.reads[i] if problem.producer[s] < problem.turn and s not in counted]
 
 

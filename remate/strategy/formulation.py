@@ -28,14 +28,15 @@ from .problem import Problem
 from .windows import Key, Windows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
-NODES = 60  # of branch and bound, in one solve: a limit that, unlike seconds, gives the same result every time
+NODES = 60  # of branch and bound in one solve: unlike seconds, a limit that gives the same result every time
 INTEGRAL = 1e-6
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
 
 
 @contextmanager
 def paused_collector() -> Iterator[None]:
-    """Building a model makes many objects and no garbage: the collector would only look through them again and again."""
+    """Building a model makes many objects and no garbage: the collector would only look through them again and
+    again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -141,7 +142,8 @@ class Formulation:
         return self.engine.solve(control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=first)
 
     def _near(self, control: Control, relaxed: Result, *, gap: float, goal: float, stage: str) -> Result:
-        """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at once."""
+        """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at
+        once."""
         assert relaxed.x is not None
         columns = self.columns[self.columns >= 0]
         value = relaxed.x[columns]

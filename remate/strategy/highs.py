@@ -69,8 +69,8 @@ class Control:
 
 
 class Result(msgspec.Struct, frozen=True):
-    """status: optimal | gap | time | iterations (node limit) | infeasible | interrupted | failed. x: values by column (None without a solution).
-    objective: of x, infinite without; bound: proven, whatever the status."""
+    """status: optimal | gap | time | iterations (node limit) | infeasible | interrupted | failed. x: values by column
+    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status."""
 
     status: str
     x: np.ndarray | None
@@ -90,7 +90,8 @@ _STATUS = {
 
 
 class Engine:
-    """A Pyomo model inside HiGHS. The model must be linear with one objective to minimise; columns are its variables."""
+    """A Pyomo model inside HiGHS. The model must be linear with one objective to minimise; columns are its
+    variables."""
 
     def __init__(self, model: pyo.ConcreteModel) -> None:
         form = LinearStandardFormCompiler().write(model, mixed_form=True)

@@ -1,7 +1,7 @@
 """A quick account of a schedule for local search: every incarnation of every storage, and the bytes live at each step.
 
-Counts as the simulator does, up to its finest points (copies of buffers, generator states, the order in which views die),
-so what local search finds here is always confirmed there.
+Counts as the simulator does, up to its finest points (copies of buffers, generator states, the order in which views
+die), so what local search finds here is always confirmed there.
 """
 
 from __future__ import annotations
@@ -88,15 +88,25 @@ class Ledger:
 
     def _deaths(self, final: dict[int, Life]) -> None:
         problem, end = self.problem, len(self.order) - 1
+        at_turn: dict[int, Life] = {}
         for life in self.lives:
+            if life.birth < self.turn:
+                at_turn[life.storage] = life
+        dying: dict[tuple[int, int], Life] = {}  # by step and storage
+        for life in self.lives:
+            s = life.storage
             life.death = life.reads[-1] if life.reads else life.birth
-            first = self.again[life.birth] < 0
-            if life.storage in problem.pinned and (first or final[life.storage] is life):
+            if (s in problem.returned and at_turn.get(s) is life) or (s in problem.gradients and final[s] is life):
                 life.death = end
-            elif life.storage in problem.until_turn and first:
-                life.death = max(life.death, self.turn - 1)
-            elif life.reads and life.storage in problem.may_overwrite[self.order[life.death]]:
-                life.death = max(life.birth, life.death - 1)  # the output takes its place
+            elif s in problem.until_turn and at_turn.get(s) is life and life.death < self.turn:
+                life.death = self.turn - 1
+            elif life.reads:
+                dying[life.death, s] = life
+        for step, i in enumerate(self.order):
+            for s in problem.may_overwrite[i]:
+                if (step, s) in dying:  # the output takes its place
+                    dying[step, s].death = step - 1
+                    break
 
     @property
     def peak(self) -> int:

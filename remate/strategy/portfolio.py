@@ -28,7 +28,8 @@ from .staged import refined, staged_windows
 from .windows import Windows
 
 STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", "none")
-# Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may rerun.
+# Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may
+# rerun.
 FLAT = (24, 12, 40)
 STAGED = ((8, 3), (5, 6))
 LARGEST = 900  # variables of a staged model that still solves in seconds

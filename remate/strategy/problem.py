@@ -15,13 +15,14 @@ from remate_runtime.operators import IN_PLACE
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. tangents: of each gradient that backward starts from, its bytes and the last operation that reads it. turn: index of the first backward operation. real[i]: operation i is executed, that is, no
-    view. reads[i], writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources
-    and for values that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that
-    read s, ascending. pinned: storages alive from production to the end of the step (outputs and gradients).
-    until_turn: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i] in
-    bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that does
-    die there unless the plan keeps it, or -1: memory then counts once.
+    graph: the costed graph. tangents: of each gradient that backward starts from, its bytes and the last operation that
+    reads it. turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
+    writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
+    that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that read s,
+    ascending. pinned: storages alive from production to the end of the step: outputs (returned) and gradients.
+    until_turn: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i]
+    in bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that
+    does die there unless the plan keeps it, or -1: memory then counts once.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -51,8 +52,9 @@ class Problem:
             for s in self.reads[-1]:
                 self.readers[s].append(index)
         self.tangents = self._tangents()
-        ends = [*graph.outputs, *(g for _, g in graph.gradients)]
-        self.pinned = frozenset(root[v] for v in ends if values[root[v]].kind == "op")
+        self.returned = frozenset(root[v] for v in graph.outputs if values[root[v]].kind == "op")
+        self.gradients = frozenset(root[v] for _, v in graph.gradients if values[root[v]].kind == "op")
+        self.pinned = self.returned | self.gradients
         self.until_turn = frozenset(root[v] for _, v in graph.updates if values[root[v]].kind == "op")
         self.may_overwrite = [() if op.view else self._candidates(op) for op in graph.operations]
         self.overwrites = [

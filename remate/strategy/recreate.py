@@ -1,7 +1,7 @@
 """Ruin and recreate: forget some reruns of a good schedule, make it fit again greedily, keep what is better.
 
-Deterministic for a given number of rounds: chance is seeded. It closes what formulations with static windows leave open on
-nets of a few hundred operations, where one rerun more or less is a visible share of the step.
+Deterministic for a given number of rounds: chance is seeded. It closes what formulations with static windows leave open
+on nets of a few hundred operations, where one rerun more or less is a visible share of the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ REACHES = (0.0, 0.5, 1.0)
 
 
 def from_nothing(problem: Problem, budget: int, control: Control) -> list[Candidate]:
-    """Greedy schedules, one per way of ranking; those that fit are polished, the others tell how small a peak can be."""
+    """Greedy schedules, one per way of ranking; those that fit are polished, the others tell how small a peak can
+    be."""
     made: list[Candidate] = []
     for reach in REACHES:
         reruns = squeeze(problem, (), budget, control, taste=Taste(reach), rounds=_rounds(problem))

@@ -1,8 +1,8 @@
 """The flat strategy: every forward storage is kept from forward to backward, or its operation runs again there.
 
 What crosses the boundary of a segment is kept, so that each rerun's window stays inside the backward of its segment:
-nearly free where boundaries are small (transformers), costly where they are large and cheap to make again (convolutional
-nets, see `staged`).
+nearly free where boundaries are small (transformers), costly where they are large and cheap to make again
+(convolutional nets, see `staged`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from .windows import Key, Windows
 
 
 def seed(problem: Problem, w: Windows, reruns: Iterable[FlatRerun]) -> dict[Key, bool]:
-    """Values of all variables for these reruns: what they rerun, in the stages where the formulation allows it, and what
-    must then be held. Memory may not fit: the solver then drops or repairs it."""
+    """Values of all variables for these reruns: what they rerun, in the stages where the formulation allows it, and
+    what must then be held. Memory may not fit: the solver then drops or repairs it."""
     wanted = {(r.op, w.stage[r.before - problem.turn]) for r in reruns if r.before >= problem.turn}
     again = {pair for pair in wanted if pair in w.position}
     held: dict[Key, bool] = {}

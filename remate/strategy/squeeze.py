@@ -1,7 +1,7 @@
 """Make a schedule smaller, one rerun at a time: at its worst moment, let go what is cheapest to make again later.
 
-Greedy, so not fast schedules, but feasible ones where a formulation finds none: a rerun may stand anywhere here, even in
-the forward, and an operation may run again as often as memory asks for it.
+Greedy, so not fast schedules, but feasible ones where a formulation finds none: a rerun may stand anywhere here, even
+in the forward, and an operation may run again as often as memory asks for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The staged strategy: a forward operation may run again in several stages, and what it makes be held between them.
 
-Needed where boundaries are large, cheap to make again, or too many to keep: convolutional nets, U-Nets, low budgets. The
-model grows with the number of stages above its own in which an operation may rerun, so it suits hundreds of operations.
+Needed where boundaries are large, cheap to make again, or too many to keep: convolutional nets, U-Nets, low budgets.
+The model grows with the number of stages above its own in which an operation may rerun, so it suits hundreds of
+operations.
 """
 
 from __future__ import annotations

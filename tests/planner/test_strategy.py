@@ -110,5 +110,5 @@ def test_bound_grows_as_the_budget_shrinks() -> None:
 
 
 def test_unknown_strategy() -> None:
-    with pytest.raises(Exception, match="one of auto, flat"):
+    with pytest.raises(Exception, match="hint: one of auto"):
         solve(transformer(1), 10**9, strategy="best")

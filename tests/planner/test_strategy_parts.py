@@ -1,0 +1,182 @@
+"""The parts of the strategies: windows and their memory rows, ledger, local search, and the bridge to HiGHS."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pyomo.environ as pyo
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remate.strategy.attempt import judge
+from remate.strategy.formulation import Formulation, linear
+from remate.strategy.highs import Control, Engine
+from remate.strategy.ledger import Ledger
+from remate.strategy.place import place
+from remate.strategy.polish import as_late_as_possible, polish, pruned
+from remate.strategy.problem import Problem
+from remate.strategy.retention import flat_windows
+from remate.strategy.seed import seed
+from remate.strategy.segments import segments
+from remate.strategy.squeeze import squeeze
+from remate.strategy.staged import refined, staged_windows
+from remate_runtime.graph import FlatRerun, Graph
+
+from .strategy_graphs import random_graph, transformer
+
+
+def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
+    chance = random.Random(seed)
+    made = []
+    for _ in range(count):
+        op = chance.randrange(graph.turn)
+        made.append(FlatRerun(op, chance.randrange(op + 1, len(graph.operations))))
+    return sorted(made, key=lambda r: (r.before, r.op))
+
+
+@given(st.integers(0, 10_000), st.integers(0, 12))
+@settings(max_examples=60, deadline=None)
+def test_ledger_counts_as_the_simulator(seed: int, count: int) -> None:
+    graph = random_graph(seed, 14)
+    reruns = random_reruns(graph, seed, count)
+    ledger = Ledger(Problem(graph), reruns)
+    found = judge(Problem(graph), reruns, "")
+    assert (ledger.peak, ledger.time) == (found.peak, found.time)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
+@settings(max_examples=40, deadline=None)
+def test_the_formulation_never_promises_too_little(seed: int, shape: tuple[int, int], share: float) -> None:
+    """What it counts is at least what the simulator finds, and it pays for every rerun."""
+    problem = Problem(random_graph(seed, 24))
+    reference = judge(problem, (), "").peak
+    length, above = shape
+    w = staged_windows(problem, length, above) if above else flat_windows(problem, length)
+    model = Formulation(problem, w, reference)
+    with Control() as control:
+        result = model.solve(control, share * reference, gap=0.05)
+    if result.x is None:
+        return
+    chosen = model.chosen(result)
+    found = judge(problem, place(problem, w, chosen), "")
+    assert found.peak <= model.peak(result) * (1 + 1e-6) + 1
+    assert model.peak(result) <= share * reference * (1 + 1e-6) + 1
+    extra = 100 * (found.time / problem.baseline_time - 1)
+    assert extra <= result.objective + 1e-6
+    tight = Formulation(problem, refined(problem, w, chosen), reference)
+    with Control() as control:
+        again = tight.solve(control, share * reference, gap=0.05, start=chosen)
+    assert again.objective <= result.objective + 0.05 + 1e-6, "a solution fits its own neighbourhood"
+
+
+@given(st.integers(0, 10_000), st.integers(0, 14), st.floats(0.5, 1.2))
+@settings(max_examples=60, deadline=None)
+def test_local_search_never_makes_worse(seed: int, count: int, share: float) -> None:
+    problem = Problem(random_graph(seed, 20))
+    given_ = judge(problem, random_reruns(problem.graph, seed, count), "")
+    budget = int(share * given_.peak)
+    with Control() as control:
+        better = polish(problem, given_, budget, control)
+        smaller = judge(problem, squeeze(problem, given_.reruns, budget, control), "")
+    assert better.time <= given_.time
+    assert better.peak <= max(budget, given_.peak)
+    assert smaller.peak <= given_.peak
+    assert judge(problem, pruned(problem, given_.reruns), "").time <= given_.time
+    late = as_late_as_possible(problem, given_.reruns)
+    assert sorted(r.op for r in late) == sorted(r.op for r in given_.reruns)
+
+
+def test_segments_follow_small_cuts() -> None:
+    problem = Problem(transformer(6))
+    cut = segments(problem, 19)
+    assert cut.ends[-1] == problem.turn - 1
+    assert all(a < b for a, b in zip(cut.ends, cut.ends[1:], strict=False))
+    assert all(problem.size[s] <= 1000 for s in cut.boundary), "only the residual stream crosses"
+    assert list(cut.stage) == sorted(cut.stage)
+
+
+def test_seed_is_a_solution_of_the_same_windows() -> None:
+    problem = Problem(transformer(3))
+    reference = judge(problem, (), "").peak
+    w = flat_windows(problem)
+    model = Formulation(problem, w, reference)
+    with Control() as control:
+        result = model.solve(control, 0.7 * reference, gap=0.01)
+        chosen = model.chosen(result)
+        known = seed(problem, w, place(problem, w, chosen))
+        again = model.solve(control, 0.7 * reference, gap=0.01, start=known)
+    assert {k for k, v in known.items() if v and k[0] == "rerun"} <= {k for k, v in chosen.items() if v}
+    assert again.objective <= result.objective + 0.01
+
+
+def knapsack(count: int) -> Any:
+    chance = random.Random(1)
+    m: Any = pyo.ConcreteModel()
+    m.x = pyo.Var(range(count), domain=pyo.Binary)
+    weight = [chance.randint(50, 100) for _ in range(count)]
+    worth = [-w - chance.randint(0, 3) for w in weight]
+    m.fits = pyo.Constraint(expr=linear(list(m.x.values()), weight) <= sum(weight) / 2)
+    m.value = pyo.Objective(expr=linear(list(m.x.values()), worth))
+    return m
+
+
+def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
+    model = knapsack(12)
+    engine = Engine(model)
+    with Control() as control:
+        first = engine.solve(control)
+        assert first.status == "optimal"
+        assert first.bound == pytest.approx(first.objective)
+        relaxed = engine.solve(control, relax=True)
+        assert relaxed.objective <= first.objective
+        engine.set_rhs(model.fits, -np.inf, 0.0)
+        assert engine.solve(control).objective == pytest.approx(0.0)
+        engine.set_rhs(model.fits, 1.0, 0.0)
+        empty = engine.solve(control)
+        assert (empty.status, empty.x, empty.bound) == ("infeasible", None, float("inf"))
+        engine.set_rhs(model.fits, -np.inf, 1e9)
+        columns = engine.columns(model.x.values())
+        engine.set_bounds(columns, np.zeros(12), np.zeros(12))
+        assert engine.solve(control).objective == pytest.approx(0.0)
+        engine.set_bounds(columns, np.zeros(12), np.ones(12))
+        engine.set_cost(np.ones(12))
+        assert engine.solve(control).objective == pytest.approx(0.0)
+        good = engine.solve(control, start=np.ones(12), target=12.0)
+        assert good.objective <= 12.0
+
+
+def test_bridge_reports_limits() -> None:
+    engine = Engine(knapsack(60))
+    with Control() as control:
+        assert engine.solve(control, nodes=1).status in ("iterations", "gap", "optimal")
+        assert engine.solve(control, relative_gap=0.5).status in ("gap", "optimal")
+    with Control(time_limit=0.0) as control:
+        assert engine.solve(control).status == "time"
+
+
+def test_interrupt_keeps_the_process_and_stops_the_search() -> None:
+    with Control() as control:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        begin = time.monotonic()
+        while not control.stopped() and time.monotonic() - begin < 10:
+            time.sleep(0.01)
+        assert control.interrupted
+        assert Engine(knapsack(60)).solve(control).status == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_progress_tells_incumbent_and_bound() -> None:
+    said: list[str] = []
+    from remate.strategy import solve
+
+    graph = random_graph(3, 40)
+    solve(graph, int(0.6 * judge(Problem(graph), (), "").peak), progress=said.append, strategy="flat")
+    assert any("proven" in text for text in said)
+    assert any("more time" in text for text in said)
