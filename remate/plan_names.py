@@ -18,7 +18,23 @@ def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
     groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
     if all("norm" in op.lower() for op in rerun):
         return "rerun-norms"
-    return f"rerun-{'-'.join(groups)}" if len(groups) <= 3 else f"rerun-{len(set(rerun))}-of-{len(operations)}"
+    if len(groups) > 3:
+        groups = list(dict.fromkeys(_kind(op) for op in operations if op in set(rerun)))
+    return f"rerun-{'-'.join(groups)}"
+
+
+# What an operation is for, by words in its id: the first that fits. A block's plan of many parts is named by kinds.
+_KINDS = (
+    ("norms", ("norm", "rsqrt")),
+    ("attention", ("attn.", "attention.", "softmax", "bmm", "scaled_dot")),
+    ("matmuls", ("addmm", ".mm", "linear", "matmul")),
+    ("convolutions", ("conv",)),
+    ("dropout", ("dropout", "bernoulli")),
+)
+
+
+def _kind(op: str) -> str:
+    return next((kind for kind, words in _KINDS if any(word in f".{op.lower()}" for word in words)), "pointwise")
 
 
 def _common(paths: list[list[str]]) -> int:

@@ -118,7 +118,7 @@ def test_plan_names() -> None:
     assert plan_name(block, ["ln_1.norm", "ln_2.norm"]) == "rerun-norms"
     assert plan_name(block, ["mlp.act.gelu"]) == "rerun-mlp"
     assert plan_name(block, block[1:5]) == "rerun-attn-ln_2-mlp"
-    assert plan_name(block, [*block[:4], block[5]]) == "rerun-5-of-7"
+    assert plan_name(block, [*block[:4], block[5]]) == "rerun-norms-attention-pointwise"
     assert plan_name(["layer.0.norm.mul", "layer.0.attn.mm", "layer.1.ff.mm"], ["layer.1.ff.mm"]) == "rerun-ff"
 
 
