@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import cached_property
 
 import msgspec
@@ -80,6 +81,27 @@ def derive(schedule: Schedule) -> Opened:
     expanded = expand(schedule)
     linked = link(expanded.graph, expanded.reruns)
     return Opened(schedule, expanded, linked, simulate(linked))
+
+
+class Rerunning(msgspec.Struct, frozen=True):
+    """Reruns of operations that differ only in the numbers of their names. ns: of all `count` of them."""
+
+    name: str
+    operator: str
+    count: int
+    ns: int
+
+
+def rerunning(opened: Opened) -> list[Rerunning]:
+    """What runs again, by name without numbers, the most expensive first."""
+    operations = opened.graph.operations
+    count: Counter[tuple[str, str]] = Counter()
+    spent: Counter[tuple[str, str]] = Counter()
+    for rerun in opened.expanded.reruns:
+        key = pattern(operations[rerun.op].id), operations[rerun.op].op
+        count[key] += 1
+        spent[key] += operations[rerun.op].ns
+    return [Rerunning(*key, count[key], spent[key]) for key in sorted(count, key=lambda key: (-spent[key], key))]
 
 
 class Group(msgspec.Struct, frozen=True):

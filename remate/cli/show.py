@@ -102,19 +102,13 @@ def _kept(opened: Opened, limit: int | None) -> str:
 
 
 def _rerun(opened: Opened, limit: int | None) -> str:
-    from ..opened import pattern
+    from ..opened import rerunning
 
-    operations = opened.graph.operations
-    times: Counter[tuple[str, str]] = Counter()
-    spent: Counter[tuple[str, str]] = Counter()
-    for rerun in opened.expanded.reruns:
-        key = pattern(operations[rerun.op].id), operations[rerun.op].op
-        times[key] += 1
-        spent[key] += operations[rerun.op].ns
-    rows = [(duration(spent[key]), f"{times[key]}x", *key) for key in sorted(times, key=lambda key: (-spent[key], key))]
-    if not rows:
+    found = rerunning(opened)
+    if not found:
         return "reruns: none, every value is kept until its last use"
-    return _listed(f"reruns: {duration(spent.total())}", rows, limit)
+    rows = [(duration(r.ns), f"{r.count}x", r.name, r.operator) for r in found]
+    return _listed(f"reruns: {duration(sum(r.ns for r in found))}", rows, limit)
 
 
 def _at_peak(opened: Opened, limit: int | None) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ..cli.text import count, duration, percent, size
 from ..memory_trace import MemoryTrace
-from ..opened import Group, Opened, grouped, operation_at, pattern
+from ..opened import Group, Opened, grouped, operation_at, rerunning
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
 from .markup import bar, code, folded, table, text
 
@@ -170,25 +169,19 @@ def _holders(caption: str, groups: list[Group]) -> str:
 
 def reruns(opened: Opened) -> str:
     """What runs again, by name without numbers."""
-    operations = opened.graph.operations
-    times: Counter[tuple[str, str]] = Counter()
-    spent: Counter[tuple[str, str]] = Counter()
-    for rerun in opened.expanded.reruns:
-        key = pattern(operations[rerun.op].id), operations[rerun.op].op
-        times[key] += 1
-        spent[key] += operations[rerun.op].ns
-    if not times:
+    found = rerunning(opened)
+    if not found:
         return "<p>None: every value is kept until its last use.</p>"
-    total = spent.total()
+    total = sum(r.ns for r in found)
     rows = [
         (
-            duration(spent[key]),
-            bar(spent[key] / total if total else 0.0, "rerun"),
-            f"{times[key]}×",
-            code(key[0]),
-            code(key[1]),
+            duration(r.ns),
+            bar(r.ns / total if total else 0.0, "rerun"),
+            f"{r.count}×",
+            code(r.name),
+            code(r.operator),
         )
-        for key in sorted(times, key=lambda key: (-spent[key], key))
+        for r in found
     ]
     caption = f"Reruns: {duration(total)} in {count(len(opened.expanded.reruns), 'rerun')}"
     return _cut(caption, ("Time", "", "Count", "Operation", "Operator"), rows, right=(0, 2))

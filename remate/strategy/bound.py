@@ -25,7 +25,9 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
-from .formulation import PARTS, linear, paused_collector
+from remate_runtime.collector import paused_collector
+
+from .formulation import PARTS, linear
 from .highs import Control, Engine, Result
 from .problem import Problem
 
@@ -35,14 +37,14 @@ NODES = 60
 COUNTS = (2, 3, 4, 6)  # cuts taken together
 
 
-def lower_bound(problem: Problem, budget: int, control: Control, *, reference: int) -> int:
+def lower_bound(single: Cuts, budget: int, control: Control) -> int:
     """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation
-    once."""
+    once. single: the model of one cut."""
+    problem = single.problem
     forced = forced_bytes(problem)
     candidates = _records(problem, forced, SCAN)
     if not candidates:
         return problem.baseline_time
-    single = Cuts(problem, 1, reference)
     found = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in candidates]
     best, at = max(found)
     if best < float("inf") and single.variables <= EXACT:  # else the relaxation says nearly as much
@@ -52,11 +54,11 @@ def lower_bound(problem: Problem, budget: int, control: Control, *, reference: i
     return problem.baseline_time + max(0, int(best * single.percent * (1 - 1e-6)))
 
 
-def stronger_bound(problem: Problem, budget: int, control: Control, *, reference: int, enough: int) -> int:
+def stronger_bound(single: Cuts, budget: int, control: Control, *, enough: int) -> int:
     """As `lower_bound`, with several cuts at once: what must run again before each of several peaks of the backward.
     Worth its time on small steps; larger ones get the trivial bound. Stops when `enough` ns are proven."""
+    problem = single.problem
     forced = forced_bytes(problem)
-    single = Cuts(problem, 1, reference)
     proven = problem.baseline_time
     if single.variables > EXACT:
         return proven
@@ -66,7 +68,7 @@ def stronger_bound(problem: Problem, budget: int, control: Control, *, reference
     for count in COUNTS:
         if count > len(scored) or count * single.variables > EXACT or proven >= enough or control.stopped():
             break
-        cuts = Cuts(problem, count, reference)
+        cuts = Cuts(problem, count, single.reference)
         places = sorted(k for _, k in scored[:count])
         best = _proven(cuts.solve(control, budget, places, forced, relax=False))
         if best < float("inf"):
@@ -148,7 +150,7 @@ class Cuts:
     """The model for a number of cuts; their places and the budget change between solves."""
 
     def __init__(self, problem: Problem, count: int, reference: int) -> None:
-        self.problem, self.count = problem, count
+        self.problem, self.count, self.reference = problem, count, reference
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         self._useful()

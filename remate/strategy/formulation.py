@@ -14,14 +14,14 @@ Memory rows share most of their terms, so each is written as a level that change
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
+
+from remate_runtime.collector import paused_collector
 
 from .highs import Control, Engine, Result, binaries
 from .problem import Problem
@@ -31,19 +31,6 @@ PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % o
 NODES = 60  # of branch and bound in one solve: unlike seconds, a limit that gives the same result every time
 INTEGRAL = 1e-6
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
-
-
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Building a model makes many objects and no garbage: the collector would only look through them again and
-    again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def linear(variables: list[Any], coefficients: Sequence[float] | None = None) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pyomo.environ as pyo
 
+from remate_runtime.collector import paused_collector
 from remate_runtime.graph import FlatRerun, Graph
 from remate_runtime.link import link
 from remate_runtime.simulate import simulate, steps_with_turn
@@ -27,7 +28,7 @@ from ..partition.canonical import exports, form, readers_of, storages
 from ..partition.hierarchy import Part
 from .attempt import Candidate, better, judge
 from .block_frontier import BlockPlan, block_frontier
-from .formulation import PARTS, linear, paused_collector
+from .formulation import PARTS, linear
 from .highs import Control, Engine
 from .leaf_graph import leaf_graph
 from .problem import Problem

@@ -8,17 +8,16 @@ Only `forward` differs.
 from __future__ import annotations
 
 import copy
-import gc
 import inspect
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import nn
 
 from .bind import Bound, check_autocast
+from .collector import paused_collector
 from .decode import load
 from .errors import BindError
 from .execute import Leaf, execute
@@ -43,22 +42,10 @@ def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, name
     Raises ScheduleError (the file is no legal schedule) and BindError (it is not of this model); calls raise BindError
     (other shapes, other mode) and ExecutionError (backward twice, tensors changed before backward).
     """
-    with _collector_paused():
+    with paused_collector():
         if not isinstance(schedule, Schedule):
             schedule = load(schedule, namespaces)
         return _planned(Step(_original(model), schedule, tuple(namespaces)))
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Many small objects are made and none is garbage: collections would be half the time of applying a large file."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Step:
