@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
@@ -15,27 +16,28 @@ from ..partition.canonical import form
 from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
 from .bound import lower_bound, stronger_bound
+from .classical import CLASSICAL
 from .floor import proven_floor
 from .highs import VERSION, Control
-from .levels import Levels
 from .polish import polish
-from .problem import Problem
 from .recreate import from_nothing, recreate
 from .retention import flat_windows
 from .seed import seed
+from .shared import Shared
 from .squeeze import squeeze
 from .staged import refined, staged_windows
-from .windows import Windows
 
-STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", "none")
+STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", *CLASSICAL, "none")
 # Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may
 # rerun.
 FLAT = (24, 12, 40)
 STAGED = ((8, 3), (5, 6))
 LARGEST = 900  # variables of a staged model that still solves in seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
-ROUNDS = 120  # of ruin and recreate on a small step, in all
-GRACE = 20.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
+ROUNDS = 120  # of ruin and recreate, on a step of USUAL forward operations or fewer
+USUAL = 150
+FEWEST = 4
+GRACE = 10.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 MENU = 4  # plans of a repeated block that a file offers beside those in use
 TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer than what is asked of the whole
@@ -68,38 +70,31 @@ def solve(
     gap: float = 0.002,
     strategy: str = "auto",
     progress: Callable[[str], None] | None = None,
+    shared: Shared | None = None,
 ) -> Solution:
     """The fastest reruns found whose simulated peak is at most `budget` bytes.
 
     hierarchy: blocks of the graph; without them strategies look at the whole alone. gap: stop when proven within this
-    share of the step's time. time_limit: seconds; what was found by then is returned.
-    Ctrl-C does the same at once. Raises InfeasibleError with the smallest peak found and the floor that is proven.
+    share of the step's time. time_limit: seconds; what was found by then is returned. shared: what earlier solves of the
+    same graph and hierarchy have built and found. Ctrl-C does the same at once. Raises InfeasibleError with the smallest peak found and the floor that is proven.
     """
     if strategy not in STRATEGIES:
         raise RemateError(f"there is no strategy {strategy!r}\n  hint: one of {', '.join(STRATEGIES)}")
     with Control(time_limit, progress) as control:
-        return _Search(Problem(graph), budget, gap, strategy, control, hierarchy).solution()
+        return _Search(shared or Shared(graph, hierarchy), budget, gap, strategy, control).solution()
 
 
 class _Search:
     """One call of `solve`: the best candidate so far and what is known about it."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        budget: int,
-        gap: float,
-        strategy: str,
-        control: Control,
-        hierarchy: Hierarchy | None = None,
-    ) -> None:
-        self.leaves = list(hierarchy.leaves()) if hierarchy is not None else []
+    def __init__(self, shared: Shared, budget: int, gap: float, strategy: str, control: Control) -> None:
+        problem = self.problem = shared.problem
+        self.shared, self.budget, self.gap, self.strategy, self.control = shared, budget, gap, strategy, control
         self.menu: tuple[tuple[FlatRerun, ...], ...] = ()
-        self.problem, self.budget, self.gap, self.strategy, self.control = problem, budget, gap, strategy, control
-        self.baseline = judge(problem, (), "keep-all", "optimal")
+        self.baseline = shared.baseline
         self.bound = problem.baseline_time
         self.best: Candidate | None = self.baseline if self.baseline.peak <= budget else None
-        self.smallest = self.baseline.peak
+        self.smallest = min(c.peak for c in shared.known)
         self.floor = proven_floor(problem)
 
     def solution(self) -> Solution:
@@ -134,29 +129,40 @@ class _Search:
     def _search(self) -> None:
         if self.strategy == "none" or self.budget < self.floor:
             return
-        self.bound = lower_bound(self.problem, self.budget, self.control, reference=self.baseline.peak)
+        self.bound = lower_bound(self.shared.cuts, self.budget, self.control)
         self.control.say(f"proven: at least {self._percent(self.bound):.2f}% more time than keeping everything")
+        self._offer(self.shared.best(self.budget))
+        if self._done():
+            return
         small = len(self.problem.forward) <= SMALL
+        if self.strategy in CLASSICAL:
+            self._classical()
+            return
         self._blocks()
         if self._done():
             return
         if self.strategy == "greedy" or (self.strategy == "auto" and small):
             self._greedy()
-            self._recreate(ROUNDS // 4)
+            self._recreate(0.25)
         self._attempt(self._flat())
         if small:
             self._strengthen()
-            self._recreate(ROUNDS)
+            self._recreate(1.0)
         self._attempt(self._staged())
         if self.best is None:
             self._compress()
         if self.best is not None and not self._done():
             self._offer(polish(self.problem, self.best, self.budget, self.control))
-            self._recreate(ROUNDS if small else ROUNDS // 20)
+            self._recreate(1.0)
 
-    def _attempt(self, formulations: Iterator[tuple[str, Windows]]) -> None:
+    def _attempt(self, formulations: Iterator[Attempt]) -> None:
         while not self._done() and (following := next(formulations, None)) is not None:
-            self._try(*following)
+            self._try(following)
+
+    def _classical(self) -> None:
+        """One of the classical strategies: it knows nothing of a gap, so all that it offers is looked at."""
+        for found in CLASSICAL[self.strategy](self.shared.chain, self.budget, self.control):
+            self._offer(found)
 
     def _greedy(self) -> None:
         for found in from_nothing(self.problem, max(self.budget, self.floor), self.control):
@@ -166,15 +172,13 @@ class _Search:
         """Prove more, where more might be proven."""
         if self.best is not None and not self._done():
             enough = self.best.time - int(self.gap * self.baseline.time)
-            proven = stronger_bound(
-                self.problem, self.budget, self.control, reference=self.baseline.peak, enough=enough
-            )
+            proven = stronger_bound(self.shared.cuts, self.budget, self.control, enough=enough)
             self.bound = max(self.bound, proven)
 
     def _compress(self) -> None:
         """No formulation fits: from the smallest peak that the flat ones reach, go on greedily."""
         for length in FLAT:
-            attempt = Attempt(self.problem, flat_windows(self.problem, length), self.baseline.peak, f"flat-{length}")
+            attempt = self.shared.attempt(f"flat-{length}", partial(flat_windows, self.problem, length))
             found = attempt.smallest(self.control)
             self._offer(found)
             if found is None or self.best is not None:
@@ -183,43 +187,45 @@ class _Search:
             smaller = squeeze(self.problem, found.reruns, target, self.control)
             self._offer(judge(self.problem, smaller, "greedy"))
 
-    def _recreate(self, rounds: int) -> None:
+    def _recreate(self, share: float) -> None:
+        """Ruin and recreate, as many rounds as take a few seconds: one costs about the square of the operations."""
         if self.best is not None and not self._done():
+            rounds = max(FEWEST, int(share * ROUNDS * min(1.0, (USUAL / len(self.problem.forward)) ** 2)))
             self._offer(recreate(self.problem, self.best, self.budget, self.control, rounds, self._good))
 
     def _blocks(self) -> None:
         """Choose among plans of blocks, where blocks repeat or nothing else is asked for."""
-        if not self.leaves or self.strategy not in ("auto", "hierarchical"):
+        if not self.shared.leaves or self.strategy not in ("auto", "hierarchical"):
             return
-        shapes = Counter(form(self.problem.graph, leaf).key for leaf in self.leaves)
+        shapes = Counter(form(self.problem.graph, leaf).key for leaf in self.shared.leaves)
         if self.strategy == "auto" and max(shapes.values()) < REPEATED:
             return
-        levels = Levels(self.problem, self.leaves, self.control)
+        levels = self.shared.levels(self.control)
         self.menu = tuple(levels.menu(MENU))
         self._offer(levels.run(self.control, self.budget, gap=TIGHT))
 
-    def _flat(self) -> Iterator[tuple[str, Windows]]:
+    def _flat(self) -> Iterator[Attempt]:
         if self.strategy in ("auto", "flat"):
             for length in FLAT:
-                yield f"flat-{length}", flat_windows(self.problem, length)
+                yield self.shared.attempt(f"flat-{length}", partial(flat_windows, self.problem, length))
 
-    def _staged(self) -> Iterator[tuple[str, Windows]]:
+    def _staged(self) -> Iterator[Attempt]:
         """Small ones first, as long as they stay solvable."""
         if self.strategy in ("auto", "staged"):
             for length, above in STAGED:
                 w = staged_windows(self.problem, length, above)
                 if len(w.position) + len(w.need) <= LARGEST:
-                    yield f"staged-{length}-{above}", w
+                    yield self.shared.attempt(f"staged-{length}-{above}", lambda w=w: w)
 
-    def _try(self, name: str, w: Windows) -> None:
-        attempt = Attempt(self.problem, w, self.baseline.peak, name)
+    def _try(self, attempt: Attempt) -> None:
+        w = attempt.windows
         start = None if self.best is None else seed(self.problem, w, self.best.reruns)
         found = attempt.run(
             self.control, self.budget, gap=TIGHT, goal=self._percent(self.bound) + 100 * self.gap, start=start
         )
         self._offer(found)
         if found is not None and found is self.best and not self._done():
-            again = Attempt(self.problem, refined(self.problem, w, found.chosen), self.baseline.peak, name)
+            again = Attempt(self.problem, refined(self.problem, w, found.chosen), self.baseline.peak, attempt.strategy)
             goal = self._percent(self.bound) + 100 * self.gap
             self._offer(again.run(self.control, self.budget, gap=TIGHT, goal=goal, start=found.chosen))
 
@@ -228,6 +234,7 @@ class _Search:
         if found is None:
             return
         self.smallest = min(self.smallest, found.peak)
+        self.shared.keep(found)
         if found.peak <= self.budget and better(self.best, found) is found and found is not self.best:
             self.best = found
             self.control.say(f"{found.strategy}: {self._percent(found.time):.2f}% more time, peak {found.peak} bytes")
@@ -244,9 +251,9 @@ class _Search:
 
     def _infeasible(self) -> InfeasibleError:
         """Tell what would be possible: mostly, greedy search ends near the floor."""
-        if self.strategy != "none" and self.smallest > self.floor:
+        if self.strategy != "none" and self.smallest > self.floor and not self.shared.squeezed:
+            self.shared.squeezed = True
             with Control(GRACE) as self.control:
                 self._compress()
-                if len(self.problem.forward) <= SMALL:
-                    self._greedy()
+                self._greedy()
         return InfeasibleError(self.budget, self.smallest, self.floor)

@@ -19,7 +19,7 @@ from .ledger import Ledger, Life
 from .polish import as_late_as_possible, pruned
 from .problem import Problem
 
-DEEPEST = 40  # operations that may have to run again for the sake of one
+DEEPEST = 200  # operations that may have to run again for the sake of one
 
 
 class Taste:
