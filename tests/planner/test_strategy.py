@@ -6,7 +6,7 @@ import pytest
 
 from remate.errors import InfeasibleError
 from remate.strategy import solve
-from remate.strategy.bound import lower_bound
+from remate.strategy.bound import Cuts, lower_bound
 from remate.strategy.floor import proven_floor
 from remate.strategy.highs import Control
 from remate.strategy.problem import Problem
@@ -103,9 +103,9 @@ def test_time_limit_returns_what_there_is() -> None:
 
 def test_bound_grows_as_the_budget_shrinks() -> None:
     graph = transformer(3)
-    problem = Problem(graph)
+    cuts = Cuts(Problem(graph), 1, simulate(link(graph)).peak)
     with Control() as control:
-        bounds = [lower_bound(problem, b, control, reference=1000) for b in shares(graph, 0.9, 0.7, 0.5, 0.4)]
+        bounds = [lower_bound(cuts, b, control) for b in shares(graph, 0.9, 0.7, 0.5, 0.4)]
     assert bounds == sorted(bounds)
 
 

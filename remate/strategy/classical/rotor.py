@@ -1,0 +1,153 @@
+"""Rotor: the optimal persistent schedule of a heterogeneous chain, by dynamic programming.
+
+O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal checkpointing for heterogeneous chains: how to
+train deep neural networks with limited memory", Inria RR-9302, 2019 (ACM TOMS 2024), Theorem 1. With C(s, t, m) the
+least time to run backward of stages t … s from the input of s, with m bytes for all but that input,
+
+    C(s, s, m) = all(s)                                                            if m >= m_all(s, s)
+    C(s, t, m) = min of
+      all(s) + C(s+1, t, m - saved(s))                                             if m >= m_all(s, t)
+      min over s' of  sum of again(k), s <= k < s'  + C(s', t, m - carried(s'-1)) + C(s, s'-1, m)   if m >= m_none(s, s', t)
+
+where all(s) runs stage s and saves what its backward reads, and again(k) runs it for its output only. A stage may offer
+several ways to save less and rerun some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2): the
+first alternative is then taken over all of them. Differences to the papers: what is held beside the chain (gradients of
+parameters, values that reach far) is a base that depends on t, and the first run of a stage costs nothing extra, because
+every schedule has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+SLOTS = 1600  # parts that memory is divided into
+CELLS = 12_000_000  # of the table, at most
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One way to save in a stage. In bytes: saved (its output included), in_forward and in_backward, the peaks of the
+    stage alone. extra: ns of its reruns inside backward."""
+
+    saved: int
+    in_forward: int
+    in_backward: int
+    extra: int = 0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A stage of the abstract chain. In bytes: carried, its output; in_passing, the peak of running it for its output
+    only; base, held beside the chain when its backward begins. In ns: again, for its output only; every, for its output
+    and what backward reads; last, for what backward reads."""
+
+    carried: int
+    in_passing: int
+    base: int
+    again: int
+    every: int
+    last: int
+    ways: tuple[Way, ...]
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A run of a stage. kind: "again", for its output only | "all", saving what backward reads | "back", its
+    backward."""
+
+    kind: str
+    stage: int
+    way: int = 0
+
+
+class Table:
+    """C(s, t, m) for all s, t and m up to `limit` bytes."""
+
+    def __init__(self, chain: Sequence[Link], limit: int) -> None:
+        self.chain = list(chain)
+        count = len(self.chain)
+        self.slots = max(50, min(SLOTS, CELLS // max(1, count * count), max(1, limit)))
+        self.unit = max(limit, 1) / self.slots
+        self.cost = np.full((count, count, self.slots + 2), np.inf)  # the last column stands for negative memory
+        self.choice = np.zeros((count, count, self.slots + 1), dtype=np.int16)  # 0: none; s'; -1 - way
+        m = np.arange(self.slots + 1)
+        self._m = m
+        self._after_output = np.stack([self._minus(link.carried) for link in self.chain])
+        self._after_way = [[self._minus(way.saved) for way in link.ways] for link in self.chain]
+        for length in range(count):
+            for s in range(count - length):
+                self._fill(s, s + length)
+
+    def smallest(self) -> int | None:
+        """The least memory in bytes that suffices, up to `limit`."""
+        if not self.chain:
+            return None
+        feasible = np.flatnonzero(np.isfinite(self.cost[0, -1, :-1]))
+        return int(feasible[0] * self.unit) + 1 if len(feasible) else None
+
+    def moves(self, memory: float) -> list[Move] | None:
+        """The fastest sequence of stage runs within `memory` bytes, or None."""
+        m = min(self.slots, int(memory / self.unit + 1e-9))
+        if m < 0 or not self.chain or not np.isfinite(self.cost[0, -1, m]):
+            return None
+        made: list[Move] = []
+        left: list[tuple[int, int, int] | Move] = [(0, len(self.chain) - 1, m)]
+        while left:
+            task = left.pop()
+            if isinstance(task, Move):
+                made.append(task)
+                continue
+            s, t, m = task
+            pick = int(self.choice[s, t, m])
+            if pick < 0:
+                way = -1 - pick
+                made.append(Move("all", s, way))
+                left.append(Move("back", s, way))
+                if t > s:
+                    left.append((s + 1, t, int(self._after_way[s][way][m])))
+            else:
+                made += [Move("again", k) for k in range(s, pick)]
+                left.append((s, pick - 1, m))
+                left.append((pick, t, int(self._after_output[pick - 1][m])))
+        return made
+
+    def _minus(self, nbytes: int) -> np.ndarray:
+        """Index of m less some bytes, for all m."""
+        rest = self._m - round(nbytes / self.unit)
+        return np.where(rest < 0, self.slots + 1, rest)
+
+    def _enough(self, nbytes: int) -> np.ndarray:
+        return self._m >= nbytes / self.unit - 1e-9
+
+    def _fill(self, s: int, t: int) -> None:
+        link, rerun = self.chain[s], t < len(self.chain) - 1
+        base = self.chain[t].base
+        cost, choice = self.cost[s, t], self.choice[s, t]
+        for n, way in enumerate(link.ways):
+            time = way.extra + ((link.every if t > s else link.last) if rerun else 0)
+            found = np.full(self.slots + 1, float(time))
+            if t > s:
+                found += self.cost[s + 1, t][self._after_way[s][n]]
+            found[~self._enough(max(base + way.in_forward, way.in_backward))] = np.inf
+            self._keep(cost, choice, found, -1 - n)
+        if t == s:
+            return
+        passing, spent, held = [], [], 0
+        time, before = 0, 0
+        for k in range(s, t):
+            stage = self.chain[k]
+            held = max(held, before + stage.in_passing)
+            before = stage.carried
+            time += stage.again if rerun else 0
+            passing.append(base + held)
+            spent.append(time)
+        right = np.take_along_axis(self.cost[s + 1 : t + 1, t], self._after_output[s:t], axis=1)
+        found = right + self.cost[s, s:t, :-1] + np.array(spent, dtype=float)[:, None]
+        found[self._m[None, :] < np.array(passing)[:, None] / self.unit - 1e-9] = np.inf
+        best = np.argmin(found, axis=0)
+        self._keep(cost, choice, found[best, self._m], best + s + 1)
+
+    def _keep(self, cost: np.ndarray, choice: np.ndarray, found: np.ndarray, pick: int | np.ndarray) -> None:
+        less = found < cost[:-1]
+        choice[less] = pick[less] if isinstance(pick, np.ndarray) else pick
+        cost[:-1][less] = found[less]

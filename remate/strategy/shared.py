@@ -1,0 +1,67 @@
+"""What solves of one step under several budgets share: the problem, models built once, and every schedule worth having.
+
+A schedule found for one budget fits every larger one, so a sweep of budgets never pays more for more memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+from remate_runtime.graph import Graph
+
+from ..partition.hierarchy import Hierarchy, Part
+from .attempt import Attempt, Candidate, judge
+from .bound import Cuts
+from .classical import Chain
+from .highs import Control
+from .levels import Levels
+from .problem import Problem
+from .windows import Windows
+
+
+class Shared:
+    """State of a step that outlives one budget. graph: with costs. hierarchy: its blocks, if it has any."""
+
+    def __init__(self, graph: Graph, hierarchy: Hierarchy | None = None) -> None:
+        self.problem = Problem(graph)
+        self.parts: tuple[Part, ...] = hierarchy.parts if hierarchy is not None else ()
+        self.leaves = [leaf for part in self.parts for leaf in part.leaves()]
+        self.baseline = judge(self.problem, (), "keep-all", "optimal")
+        self.known: list[Candidate] = [self.baseline]  # none slower and larger than another, largest first
+        self.squeezed = False  # the smallest peak has been searched for
+        self._attempts: dict[str, Attempt] = {}
+        self._levels: Levels | None = None
+
+    def keep(self, found: Candidate) -> None:
+        """Remember a schedule, unless one is known that is no slower and no larger."""
+        if any(c.peak <= found.peak and c.time <= found.time for c in self.known):
+            return
+        rest = [c for c in self.known if c.peak < found.peak or c.time < found.time]
+        self.known = sorted([*rest, found], key=lambda c: -c.peak)
+
+    def best(self, budget: int) -> Candidate | None:
+        """The fastest schedule known that fits `budget` bytes."""
+        return min((c for c in self.known if c.peak <= budget), key=lambda c: (c.time, c.peak), default=None)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        return Cuts(self.problem, 1, self.baseline.peak)
+
+    @cached_property
+    def chain(self) -> Chain:
+        return Chain(self.problem, self.parts)
+
+    def levels(self, control: Control) -> Levels:
+        if self._levels is not None:
+            return self._levels
+        made = Levels(self.problem, self.leaves, control)
+        if not control.stopped():  # else its frontiers may lack plans
+            self._levels = made
+        return made
+
+    def attempt(self, name: str, windows: Callable[[], Windows]) -> Attempt:
+        """The formulation called `name`, over `windows` when it has to be built."""
+        if name not in self._attempts:
+            self._attempts[name] = Attempt(self.problem, windows(), self.baseline.peak, name)
+        return self._attempts[name]
