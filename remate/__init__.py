@@ -13,10 +13,11 @@ from remate_runtime.version import __version__
 
 if TYPE_CHECKING:
     from .planner import plan
+    from .sweep import frontier
 
-__all__ = ["__version__", "plan"]
+__all__ = ["__version__", "frontier", "plan"]
 
-_HOME = {"plan": ".planner"}  # a module of the same name would take the place of the function
+_HOME = {"frontier": ".sweep", "plan": ".planner"}  # a module of the same name would take the place of the function
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,21 @@ from ..errors import UnknownNameError
 from . import exit_codes
 from .usage import UsageError
 
-COMMANDS = ("plan", "check", "fmt", "show", "run", "diff", "explain", "lint", "edit", "migrate", "report", "trace")
+COMMANDS = (
+    "plan",
+    "frontier",
+    "check",
+    "fmt",
+    "show",
+    "run",
+    "diff",
+    "explain",
+    "lint",
+    "edit",
+    "migrate",
+    "report",
+    "trace",
+)
 _STATUS = {
     "R000": exit_codes.USAGE,
     "R005": exit_codes.UNSUPPORTED,

@@ -29,9 +29,9 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
     parser.add_argument("--strategy", default="auto", help="how to solve; default: auto")
-    parser.add_argument("--time-limit", metavar="S", type=_positive, default=60.0, help="seconds to solve, default 60")
+    parser.add_argument("--time-limit", metavar="S", type=positive, default=60.0, help="seconds to solve, default 60")
     parser.add_argument(
-        "--gap", type=_positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
+        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
@@ -49,7 +49,7 @@ def _budget(text: str) -> str:
     return text
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
     try:
         number = float(text)
     except ValueError:

@@ -11,6 +11,7 @@ from remate_runtime.errors import RemateError
 from remate_runtime.fingerprint import fingerprint
 
 from ..cli.text import percent, size
+from ..frontier_summary import SUMMARY
 from ..opened import Opened, open_schedule
 from .chart import ticks
 from .markup import attribute, table, text
@@ -43,7 +44,7 @@ def frontier(opened: Opened, path: str, folder: str) -> Frontier:
     """The schedules `*.json` in `folder` that plan the same step as `opened`, which was read from `path`."""
     step = fingerprint(opened.schedule)
     points, skipped = [], []
-    files = sorted(file for file in Path(folder).iterdir() if file.suffix == ".json" and file.is_file())
+    files = sorted(f for f in Path(folder).iterdir() if f.suffix == ".json" and f.name != SUMMARY and f.is_file())
     here = Path(path).resolve()
     for file in files[:MAX_FILES]:
         if file.resolve() == here:

@@ -17,7 +17,6 @@ from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
 from .bound import lower_bound, stronger_bound
 from .classical import CLASSICAL
-from .floor import proven_floor
 from .highs import VERSION, Control
 from .polish import polish
 from .recreate import from_nothing, recreate
@@ -76,12 +75,19 @@ def solve(
 
     hierarchy: blocks of the graph; without them strategies look at the whole alone. gap: stop when proven within this
     share of the step's time. time_limit: seconds; what was found by then is returned. shared: what earlier solves of the
-    same graph and hierarchy have built and found. Ctrl-C does the same at once. Raises InfeasibleError with the smallest peak found and the floor that is proven.
+    same graph and hierarchy have built and found. Ctrl-C ends the search at once, too. Raises InfeasibleError with the
+    smallest peak found and the floor that is proven.
     """
-    if strategy not in STRATEGIES:
-        raise RemateError(f"there is no strategy {strategy!r}\n  hint: one of {', '.join(STRATEGIES)}")
+    check_strategy(strategy)
+    shared = shared or Shared(graph, hierarchy)
     with Control(time_limit, progress) as control:
-        return _Search(shared or Shared(graph, hierarchy), budget, gap, strategy, control).solution()
+        return _Search(shared, budget, gap, strategy, control).solution()
+
+
+def check_strategy(name: str) -> None:
+    """Raise RemateError unless there is a strategy of this name."""
+    if name not in STRATEGIES:
+        raise RemateError(f"there is no strategy {name!r}\n  hint: one of {', '.join(STRATEGIES)}")
 
 
 class _Search:
@@ -90,18 +96,20 @@ class _Search:
     def __init__(self, shared: Shared, budget: int, gap: float, strategy: str, control: Control) -> None:
         problem = self.problem = shared.problem
         self.shared, self.budget, self.gap, self.strategy, self.control = shared, budget, gap, strategy, control
-        self.menu: tuple[tuple[FlatRerun, ...], ...] = ()
         self.baseline = shared.baseline
         self.bound = problem.baseline_time
         self.best: Candidate | None = self.baseline if self.baseline.peak <= budget else None
         self.smallest = min(c.peak for c in shared.known)
-        self.floor = proven_floor(problem)
+        self.floor = shared.floor
 
     def solution(self) -> Solution:
         if self.best is None:
             self._search()
         if self.best is None:
-            raise self._infeasible()
+            failed = self._infeasible()
+            self.shared.interrupted |= self.control.interrupted
+            raise failed
+        self.shared.interrupted |= self.control.interrupted
         found, base = self.best, self.baseline
         gap = max(0.0, (found.time - self.bound) / max(1, base.time))
         return Solution(
@@ -114,7 +122,7 @@ class _Search:
             gap,
             self._stopped(gap),
             found.strategy,
-            menu=self.menu,
+            menu=self.shared.menu,
         )
 
     def _stopped(self, gap: float) -> str:
@@ -201,7 +209,7 @@ class _Search:
         if self.strategy == "auto" and max(shapes.values()) < REPEATED:
             return
         levels = self.shared.levels(self.control)
-        self.menu = tuple(levels.menu(MENU))
+        self.shared.menu = tuple(levels.menu(MENU))
         self._offer(levels.run(self.control, self.budget, gap=TIGHT))
 
     def _flat(self) -> Iterator[Attempt]:

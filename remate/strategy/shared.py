@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from remate_runtime.graph import Graph
+from remate_runtime.graph import FlatRerun, Graph
 
 from ..partition.hierarchy import Hierarchy, Part
 from .attempt import Attempt, Candidate, judge
 from .bound import Cuts
 from .classical import Chain
+from .floor import proven_floor
 from .highs import Control
 from .levels import Levels
 from .problem import Problem
@@ -29,7 +30,10 @@ class Shared:
         self.leaves = [leaf for part in self.parts for leaf in part.leaves()]
         self.baseline = judge(self.problem, (), "keep-all", "optimal")
         self.known: list[Candidate] = [self.baseline]  # none slower and larger than another, largest first
+        self.floor = proven_floor(self.problem)
+        self.menu: tuple[tuple[FlatRerun, ...], ...] = ()  # plans of repeated blocks, each over one instance
         self.squeezed = False  # the smallest peak has been searched for
+        self.interrupted = False  # by Ctrl-C
         self._attempts: dict[str, Attempt] = {}
         self._levels: Levels | None = None
 

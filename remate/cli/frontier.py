@@ -1,0 +1,157 @@
+"""`remate frontier`: plan a step under many budgets; schedules, a table and a plot of extra time against memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..budget import BudgetError
+from ..frontier_summary import Point, Summary, file_name, parse_budgets
+from . import exit_codes
+from .plan import positive
+from .text import PEAK_NOTE
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from ..strategy import Solution
+    from ..sweep import Sweep
+
+IMAGES = ("svg", "png", "pdf", "none")
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "frontier", help="plan under many budgets: schedules, table and plot", description=__doc__, epilog=PEAK_NOTE
+    )
+    parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
+    parser.add_argument(
+        "--budgets", default="20%..100%", help="20%%..100%%, 4GiB..8GiB, or a list 40%%,60%%,4GiB; default 20%%..100%%"
+    )
+    parser.add_argument("--steps", metavar="N", type=_steps, default=9, help="budgets in a range, default 9")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
+    parser.add_argument("--cost", default="measured", help="measured here (default), or a roofline device: h200, cpu")
+    parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
+    parser.add_argument("--strategy", default="auto", help="how to solve; default: auto")
+    parser.add_argument(
+        "--time-limit", metavar="S", type=positive, default=60.0, help="seconds to solve one budget, default 60"
+    )
+    parser.add_argument(
+        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
+    )
+    parser.add_argument("--image", choices=IMAGES, default="svg", help="format of the plot, default svg")
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
+    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    parser.set_defaults(run=run)
+
+
+def _steps(text: str) -> int:
+    if not text.isdigit() or not 2 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 2 to 1000")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    try:
+        budgets = parse_budgets(args.budgets, args.steps)
+    except BudgetError as error:
+        raise UsageError(str(error)) from None
+    folder = Path(args.output)
+    if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
+        raise UsageError(f"{folder}: no folder can be made here\n  hint: -o names the folder to write to")
+    from .build_file import load_target
+    from .device import placed
+    from .progress import Reporter
+
+    target = placed(load_target(args.target), args.device, args.threads)
+    from ..planner import prepare
+    from ..strategy import check_strategy
+    from ..sweep import Sweep
+
+    check_strategy(args.strategy)
+    with Reporter(args.quiet) as report:
+        step = prepare(target.model, target.args, target.kwargs, args.cost, profile=args.profile, progress=report)
+        options = {"time_limit": args.time_limit, "gap": args.gap, "strategy": args.strategy}
+        sweep = Sweep(step, **options, progress=report)
+        folder.mkdir(exist_ok=True)
+        summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)
+    summary.save(folder)
+    (folder / "frontier.txt").write_text(summary.text() + "\n", encoding="utf-8")
+    image = _draw(summary, folder, args.image)
+    if not args.quiet:
+        solved = sum(point.file is not None for point in summary.points)
+        print(summary.text())
+        print(f"wrote {solved} schedule{'' if solved == 1 else 's'}, frontier.txt, frontier.json{image} to {folder}")
+        print(PEAK_NOTE)
+    if not summary.complete:
+        return exit_codes.INTERRUPTED
+    return exit_codes.FINE if sweep.found else exit_codes.FINDINGS
+
+
+def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str) -> Summary:
+    """Solve every budget from the smallest on, and write each schedule as soon as it is there."""
+    from ..sweep import asked_of
+
+    asked = asked_of(budgets, sweep.baseline_peak)
+    written: dict[int, Solution] = {}
+    tried = 0
+    try:
+        for one in asked:
+            if sweep.interrupted:
+                break
+            solution = sweep.solve(one.budget, one.text)
+            if solution is not None:
+                _write(sweep, solution, one.budget, folder / file_name(one.text), cost, name)
+                written[one.budget] = solution
+            tried += 1
+    except KeyboardInterrupt:  # between two solves
+        sweep.found = {budget: s for budget, s in sweep.found.items() if budget in written}
+    final = sweep.solutions()
+    points: list[Point] = []
+    for one in asked[:tried]:
+        solution, path = final.get(one.budget), folder / file_name(one.text)
+        if solution is None:
+            points.append(Point(one.text, one.budget))
+            continue
+        if solution != written[one.budget]:  # another budget's solve had the better schedule or bound
+            _write(sweep, solution, one.budget, path, cost, name)
+        points.append(_point(one.text, one.budget, path.name, solution))
+    return Summary(
+        "remate.frontier",
+        1,
+        name,
+        cost,
+        sweep.baseline_peak,
+        sweep.baseline_time,
+        sweep.floor,
+        sweep.smallest,
+        tried == len(asked) and not sweep.interrupted,
+        tuple(points),
+    )
+
+
+def _write(sweep: Sweep, solution: Solution, budget: int, path: Path, cost: str, name: str) -> None:
+    from ..planner import schedule_of
+
+    schedule_of(sweep.step, solution, budget, cost, name=name).save(str(path))
+
+
+def _point(asked: str, budget: int, file: str, s: Solution) -> Point:
+    reruns = len(s.reruns)
+    return Point(asked, budget, file, s.peak, s.time, s.lower_bound, s.gap, s.stopped_by, s.strategy, reruns)
+
+
+def _draw(summary: Summary, folder: Path, image: str) -> str:
+    """What to say of the plot; without matplotlib the sweep is still worth having."""
+    if image == "none":
+        return ""
+    from ..frontier_plot import plot_frontier
+    from ..plot import PlotError
+
+    try:
+        plot_frontier(summary, str(folder / f"frontier.{image}"))
+    except PlotError as error:
+        return " (no plot: " + str(error).replace("\n  hint: ", "; ") + ")"
+    return f", frontier.{image}"
