@@ -18,11 +18,12 @@ def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
     groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
     if all("norm" in op.lower() for op in rerun):
         return "rerun-norms"
-    if len(groups) > 3:
+    if len(groups) > 3 or len("-".join(groups)) > _LONG:
         groups = list(dict.fromkeys(_kind(op) for op in operations if op in set(rerun)))
     return f"rerun-{'-'.join(groups)}"
 
 
+_LONG = 30  # characters of parts, from which on kinds say more
 # What an operation is for, by words in its id: the first that fits. A block's plan of many parts is named by kinds.
 _KINDS = (
     ("norms", ("norm", "rsqrt")),
