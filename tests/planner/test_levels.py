@@ -1,0 +1,90 @@
+"""Plans of blocks alone, and the choice among them on the level above."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from msgspec.structs import replace
+
+from remate import planner
+from remate.partition.canonical import readers_of
+from remate.partition.hierarchy import Hierarchy
+from remate.strategy import solve
+from remate.strategy.block_frontier import block_frontier, measured
+from remate.strategy.highs import Control
+from remate.strategy.leaf_graph import leaf_graph
+from remate.strategy.levels import Levels
+from remate.strategy.problem import Problem
+from remate_runtime.encode import encode
+from remate_runtime.expand import expand
+from remate_runtime.format import KEEP_ALL
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
+
+from ..models import ZOO
+
+
+@cache
+def prepared(name: str) -> Hierarchy:
+    model, args, kwargs = ZOO[name].build()
+    return planner.prepare(model, args, kwargs, "h200")
+
+
+@pytest.mark.parametrize("name", ["mlp_mixer", "tiny_gpt"])
+def test_frontier_of_a_block(name: str) -> None:
+    graph = prepared(name).captured.graph
+    readers = readers_of(graph)
+    for part in prepared(name).leaves():
+        leaf = leaf_graph(graph, part, readers)
+        assert [graph.operations[i].op for i in leaf.operations] == [op.op for op in leaf.graph.operations]
+        plans = block_frontier(leaf, Control())
+        assert any(not plan.reruns for plan in plans)
+        for plan in plans:
+            assert plan == measured(leaf, plan.reruns)
+            others = [p for p in plans if p is not plan and p.reruns]
+            dominated = [p for p in others if all(x <= y for x, y in zip(p.figures, plan.figures, strict=True))]
+            assert not dominated or not plan.reruns
+        assert [p.retained for p in plans[:-1]] == sorted(p.retained for p in plans[:-1])
+
+
+def test_a_block_retains_what_the_whole_step_holds_for_it() -> None:
+    """Bytes retained by the blocks add up to what the simulator holds at the turn, but for what outlives blocks."""
+    graph = prepared("mlp_mixer").captured.graph
+    readers = readers_of(graph)
+    leaves = [leaf_graph(graph, part, readers) for part in prepared("mlp_mixer").leaves()]
+    timeline = simulate(link(graph))
+    assert sum(measured(leaf, ()).retained for leaf in leaves) >= timeline.after[timeline.turn]
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+@pytest.mark.parametrize("name", ["mlp_mixer", "tiny_gpt", "t5"])
+def test_a_choice_fits_the_budget(name: str, share: float) -> None:
+    step = prepared(name)
+    base = simulate(link(step.captured.graph))
+    budget = int(share * base.peak)
+    with Control(60) as control:
+        found = Levels(Problem(step.captured.graph), list(step.leaves()), control).run(control, budget, gap=0.05)
+    assert found is not None
+    judged = simulate(link(step.captured.graph, found.reruns))
+    assert (judged.peak, judged.time) == (found.peak, found.time)
+    assert judged.peak <= budget
+
+
+def test_files_offer_plans_and_an_instance_moves_to_one_by_one_line() -> None:
+    step = prepared("tiny_gpt")
+    base = simulate(link(step.captured.graph))
+    budget = int(0.7 * base.peak)
+    solution = solve(step.captured.graph, budget, hierarchy=step, strategy="hierarchical", time_limit=60)
+    schedule = planner.schedule_of(step, solution, budget, "h200", name="gpt")
+    repeated = {i.block for i in schedule.program if sum(j.block == i.block for j in schedule.program) > 1}
+    for block in repeated:
+        assert len(schedule.blocks[block].plans) >= 2
+    at = next(k for k, i in enumerate(schedule.program) if i.block in repeated)
+    for plan in (KEEP_ALL, *schedule.blocks[schedule.program[at].block].plans):
+        moved = replace(schedule.program[at], plan=plan)
+        edited = replace(schedule, program=(*schedule.program[:at], moved, *schedule.program[at + 1 :]))
+        lines = zip(encode(schedule).splitlines(), encode(edited).splitlines(), strict=True)
+        assert sum(a != b for a, b in lines) <= 1
+        expanded = expand(edited)
+        assert simulate(link(expanded.graph, expanded.reruns)).peak > 0
