@@ -19,11 +19,14 @@ IRREGULAR_UNITS = 480  # about 10,000 operations
 
 
 class Large(msgspec.Struct, frozen=True):
-    """describe: size in words. build: the model and its inputs, without storage."""
+    """describe: size in words. build: the model and its inputs, without storage. seconds, gap: what one solve should
+    take at most, and how close to the bound it should come, as a share of the step's time."""
 
     name: str
     describe: str
     build: Callable[[], Built]
+    seconds: float
+    gap: float
 
 
 def _gpt2(layers: int, width: int, heads: int, batch: int) -> Built:
@@ -135,28 +138,40 @@ def _meta(build: Callable[[], Built]) -> Callable[[], Built]:
 
 
 LARGE: dict[str, Large] = {
-    name: Large(name, describe, _meta(build))
-    for name, describe, build in (
-        ("gpt2", "GPT-2, 12 layers of 768, 8×1024 tokens, bf16, dropout", lambda: _gpt2(12, 768, 12, 8)),
-        ("gpt2-xl", "GPT-2 XL, 48 layers of 1600, 4×1024 tokens, bf16, dropout", lambda: _gpt2(48, 1600, 25, 4)),
-        ("t5", "T5, 12+12 layers of 768, 8×512 tokens, bf16, dropout", _t5),
+    name: Large(name, describe, _meta(build), seconds, gap)
+    for name, describe, build, seconds, gap in (
+        ("gpt2", "GPT-2, 12 layers of 768, 8×1024 tokens, bf16, dropout", lambda: _gpt2(12, 768, 12, 8), 2.0, 0.005),
+        (
+            "gpt2-xl",
+            "GPT-2 XL, 48 layers of 1600, 4×1024 tokens, bf16, dropout",
+            lambda: _gpt2(48, 1600, 25, 4),
+            10.0,
+            0.01,
+        ),
+        ("t5", "T5, 12+12 layers of 768, 8×512 tokens, bf16, dropout", _t5, 20.0, 0.02),
         (
             "unet",
             "U-Net, widths 64 to 1024, 16 images of 256×256",
             _zoo("unet", width=64, depth=4, batch=16, image=256),
+            20.0,
+            0.03,
         ),
-        ("resnet101", "ResNet-101, 64 images of 224×224", _resnet101),
-        ("regnet", "RegNetY-4GF-like, 64 images of 224×224", _regnet),
+        ("resnet101", "ResNet-101, 64 images of 224×224", _resnet101, 20.0, 0.03),
+        ("regnet", "RegNetY-4GF-like, 64 images of 224×224", _regnet, 20.0, 0.03),
         (
             "mixer",
             "MLP-Mixer, 12 layers of 768, 128 images of 224×224",
             _zoo("mlp_mixer", layers=12, width=768, batch=128, image=224, patch=16),
+            20.0,
+            0.03,
         ),
         (
             "fourier",
             "Fourier operator, 16 layers of 64, 64 functions at 16384 points",
             _zoo("fourier", layers=16, width=64, modes=256, batch=64, length=16384),
+            20.0,
+            0.03,
         ),
-        ("irregular", f"{IRREGULAR_UNITS} residual units, no two alike, 16384×1024", _irregular),
+        ("irregular", f"{IRREGULAR_UNITS} residual units, no two alike, 16384×1024", _irregular, 180.0, 1.0),
     )
 }

@@ -1,0 +1,173 @@
+"""The classical strategies: Rotor's dynamic programme against enumeration, and what all of them promise on models."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from remate.errors import InfeasibleError
+from remate.partition.hierarchy import Hierarchy
+from remate.planner import prepare
+from remate.strategy import solve
+from remate.strategy.classical import CLASSICAL, Chain
+from remate.strategy.classical.rotor import Link, Table, Way
+from remate.strategy.highs import Control
+from remate.strategy.problem import Problem
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
+from tests.models import ZOO
+
+MODELS = ("tiny_gpt", "unet", "mlp_mixer")
+SHARES = (0.9, 0.7, 0.5, 0.2)
+
+# first run up to here, backward still to do from here, outputs held, stages saved, where a run is passing through
+State = tuple[int, int, frozenset[int], frozenset[int], int]
+
+
+def persistent(chain: list[Link], memory: int) -> float:
+    """Least time of all persistent schedules of a chain, by search: what is kept stays until backward used it. Output
+    -1 is the input of the chain, which takes no memory."""
+    start: State = (-1, len(chain) - 1, frozenset([-1]), frozenset(), -1)
+    queue: list[tuple[int, int, State]] = [(0, 0, start)]
+    seen: set[State] = set()
+    count = 0
+    while queue:
+        time, _, state = heapq.heappop(queue)
+        if state[1] < 0:
+            return time
+        if state in seen:
+            continue
+        seen.add(state)
+        for extra, following in steps(chain, memory, state):
+            count += 1
+            heapq.heappush(queue, (time + extra, count, following))
+    return float("inf")
+
+
+def steps(chain: list[Link], memory: int, state: State) -> Iterator[tuple[int, State]]:
+    reached, turn, held, saved, passing = state
+    used = sum(chain[k].carried for k in held if k >= 0) + sum(chain[k].ways[0].saved for k in saved)
+    through = chain[passing].carried if passing >= 0 and passing not in held and passing not in saved else 0
+    if turn in saved and turn - 1 in held | saved | {passing}:
+        if used + through - chain[turn].ways[0].saved + chain[turn].ways[0].in_backward <= memory:
+            yield 0, (reached, turn - 1, held - {turn - 1, turn}, saved - {turn}, -2)
+        return
+    for k in range(turn + 1):
+        if k in saved or k - 1 not in held | saved | {passing}:
+            continue
+        here = used + (through if passing == k - 1 else 0)
+        rerun = k <= reached
+        stays = held | ({k - 1} if k - 1 == passing and k - 1 not in saved else set())
+        if here + chain[turn].base + chain[k].in_passing <= memory and k < turn:
+            time = chain[k].again if rerun else 0
+            for kept in {held, stays}:
+                yield time, (max(reached, k), turn, frozenset(kept), saved, k)
+        if here + chain[turn].base + chain[k].ways[0].in_forward <= memory:
+            time = (chain[k].every if k < turn else chain[k].last) if rerun else 0
+            yield time, (max(reached, k), turn, frozenset(stays), saved | {k}, -2)
+
+
+def random_chain(chance: random.Random, count: int) -> list[Link]:
+    chain = []
+    for _ in range(count):
+        carried = chance.randint(1, 6)
+        saved = carried + chance.randint(0, 10)
+        again = chance.randint(1, 9)
+        way = Way(saved, saved + chance.randint(0, 3), saved + chance.randint(0, 6))
+        base = chance.randint(0, 4)
+        chain.append(Link(carried, carried + chance.randint(0, 4), base, again, again + 2, again + 1, (way,)))
+    return chain
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rotor_is_the_optimal_persistent_schedule(seed: int) -> None:
+    chance = random.Random(seed)
+    chain = random_chain(chance, chance.randint(2, 5))
+    table = Table(chain, 60)  # one slot per byte
+    for memory in range(5, 60, 3):
+        found = float(table.cost[0, -1, memory])
+        assert found == persistent(chain, memory), memory
+        assert (table.moves(memory) is None) == (found == float("inf"))
+
+
+def test_rotor_runs_every_backward_once_and_in_order() -> None:
+    chain = random_chain(random.Random(7), 12)
+    table = Table(chain, 80)
+    least = table.smallest()
+    assert least is not None
+    for memory in range(least, 80, 6):
+        moves = table.moves(memory)
+        assert moves is not None
+        assert [move.stage for move in moves if move.kind == "back"] == list(range(11, -1, -1))
+        first = [next(n for n, move in enumerate(moves) if move.stage == k) for k in range(12)]
+        assert first == sorted(first)
+
+
+def test_rotor_without_room() -> None:
+    table = Table(random_chain(random.Random(1), 3), 2)
+    assert table.smallest() is None
+    assert table.moves(2) is None
+
+
+@cache
+def step_of(name: str) -> Hierarchy:
+    return prepare(*ZOO[name].build(), cost="h200")
+
+
+@pytest.mark.parametrize("strategy", CLASSICAL)
+@pytest.mark.parametrize("name", MODELS)
+def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
+    step = step_of(name)
+    graph = step.captured.graph
+    chain = Chain(Problem(graph), step.parts)
+    with Control() as control:
+        for share in SHARES:
+            found = list(CLASSICAL[strategy](chain, int(share * chain.baseline), control))
+            assert found
+            for candidate in found:
+                timeline = simulate(link(graph, candidate.reruns))
+                assert (timeline.peak, timeline.time) == (candidate.peak, candidate.time)
+                assert candidate.time >= chain.problem.baseline_time
+            assert min(candidate.peak for candidate in found) < chain.baseline
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_never_faster_than_ours_and_never_over_budget(name: str) -> None:
+    step = step_of(name)
+    graph = step.captured.graph
+    peak = simulate(link(graph)).peak
+    for share in (0.8, 0.6):
+        ours = solve(graph, int(share * peak), hierarchy=step, time_limit=20)
+        for strategy in CLASSICAL:
+            try:
+                found = solve(graph, int(share * peak), hierarchy=step, strategy=strategy)
+            except InfeasibleError:
+                continue
+            assert found.peak <= share * peak
+            assert found.strategy in (strategy, "keep-all")
+            assert found.time >= ours.time
+
+
+def test_chain_of_blocks_is_seen() -> None:
+    step = step_of("tiny_gpt")
+    chain = Chain(Problem(step.captured.graph), step.parts)
+    assert len(chain.stages) > 3
+    inner = chain.stages[1:-1]
+    assert all(stage.carried > 0 for stage in inner)
+    assert all(chain.retained(k, chain.drop[k]) < chain.retained(k, chain.keep[k]) for k in range(1, len(inner)))
+
+
+def test_skips_last() -> None:
+    step = step_of("unet")
+    chain = Chain(Problem(step.captured.graph), step.parts)
+    assert any(stage.lasting for stage in chain.stages), "what reaches far is kept all the time"
+
+
+def test_without_blocks_the_step_is_one_stage() -> None:
+    step = step_of("tiny_gpt")
+    chain = Chain(Problem(step.captured.graph), ())
+    assert len(chain.stages) == 1
