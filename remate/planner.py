@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
+
 from remate_runtime.errors import RemateError
 from remate_runtime.expand import expand
 from remate_runtime.fingerprint import fingerprint
