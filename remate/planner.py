@@ -17,7 +17,6 @@ from remate_runtime.simulate import simulate
 
 from .budget import parse_budget
 from .capture import capture
-from .captured import Captured
 from .fold import fold
 from .partition import partition
 from .partition.hierarchy import Hierarchy
@@ -80,7 +79,7 @@ def prepare(
     say(f"costs of {len(captured.graph.operations)} operations")
     graph = costed(captured.graph, cost, Path(profile) if profile is not None else None, progress)
     say("partitioning into blocks")
-    return partition(_with_graph(captured, graph))
+    return partition(replace(captured, graph=graph))
 
 
 def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, name: str, note: str = "") -> Schedule:
@@ -120,7 +119,3 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
             f"{solution.time}\n  hint: this is a defect of remate; please report it with the model"
         )
     return schedule
-
-
-def _with_graph(captured: Captured, graph: Any) -> Captured:
-    return replace(captured, graph=graph)
