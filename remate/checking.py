@@ -1,4 +1,4 @@
-"""What `check` looks at beyond the reader: whether the recorded figures are true.
+"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned one.
 
 The published JSON Schema is for editors. It is not run here: the reader refuses all that it refuses (the tests of the
 format hold it to that), and takes a tenth of the time.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.fingerprint import check_fingerprint
 from remate_runtime.positions import locate
 
 from .opened import Opened
@@ -19,7 +20,15 @@ _GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 def findings(opened: Opened, text: str) -> list[ScheduleError]:
     """All faults of a schedule that could be opened, with their places in `text`; empty if it keeps its promises."""
-    return locate(text, list(promises(opened)))
+    return locate(text, [*_edited(opened), *promises(opened)])
+
+
+def _edited(opened: Opened) -> Iterator[ScheduleError]:
+    """R083 if the step is not the one that was planned: a runtime would refuse the file."""
+    try:
+        check_fingerprint(opened.schedule)
+    except ScheduleError as fault:
+        yield fault
 
 
 def promises(opened: Opened) -> Iterator[ScheduleError]:

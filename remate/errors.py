@@ -44,4 +44,4 @@ def _mib(count: int) -> str:
 
 
 class UnknownNameError(RemateError):
-    """A name that stands for nothing in a schedule. The text says what may have been meant."""
+    """A name that stands for nothing: in a schedule, or of a strategy. The text says what may have been meant."""

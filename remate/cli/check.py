@@ -1,18 +1,20 @@
-"""`remate check`: is a schedule file valid, what does it really cost, and does it still fit the live model."""
+"""`remate check`: is a schedule file valid, what does it really cost, and does it still fit the live model.
+
+With `--format json` several files give an array, one a single object.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from . import exit_codes
+from .several import Report, each
 from .text import PEAK_NOTE, count, percent, size
 
 if TYPE_CHECKING:
-    from remate_runtime.errors import ScheduleError
-
+    from ..captured import Captured
     from ..opened import Opened
     from ..staleness import Difference
 
@@ -20,8 +22,8 @@ _SHOWN = 20
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("check", help="check a schedule file, or whether it fits a model", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser = commands.add_parser("check", help="check schedule files, or whether they fit a model", description=__doc__)
+    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
     parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
     parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
@@ -31,50 +33,36 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    model = _Model(args.model) if args.model else None
+    with Report(args.format, len(args.schedules) > 1) as report:
+        return each(args.schedules, lambda path: _check(path, model, report, args.quiet))
+
+
+def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     from remate_runtime.decode import read
     from remate_runtime.errors import ScheduleError
 
     from ..checking import findings
     from ..opened import open_text
 
-    data = read(args.schedule)
-    report = _Report(args.format, args.schedule, data)
+    data = read(path)
     try:
         opened = open_text(data)
     except ScheduleError as error:
-        return report.show(error.faults)
+        return report.faults(path, data, error.faults)
     faults = findings(opened, data.decode())
-    stale = _differences(opened, args.model) if args.model else []
-    if args.format != "text":
-        return report.show([*faults, *(one.fault() for one in stale)])
+    stale = model.differences(opened) if model else []
+    if report.form != "text":
+        return report.faults(path, data, [*faults, *(one.fault() for one in stale)])
     if faults:
-        report.show(faults)
-    elif not args.quiet:
-        print(_summary(args.schedule, opened))
-    if stale:
-        print(_stale(args.schedule, args.model, stale), file=sys.stderr)
-    elif args.model and not args.quiet:
-        print(f"{args.schedule}: fits {args.model}")
+        report.faults(path, data, faults)
+    elif not quiet:
+        print(_summary(path, opened))
+    if model and stale:
+        print(_stale(path, model.target, stale), file=sys.stderr)
+    elif model and not quiet:
+        print(f"{path}: fits {model.target}")
     return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
-
-
-class _Report(NamedTuple):
-    """Prints faults of one file: text to stderr with a count, formats for programs to stdout, even if there are none."""
-
-    form: str
-    path: str
-    data: bytes
-
-    def show(self, faults: Sequence[ScheduleError]) -> int:
-        from ..report_faults import render
-        from . import status_of
-
-        shown = render(self.form, self.path, self.data, faults)
-        if self.form == "text":
-            print(shown, f"{self.path}: {count(len(faults), 'fault')}", sep="\n", file=sys.stderr)
-        elif shown:
-            print(shown)
-        return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 
 
 def _summary(path: str, opened: Opened) -> str:
@@ -95,18 +83,31 @@ def _summary(path: str, opened: Opened) -> str:
     )
 
 
-def _differences(opened: Opened, model: str) -> list[Difference]:
-    from remate_runtime.signature import output_leaves
+class _Model:
+    """What `FILE.py:build` makes, captured once for all files that differentiate the same outputs."""
 
-    from ..capture import capture
-    from ..staleness import differences
-    from .build_file import load_target
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._captured: dict[tuple[str, ...], Captured] = {}
 
-    recorded = opened.schedule.model
-    target = load_target(model)
-    used = [leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad]
-    live = capture(target.model, target.args, target.kwargs, differentiate=used)
-    return differences(recorded, live.model, opened.graph, live.graph)
+    def differences(self, opened: Opened) -> list[Difference]:
+        from remate_runtime.signature import output_leaves
+
+        from ..staleness import differences
+
+        recorded = opened.schedule.model
+        used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
+        if used not in self._captured:
+            self._captured[used] = self._capture(used)
+        live = self._captured[used]
+        return differences(recorded, live.model, opened.graph, live.graph)
+
+    def _capture(self, used: tuple[str, ...]) -> Captured:
+        from ..capture import capture
+        from .build_file import load_target
+
+        made = load_target(self.target)
+        return capture(made.model, made.args, made.kwargs, differentiate=list(used))
 
 
 def _stale(path: str, model: str, found: list[Difference]) -> str:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from . import exit_codes
+from .several import Report, each
 from .text import count
 
 
@@ -18,27 +19,28 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    changed: list[str] = []
+    with Report("text", False) as report:
+        status = each(args.schedules, lambda path: _format(path, args.check, changed, report))
+    if changed and args.check:
+        print(f"hint: remate fmt rewrites {count(len(changed), 'file')}", file=sys.stderr)
+        return max(status, exit_codes.FINDINGS)
+    return status
+
+
+def _format(path: str, check: bool, changed: list[str], report: Report) -> int:
     from remate_runtime.decode import read
     from remate_runtime.errors import ScheduleError
 
     from ..formatting import format_file, is_canonical
-    from ..report_faults import render
-    from . import status_of
 
-    status, changed = exit_codes.FINE, 0
-    for path in args.schedules:
-        try:
-            changes = not is_canonical(path) if args.check else format_file(path)
-        except ScheduleError as error:
-            if error.code == "R000":
-                raise
-            print(render("text", path, read(path), error.faults), file=sys.stderr)
-            status = max(status, *(status_of(fault) for fault in error.faults))
-            continue
-        if changes:
-            changed += 1
-            print(f"{path}: {'not canonical' if args.check else 'rewritten'}")
-    if changed and args.check:
-        print(f"hint: remate fmt rewrites {count(changed, 'file')}", file=sys.stderr)
-        status = max(status, exit_codes.FINDINGS)
-    return status
+    try:
+        changes = not is_canonical(path) if check else format_file(path)
+    except ScheduleError as error:
+        if error.code == "R000":
+            raise
+        return report.faults(path, read(path), error.faults)
+    if changes:
+        changed.append(path)
+        print(f"{path}: {'not canonical' if check else 'rewritten'}")
+    return exit_codes.FINE

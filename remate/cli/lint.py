@@ -1,12 +1,15 @@
-"""`remate lint`: what is legal in a schedule file and yet most likely not meant. The codes: schema/lint.md."""
+"""`remate lint`: what is legal in a schedule file and yet most likely not meant. The codes: schema/lint.md.
+
+With `--format json` several files give an array, one a single object.
+"""
 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from . import exit_codes
+from .several import Report, each
 from .text import count
 
 _SHOWN = 100
@@ -14,28 +17,36 @@ _SHOWN = 100
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("lint", help="find what is legal but suspicious", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
     parser.add_argument("--format", choices=("text", "json", "github"), default="text", help="default text")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    with Report(args.format, len(args.schedules) > 1) as report:
+        return each(args.schedules, lambda path: _lint(path, report))
+
+
+def _lint(path: str, report: Report) -> int:
     from remate_runtime.decode import read
+    from remate_runtime.errors import ScheduleError
     from remate_runtime.positions import locate
 
     from ..opened import open_text
-    from ..report_faults import Kind, render
+    from ..report_faults import Kind
     from ..review.lint import CODES, lint
 
-    data = read(args.schedule)
-    found = locate(data.decode(), lint(open_text(data), args.schedule))
-    listed = found[:_SHOWN] if args.format == "text" else found
-    shown = render(args.format, args.schedule, data, listed, Kind("warning", CODES, "warnings"))
-    if args.format != "text":
-        print(shown, end="\n" if shown else "")
-    elif found:
+    data = read(path)
+    try:
+        opened = open_text(data)
+    except ScheduleError as error:
+        return report.faults(path, data, error.faults)
+    found = locate(data.decode(), lint(opened, path))
+    listed = found[:_SHOWN] if report.form == "text" else found
+    if found or report.form != "text":
         rest = f", the first {_SHOWN} shown" if len(found) > _SHOWN else ""
-        print(shown, f"{args.schedule}: {count(len(found), 'warning')}{rest}", sep="\n", file=sys.stderr)
+        total = f"{path}: {count(len(found), 'warning')}{rest}"
+        report.show(path, data, listed, Kind("warning", CODES, "warnings"), total)
     else:
-        print(f"{args.schedule}: nothing suspicious")
+        print(f"{path}: nothing suspicious")
     return exit_codes.FINDINGS if found else exit_codes.FINE

@@ -8,10 +8,9 @@ from functools import partial
 
 import msgspec
 
-from remate_runtime.errors import RemateError
 from remate_runtime.graph import FlatRerun, Graph
 
-from ..errors import InfeasibleError
+from ..errors import InfeasibleError, UnknownNameError
 from ..partition.canonical import form
 from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
@@ -85,9 +84,9 @@ def solve(
 
 
 def check_strategy(name: str) -> None:
-    """Raise RemateError unless there is a strategy of this name."""
+    """Raise UnknownNameError unless there is a strategy of this name."""
     if name not in STRATEGIES:
-        raise RemateError(f"there is no strategy {name!r}\n  hint: one of {', '.join(STRATEGIES)}")
+        raise UnknownNameError(f"there is no strategy {name!r}\n  hint: one of {', '.join(STRATEGIES)}")
 
 
 class _Search:

@@ -57,9 +57,11 @@ def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
     A pointer to what is not in the text takes the place of its nearest ancestor that is.
     """
     todo = [fault for fault in faults if not fault.line]
+    if not todo:
+        return sorted(faults, key=_place)
     places = scan(text, [fault.where for fault in todo]).places
     placed = [fault for fault in faults if fault.line]
-    starts = [0, *(found.end() for found in _BREAK.finditer(text))] if todo else []
+    starts = [0, *(found.end() for found in _BREAK.finditer(text))]
     for fault in todo:
         where = fault.where
         while where not in places and where:
@@ -69,7 +71,11 @@ def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
         line = bisect_right(starts, offset)
         column = offset - starts[line - 1] + 1
         placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, line, column))
-    return sorted(placed, key=lambda fault: (fault.line, fault.column))
+    return sorted(placed, key=_place)
+
+
+def _place(fault: ScheduleError) -> tuple[int, int]:
+    return fault.line, fault.column
 
 
 def scan(text: str, wanted: Iterable[str] = ()) -> Scan:

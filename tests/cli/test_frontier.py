@@ -105,7 +105,7 @@ def test_wrong_arguments(remate: Remate, option: tuple[str, str], fault: str) ->
 
 def test_strategy_is_checked_before_anything_is_captured(remate: Remate) -> None:
     outcome = remate("frontier", "models.py:build", "-o", "out", *OPTIONS, "--strategy", "magic")
-    assert (outcome.status, Path("out").exists()) == (exit_codes.FINDINGS, False)
+    assert (outcome.status, Path("out").exists()) == (exit_codes.USAGE, False)
     assert "rotor" in outcome.err
 
 

@@ -6,6 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+
+from remate_runtime.decode import load
+from remate_runtime.fingerprint import fingerprint
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -29,13 +33,12 @@ def test_changed_model(remate: Remate, golden: Golden, name: str) -> None:
 
 @pytest.mark.usefixtures("planned")
 def test_other_torch_version(remate: Remate, golden: Golden) -> None:
-    from pathlib import Path
-
     import torch
 
     release = torch.__version__.partition("+")[0]
-    text = Path("s.json").read_text().replace(f'"torch": "{release}', '"torch": "2.11.0')
-    Path("s.json").write_text(text)
+    schedule = load("s.json")
+    older = replace(schedule, model=replace(schedule.model, torch="2.11.0"))
+    replace(older, model=replace(older.model, fingerprint=fingerprint(older))).save("s.json")
     outcome = remate("check", "s.json", "--model", "models.py:build", "--quiet")
     golden("stale-torch.txt", str(outcome).replace(release, "<live>"))
 

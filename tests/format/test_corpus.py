@@ -17,7 +17,6 @@ from remate_runtime.codes import CODES
 from remate_runtime.decode import decode
 from remate_runtime.errors import ScheduleError
 from remate_runtime.expand import expand
-from remate_runtime.fingerprint import check_fingerprint
 from remate_runtime.positions import locate
 
 SCHEMA = Path(__file__).parents[2] / "schema"
@@ -34,7 +33,6 @@ def test_valid_files_pass_every_stage(path: Path) -> None:
     text = path.read_text()
     validator.validate(json.loads(text))
     opened = open_text(path.read_bytes())
-    check_fingerprint(opened.schedule)
     assert findings(opened, text) == []
 
 
@@ -90,13 +88,7 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
         derive(schedule)
     except ScheduleError as error:
         return "expand", locate(data.decode(), error.faults)
-    found = findings(open_text(data), data.decode())
-    if not found:
-        try:
-            check_fingerprint(schedule)
-        except ScheduleError as error:
-            found = locate(data.decode(), error.faults)
-    return "check", found
+    return "check", findings(open_text(data), data.decode())
 
 
 def bind_fault(data: bytes) -> list[ScheduleError]:

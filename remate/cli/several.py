@@ -1,0 +1,68 @@
+"""Commands that take several files: each is looked at, whatever is wrong with the others."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from remate_runtime.errors import ScheduleError
+
+from . import exit_codes
+from .text import count
+
+if TYPE_CHECKING:
+    from ..report_faults import Kind
+
+
+def each(paths: Sequence[str], work: Callable[[str], int]) -> int:
+    """Call `work` with every path and return the greatest exit status. A file that cannot be read is told of."""
+    from . import print_error, status_of
+
+    status = exit_codes.FINE
+    for path in paths:
+        try:
+            status = max(status, work(path))
+        except ScheduleError as error:
+            print_error(str(error))
+            status = max(status, status_of(error))
+    return status
+
+
+class Report:
+    """Prints what was found in files: text to stderr as it comes, formats for programs to stdout, even if it is nothing.
+
+    several: JSON is one array of all files at the end, instead of one object.
+    """
+
+    def __init__(self, form: str, several: bool) -> None:
+        self.form, self.several = form, several
+        self._records: list[Any] = []
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        if self.form == "json" and self.several and kind is None:
+            print(json.dumps(self._records, indent=2))
+
+    def faults(self, path: str, data: bytes, faults: Sequence[ScheduleError]) -> int:
+        """Show the faults of a file, in text with a count, and return the exit status that they mean."""
+        from ..report_faults import FAULTS
+        from . import status_of
+
+        total = f"{path}: {count(len(faults), 'fault')}"
+        self.show(path, data, faults, FAULTS, total)
+        return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
+
+    def show(self, path: str, data: bytes, found: Sequence[ScheduleError], kind: Kind, total: str) -> None:
+        from ..report_faults import render
+
+        shown = render(self.form, path, data, found, kind)
+        if self.form == "text":
+            print(shown, total, sep="\n", file=sys.stderr)
+        elif self.form == "json" and self.several:
+            self._records.append(json.loads(shown))
+        elif shown:
+            print(shown)
