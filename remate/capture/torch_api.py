@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CaptureError
 from .eager_kernels import eager_kernels
+from .layouts import real_layouts
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 _MODULE_KEY = "remate"
@@ -88,6 +89,7 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
         stack.enter_context(node_meta.preserve_node_meta())
         for context in (torch.enable_grad(), _compiling(), _full_precision(), eager_kernels(), _without_checks()):
             stack.enter_context(context)
+        stack.enter_context(real_layouts(mode))
         joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
     graph = joint.graph_module
     inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}

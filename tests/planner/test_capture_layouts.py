@@ -1,0 +1,99 @@
+"""Strides that a step is traced with are those that it has when it runs, whatever the layout of what comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from remate.capture.layouts import real_layouts
+from tests.planner.interpreter import compare
+
+ATEN: Any = torch.ops.aten
+
+
+def sources() -> Iterator[torch.Tensor]:
+    yield torch.rand(4, 6, 5)
+    yield torch.rand(4, 5, 6).transpose(1, 2)
+    yield torch.rand(4, 6, 5, 8)
+    yield torch.rand(4, 6, 5, 8).contiguous(memory_format=torch.channels_last)
+    yield torch.rand(4, 5, 6, 8).transpose(1, 2)
+
+
+def gradients(source: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield torch.rand(source.shape)
+    yield torch.rand_like(source)
+    yield torch.rand(source.shape[::-1]).permute(*reversed(range(source.dim())))
+
+
+def batch_norm(grad: torch.Tensor, source: torch.Tensor) -> Any:
+    six = torch.ones(6)
+    return ATEN._native_batch_norm_legit_functional(source, six, six, six, six, True, 0.1, 1e-5)[:3]
+
+
+def batch_norm_backward(grad: torch.Tensor, source: torch.Tensor) -> Any:
+    six = torch.ones(6)
+    return ATEN.native_batch_norm_backward(grad, source, six, six, six, six, six, True, 1e-5, [True] * 3)
+
+
+def layer_norm_backward(grad: torch.Tensor, source: torch.Tensor) -> Any:
+    width = source.shape[-1]
+    statistics, weight = torch.ones(*source.shape[:-1], 1), torch.ones(width)
+    return ATEN.native_layer_norm_backward(
+        grad, source, [width], statistics, statistics, weight, weight, [True, True, True]
+    )
+
+
+CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "batch_norm": batch_norm,
+    "batch_norm_backward": batch_norm_backward,
+    "layer_norm_backward": layer_norm_backward,
+    "softmax_backward": lambda g, x: ATEN._softmax_backward_data(g, x, 1, torch.float32),
+    "log_softmax_backward": lambda g, x: ATEN._log_softmax_backward_data(g, x, 1, torch.float32),
+    "angle": lambda g, x: ATEN.angle(torch.complex(g, x)),
+    "roll": lambda g, x: ATEN.roll(x, [1], [1]),
+    "mse_loss_backward": lambda g, x: ATEN.mse_loss_backward(torch.ones(()), x, g, 1),
+    "smooth_l1_loss_backward": lambda g, x: ATEN.smooth_l1_loss_backward(torch.ones(()), x, g, 1, 1.0),
+    "huber_loss_backward": lambda g, x: ATEN.huber_loss_backward(torch.ones(()), x, g, 1, 1.0),
+    "softplus_backward": lambda g, x: ATEN.softplus_backward(g, x, 1, 20),
+    "hardtanh_backward": lambda g, x: ATEN.hardtanh_backward(g, x, 0, 1),
+    "hardswish_backward": lambda g, x: ATEN.hardswish_backward(g, x),
+    "hardsigmoid_backward": lambda g, x: ATEN.hardsigmoid_backward(g, x),
+    "native_dropout_backward": lambda g, x: ATEN.native_dropout_backward(g, x > 0.5, 2.0),
+    "elu_backward": lambda g, x: ATEN.elu_backward(g, 1, 1, 1, False, x),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fake_results_are_laid_out_as_real_ones(name: str) -> None:
+    run = CASES[name]
+    for source in sources():
+        for grad in gradients(source):
+            made = run(grad, source)
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with real_layouts(mode), mode:
+                traced = run(mode.from_tensor(grad), mode.from_tensor(source))
+            pairs = zip(*([t] if isinstance(t, torch.Tensor) else t for t in (made, traced)), strict=True)
+            for have, want in pairs:
+                assert have.stride() == want.stride(), (name, source.stride(), grad.stride())
+
+
+class Transposed(nn.Module):
+    """A norm over a transposed view, then a linear layer: it takes a view of the norm's result, or a copy of it."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.linear = norm, nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2)
+        return nn.functional.mse_loss(self.linear(y).transpose(1, 2), x.transpose(1, 2))
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(6), nn.Softmax(1), nn.ELU(), nn.Dropout(0.5)])
+def test_norm_of_a_transposed_view(norm: nn.Module) -> None:
+    compare(Transposed(norm), (torch.randn(4, 6, 8),))
