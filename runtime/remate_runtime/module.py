@@ -18,11 +18,12 @@ from torch import nn
 
 from .bind import Bound, check_autocast
 from .collector import paused_collector
-from .decode import load
-from .errors import BindError
+from .decode import decode, read
+from .errors import BindError, ScheduleError, ScheduleFaultsError
 from .execute import Leaf, execute
 from .format import Schedule
 from .link import Linked
+from .positions import locate
 from .program import Program, operators, prepare
 from .signature import input_leaves, output_leaves
 from .tree import Inputs, output_builder
@@ -43,9 +44,14 @@ def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, name
     (other shapes, other mode) and ExecutionError (backward twice, tensors changed before backward).
     """
     with paused_collector():
-        if not isinstance(schedule, Schedule):
-            schedule = load(schedule, namespaces)
-        return _planned(Step(_original(model), schedule, tuple(namespaces)))
+        if isinstance(schedule, Schedule):
+            return _planned(Step(_original(model), schedule, tuple(namespaces)))
+        data = read(schedule)
+        decoded = decode(data, namespaces)
+        try:
+            return _planned(Step(_original(model), decoded, tuple(namespaces)))
+        except ScheduleError as error:
+            raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
 
 
 class Step:
@@ -53,8 +59,9 @@ class Step:
 
     def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...]) -> None:
         self.model, self.schedule, self.namespaces = model, schedule, namespaces
-        self._linked = verify(schedule).linked
-        self._operators = operators(self._linked.graph, namespaces)
+        verified = verify(schedule)
+        self._linked = verified.linked
+        self._operators = operators(self._linked.graph, verified.where, namespaces)
         self._bound = Bound(model, schedule.model)
         self._inputs = Inputs(schedule.model.inputs, model.forward)
         self._build = output_builder(schedule.model.outputs, model)

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from .errors import ScheduleError, ScheduleFaultsError
 from .graph import Graph, Op, Ref
+from .limits import MAX_FAULTS
 from .link import Linked, Step
-from .overloads import check_kernels, check_operator, constant, in_place, literal, overload
+from .overloads import calling, check_kernels, check_operator, constant, in_place, literal, overload
 
 Slots = list[Any]
 Run = Callable[[Slots], None]
@@ -68,11 +70,28 @@ class Program(NamedTuple):
     tangents: dict[str, int]  # by name: slots of the tangents that backward reads
 
 
-def operators(graph: Graph, namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
-    """The live operator of every name in the graph. Raises ScheduleError R050–R053."""
-    found = {name: overload(name, namespaces) for name in dict.fromkeys(op.op for op in graph.operations)}
-    for op in graph.operations:
-        check_operator(op, found[op.op])
+def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
+    """The live operator of every name in the graph. where: JSON pointer of every operation (`Expanded.where`).
+
+    Raises ScheduleError R050–R053, with all faults.
+    """
+    found: dict[str, OpOverload] = {}
+    faults: dict[str, ScheduleError] = {}  # by pointer: the instances of a block share its operations' lines
+    for op, at in zip(graph.operations, where, strict=True):
+        try:
+            if op.op not in found:
+                found[op.op] = overload(op.op, namespaces)
+        except ScheduleError as fault:
+            faults[at] = ScheduleError(fault.code, fault.message, f"{at}/op", fault.hint)
+        else:
+            try:
+                check_operator(op, found[op.op])
+            except ScheduleError as fault:
+                faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
+        if len(faults) >= MAX_FAULTS:
+            break
+    if faults:
+        raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
     return found
 
 
@@ -203,11 +222,10 @@ class _Compiler:
         return torch.cuda.default_generators[self.device.index or 0]
 
     def _call(self, op: Op, overwritten: int) -> Run:
-        live, args = self.live[op.op], list(op.args)
+        args = list(op.args)
         if overwritten >= 0:
-            live = in_place(op)
             args.insert(0, args.pop(overwritten))
-        function = live._op  # without the Python frame of OpOverload.__call__
+        function = calling(op.op, self.live[op.op]) if overwritten < 0 else in_place(op)._op
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]

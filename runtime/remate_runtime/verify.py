@@ -14,10 +14,14 @@ from .simulate import simulate
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A legal schedule: its executions, and the peak in bytes that they give (never the one that the file states)."""
+    """A legal schedule: its executions, and the peak in bytes that they give (never the one that the file states).
+
+    where: JSON pointer of every operation.
+    """
 
     linked: Linked
     peak: int
+    where: tuple[str, ...]
 
 
 def verify(schedule: Schedule) -> Verified:
@@ -36,4 +40,4 @@ def verify(schedule: Schedule) -> Verified:
             UserWarning,
             stacklevel=4,
         )
-    return Verified(linked, peak)
+    return Verified(linked, peak, expanded.where)
