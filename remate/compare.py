@@ -70,7 +70,7 @@ def default_loss(outputs: Any) -> torch.Tensor:
         if tensor.ndim == 0 and not tensor.is_complex():
             return tensor
     real = [torch.view_as_real(t) if t.is_complex() else t for t in found]
-    means = [(t * t.detach()).mean() for t in real]
+    means = [(t * t.detach()).sum() / t.numel() for t in real]  # the gradient of mean() would be a tensor of its own
     return torch.stack([mean.to(means[0]) for mean in means]).sum() if len(means) > 1 else means[0]
 
 

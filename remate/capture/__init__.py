@@ -80,6 +80,7 @@ def _captured(signature: Signature, step: Step, traced: Traced) -> Captured:
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
     sources = {n: _source(signature, step, port) for n, port in nodes.items()}
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
+    fx.output_node().args = ([node for _, node in kept],)
     results = simplify(fx, [node for _, node in kept])
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
     _refuse_mutations(signature, step, ends, sources)

@@ -12,7 +12,7 @@ import torch
 
 from remate_runtime.graph import Graph, Op
 from remate_runtime.operators import namespace
-from remate_runtime.overloads import overload
+from remate_runtime.overloads import calling, overload
 
 from ..errors import ProfileError
 from ..measure import peak_bytes
@@ -59,11 +59,11 @@ def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
     """Median time and workspace of one operation; where it does not run on made-up arguments, the roofline's estimate,
     with a note that says so."""
     try:
-        live = overload(op.op, namespaces=(namespace(op.op),))
+        call = calling(op.op, overload(op.op, namespaces=(namespace(op.op),)))
         args, kwargs = arguments(graph, op, device)
 
         def run() -> Any:
-            return live(*args, **kwargs)
+            return call(*args, **kwargs)
 
         ns = _time(run, device)
         outputs = sum(graph.nbytes(value) for value in op.writes if value is not None)

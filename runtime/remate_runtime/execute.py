@@ -24,7 +24,7 @@ _TWICE = (
 
 
 class Leaf:
-    """An output of the module: the slot of its value, its type, the name of its tangent or None."""
+    """An output of the module: the slot of its value, the type of its gradient, the name of its tangent or None."""
 
     __slots__ = ("name", "tangent", "type", "value")
 

@@ -150,7 +150,7 @@ class _Expansion:
         for leaf in output_leaves(self.schedule.model.outputs):
             if leaf.grad and leaf.text[1:] in self.names:
                 of = self.values[self.names[leaf.text[1:]]]
-                self._add(f"grad.{leaf.name}", str(of.type), "tangent", leaf.where)
+                self._add(f"grad.{leaf.name}", str(of.type.dense), "tangent", leaf.where)
 
     # Scopes: local names of every leaf block
 

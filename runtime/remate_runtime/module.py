@@ -100,7 +100,7 @@ def _leaves(linked: Linked, schedule: Schedule) -> tuple[Leaf, ...]:
     leaves = []
     for leaf in output_leaves(schedule.model.outputs):
         value = names[leaf.text[1:]]
-        leaves.append(Leaf(value, leaf.name, values[value].type, f"grad.{leaf.name}" if leaf.grad else None))
+        leaves.append(Leaf(value, leaf.name, values[value].type.dense, f"grad.{leaf.name}" if leaf.grad else None))
     return tuple(leaves)
 
 

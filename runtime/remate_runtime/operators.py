@@ -25,7 +25,8 @@ VIEWS = frozenset(
     aten.ravel aten.real aten.select.int aten.slice.Tensor aten.split.Tensor aten.split.sizes
     aten.split_with_sizes aten.squeeze aten.squeeze.dim aten.squeeze.dims aten.swapaxes aten.swapdims aten.t
     aten.tensor_split.indices aten.tensor_split.sections aten.transpose.int
-    aten.unbind.int aten.unflatten.int aten.unfold aten.unsqueeze aten.view aten.view.dtype
+    aten.unbind.int aten.unflatten.int aten.unfold aten.unsafe_split.Tensor
+    aten.unsafe_split_with_sizes aten.unsqueeze aten.view aten.view.dtype
     aten.view_as_complex aten.view_as_real aten.vsplit.array aten.vsplit.int prims.broadcast_in_dim
     prims.collapse_view prims.conj prims.imag prims.real prims.split_dim prims.squeeze prims.transpose
     prims.view_of prims.view_of_dtype""".split()
@@ -58,6 +59,11 @@ NOT_RANDOM = frozenset(
     """aten._cudnn_attention_backward aten._fused_sdp_choice aten._nested_tensor_softmax_with_shape
     aten._scaled_dot_product_cudnn_attention_backward aten._scaled_dot_product_efficient_attention_backward
     aten._scaled_dot_product_flash_attention_for_cpu""".split()
+)
+
+# The storage that these return holds more than the result: what they computed on the way to it, which would stay allocated.
+LOOSE = frozenset(
+    "aten.mse_loss aten.smooth_l1_loss aten.soft_margin_loss aten.binary_cross_entropy aten.col2im".split()
 )
 
 # operator -> (its in-place overload, argument positions that may be overwritten). Two positions: commutative.

@@ -5,7 +5,7 @@ is looked up as an exact overload in an allowed namespace, and everything else i
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from .errors import BindError, ScheduleError
 from .graph import Op
-from .operators import IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
+from .operators import IN_PLACE, LOOSE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
 from .tensor_type import DTYPES, TensorType
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -72,6 +72,19 @@ def check_operator(op: Op, live: OpOverload) -> None:
         raise _differs(op, f"{op.op} returns a view of its argument, which the operator tables do not say")
     if torch.Tag.nondeterministic_seeded in live.tags and op.op not in RANDOM and op.op not in NOT_RANDOM:
         raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
+
+
+def calling(name: str, live: OpOverload) -> Callable[..., Any]:
+    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
+    function = live._op
+    if name not in LOOSE:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = function(*args, **kwargs)
+        return made.clone() if made.untyped_storage().nbytes() > made.nbytes else made
+
+    return run
 
 
 def in_place(op: Op) -> OpOverload:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 
 import msgspec
+from msgspec.structs import replace
 
 from .errors import ScheduleError
 
@@ -57,6 +58,21 @@ class TensorType(msgspec.Struct, frozen=True):
             return self.numel * size
         return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))) * size
 
+    @property
+    def dense(self) -> TensorType:
+        """This type where it fills its storage; else, as PyTorch lays out a copy of it: without gaps or overlaps, with
+        the strides in the same order. It is the type of the gradient of a value of this type."""
+        if self.strides is None or len(self.shape) < 2:
+            return self if self.nbytes == self.numel * DTYPES[self.dtype][1] else replace(self, strides=None)
+        order = _stride_order(self.shape, self.strides)
+        strides, size = [0] * len(order), 1
+        for at in order:
+            strides[at] = size
+            size *= max(1, self.shape[at])
+        if all(n < 2 or have == made for n, have, made in zip(self.shape, self.strides, strides, strict=True)):
+            return self
+        return replace(self, strides=None if order == [*range(len(order))][::-1] else tuple(strides))
+
     def __str__(self) -> str:
         strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"
         return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"
@@ -76,6 +92,29 @@ def parse_type(text: str) -> TensorType:
     if made.nbytes > MAX_BYTES or made.numel > MAX_BYTES:
         raise ScheduleError("R020", f"{text[:80]!r} is larger than any tensor can be")
     return made
+
+
+def _stride_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+    """Dimensions from the smallest stride to the largest; those with stride 0 stay where they are."""
+
+    def later(one: int, two: int) -> int:
+        if strides[one] == 0 or strides[two] == 0:
+            return 0
+        if strides[one] != strides[two]:
+            return 1 if strides[one] > strides[two] else -1
+        return 1 if shape[one] > shape[two] else 0
+
+    order = [*range(len(shape))][::-1]
+    for start in range(1, len(order)):
+        at = start
+        for below in range(start - 1, -1, -1):
+            compared = later(order[below], order[at])
+            if compared > 0:
+                order[below], order[at] = order[at], order[below]
+                at = below
+            elif compared < 0:
+                break
+    return order
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -6,15 +6,20 @@ import copy
 import gc
 import weakref
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
+from remate.capture import capture
 from remate.measure import peak_bytes
+from remate.profile import costed
 from remate_runtime import apply
+from remate_runtime.link import link
+from remate_runtime.simulate import simulate
 
 from .small import Mlp, Tied, data, seeded
-from .stepping import everything, just_in_time, no_reruns, predicted_peak, schedule_of
+from .stepping import everything, just_in_time, no_reruns, predicted_peak, schedule_of, with_reruns
 
 
 class Deep(nn.Module):
@@ -171,3 +176,58 @@ def test_no_grad_keeps_nothing():
         return peak_bytes(run)
 
     assert peak(planned) <= peak(model)
+
+
+class Reconstructing(nn.Module):
+    """Returns a loss that PyTorch computes in a storage of the size of its argument, and the output it is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.second(torch.relu(self.first(x)))
+        return nn.functional.mse_loss(y, x), y
+
+
+def test_a_loss_does_not_hold_the_elements_that_it_is_the_mean_of():
+    model, x = seeded(Reconstructing()), data(128, 64)
+    captured = capture(model, (x,))
+    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), no_reruns)
+    planned = apply(model, schedule)
+
+    def run() -> None:
+        made = planned(x)
+        made[0].backward()
+
+    for _ in range(2):
+        model.zero_grad()
+        peak = peak_bytes(run)
+    assert peak <= predicted_peak(schedule) + 4  # the caller of backward holds the gradient of the loss
+
+
+class ReturnsViews(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.relu(self.linear(x))
+        return x, x[:, 1:3], y.t(), y[:, ::2], y[0].expand(4, 16), self.linear.weight
+
+
+def test_gradients_of_views_that_are_outputs():
+    """The gradient of a view has no gaps, and outputs that are inputs are not copied."""
+    model, x = seeded(ReturnsViews()), data(32, 16).requires_grad_()
+    captured = capture(model, (x,))
+    assert "aten.clone" not in {op.op for op in captured.graph.operations}
+    schedule = schedule_of(model, (x,), reruns=no_reruns)
+    assert predicted_peak(schedule) == simulate(link(captured.graph)).peak
+    found = []
+    for module in (model, apply(copy.deepcopy(model), schedule)):
+        module.zero_grad()
+        x.grad = None
+        losses = [(k + 1) * y.pow(2).sum() for k, y in enumerate(module(x))]
+        torch.stack(losses).sum().backward()
+        found.append([x.grad, *(p.grad for p in module.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))

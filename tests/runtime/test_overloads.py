@@ -11,7 +11,16 @@ from remate_runtime.errors import BindError, ScheduleError
 from remate_runtime.fingerprint import fingerprint
 from remate_runtime.graph import Op, Ref
 from remate_runtime.operators import IN_PLACE, LOOSE, RANDOM, VIEWS
-from remate_runtime.overloads import check_kernels, check_operator, constant, described, in_place, literal, overload
+from remate_runtime.overloads import (
+    calling,
+    check_kernels,
+    check_operator,
+    constant,
+    described,
+    in_place,
+    literal,
+    overload,
+)
 from remate_runtime.tensor_type import parse_type
 
 from .small import Mlp, data
