@@ -1,6 +1,6 @@
 """PyTorch's own ways to train in less memory beside remate: same models, same harness, one process per configuration.
 
-    python -m tools.bench.peers                      # everything; minutes, torch.compile takes most of them
+    python -m tools.bench.peers -o tools/bench/results/peers.txt   # everything; torch.compile takes most of the time
     python -m tools.bench.peers --models unet --only eager,checkpoint,remate-60
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
@@ -33,8 +33,6 @@ from remate_runtime.errors import RemateError
 
 from .subjects import SUBJECTS, Subject
 from .text import environment, megabytes, table
-
-RESULTS = Path(__file__).with_name("results")
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -194,6 +192,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(every), help=f"of {', '.join(every)}")
     parser.add_argument("--repeats", type=int, default=5, help="steps timed, default 5")
     parser.add_argument("--limit", type=float, default=900, help="seconds for one configuration, default 900")
+    parser.add_argument("-o", "--output", type=Path, help="write the tables to this file, too")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "CONFIGURATION"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
@@ -205,10 +204,11 @@ def main() -> None:
         return
     only = chosen.only.split(",")
     tables = [compare(name, only, chosen.repeats, chosen.limit) for name in chosen.models.split(",")]
-    text = "\n".join([f"python -m tools.bench.peers; {environment()}", (__doc__ or "").split("\n\n")[-1], *tables])
+    command = " ".join(["python -m tools.bench.peers", *sys.argv[1:]])
+    text = "\n".join([f"{command}; {environment()}", (__doc__ or "").split("\n\n")[-1], *tables])
     print(text)
-    if chosen.only == ",".join(every) and chosen.models == ",".join(SUBJECTS):
-        (RESULTS / "peers.txt").write_text(text, encoding="utf-8")
+    if chosen.output:
+        chosen.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
