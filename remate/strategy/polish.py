@@ -20,9 +20,11 @@ ROUNDS = 8
 def polish(problem: Problem, given: Candidate, budget: int, control: Control) -> Candidate:
     """The same schedule, or a faster or smaller one that still fits."""
     best = given
-    late = judge(problem, as_late_as_possible(problem, best.reruns), best.strategy, best.status, best.chosen)
-    if late.peak <= max(best.peak, budget) and late.time <= best.time:
-        best = late
+    moved = as_late_as_possible(problem, best.reruns)
+    if moved != list(best.reruns):
+        late = judge(problem, moved, best.strategy, best.status, best.chosen)
+        if late.peak <= max(best.peak, budget) and late.time <= best.time:
+            best = late
     share = 1.0
     for _ in range(ROUNDS):
         if control.stopped():
@@ -31,8 +33,10 @@ def polish(problem: Problem, given: Candidate, budget: int, control: Control) ->
         if not dropped:
             break
         fewer = pruned(problem, [r for n, r in enumerate(best.reruns) if n not in dropped])
-        tried = judge(problem, as_late_as_possible(problem, fewer), best.strategy, best.status, best.chosen)
-        if tried.peak <= budget and tried.time < best.time:
+        moved = as_late_as_possible(problem, fewer)
+        fits = Ledger(problem, moved).peak <= budget  # quicker than the judge, who has the last word
+        tried = judge(problem, moved, best.strategy, best.status, best.chosen) if fits else None
+        if tried is not None and tried.peak <= budget and tried.time < best.time:
             best = better(best, tried) or best
         elif len(dropped) == 1:
             break

@@ -15,7 +15,7 @@ from ..partition.canonical import form
 from ..partition.hierarchy import Hierarchy
 from .attempt import Attempt, Candidate, better, judge
 from .bound import lower_bound, stronger_bound
-from .classical import CLASSICAL
+from .classical import CLASSICAL, rotor
 from .highs import VERSION, Control
 from .polish import polish
 from .recreate import from_nothing, recreate
@@ -25,7 +25,7 @@ from .shared import Shared
 from .squeeze import squeeze
 from .staged import refined, staged_windows
 
-STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", *CLASSICAL, "none")
+STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", *CLASSICAL, "rockmate", "none")
 # Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may
 # rerun.
 FLAT = (24, 12, 40)
@@ -35,6 +35,7 @@ SMALL = 320  # forward operations up to which greedy search takes no longer than
 ROUNDS = 120  # of ruin and recreate, on a step of USUAL forward operations or fewer
 USUAL = 150
 FEWEST = 4
+NEAR = 2  # schedules slightly over the budget that are squeezed into it
 GRACE = 10.0  # seconds for finding the smallest peak, when the budget turned out to be infeasible
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 MENU = 4  # plans of a repeated block that a file offers beside those in use
@@ -100,6 +101,7 @@ class _Search:
         self.best: Candidate | None = self.baseline if self.baseline.peak <= budget else None
         self.smallest = min(c.peak for c in shared.known)
         self.floor = shared.floor
+        self.formulated = False  # a formulation of the whole step fits the budget
 
     def solution(self) -> Solution:
         if self.best is None:
@@ -107,7 +109,8 @@ class _Search:
         if self.best is None:
             failed = self._infeasible()
             self.shared.interrupted |= self.control.interrupted
-            raise failed
+            if self.best is None:  # the search for the smallest peak may have found what fits
+                raise failed
         self.shared.interrupted |= self.control.interrupted
         found, base = self.best, self.baseline
         gap = max(0.0, (found.time - self.bound) / max(1, base.time))
@@ -142,7 +145,7 @@ class _Search:
         if self._done():
             return
         small = len(self.problem.forward) <= SMALL
-        if self.strategy in CLASSICAL:
+        if self.strategy in (*CLASSICAL, "rockmate"):
             self._classical()
             return
         self._blocks()
@@ -156,7 +159,7 @@ class _Search:
             self._strengthen()
             self._recreate(1.0)
         self._attempt(self._staged())
-        if self.best is None:
+        if not self.formulated and not self._done():
             self._compress()
         if self.best is not None and not self._done():
             self._offer(polish(self.problem, self.best, self.budget, self.control))
@@ -168,6 +171,9 @@ class _Search:
 
     def _classical(self) -> None:
         """One of the classical strategies: it knows nothing of a gap, so all that it offers is looked at."""
+        if self.strategy == "rockmate":
+            self._again()
+            return
         for found in CLASSICAL[self.strategy](self.shared.chain, self.budget, self.control):
             self._offer(found)
 
@@ -188,11 +194,13 @@ class _Search:
             attempt = self.shared.attempt(f"flat-{length}", partial(flat_windows, self.problem, length))
             found = attempt.smallest(self.control)
             self._offer(found)
-            if found is None or self.best is not None:
+            if found is None or found.peak <= self.budget:
                 break
-            target = max(self.budget, self.floor)
-            smaller = squeeze(self.problem, found.reruns, target, self.control)
-            self._offer(judge(self.problem, smaller, "greedy"))
+            smaller = squeeze(self.problem, found.reruns, max(self.budget, self.floor), self.control)
+            found = judge(self.problem, smaller, "greedy")
+            self._offer(found)
+            if found.peak <= self.budget:
+                break
 
     def _recreate(self, share: float) -> None:
         """Ruin and recreate, as many rounds as take a few seconds: one costs about the square of the operations."""
@@ -210,6 +218,20 @@ class _Search:
         levels = self.shared.levels(self.control)
         self.shared.menu = tuple(levels.menu(MENU))
         self._offer(levels.run(self.control, self.budget, gap=TIGHT))
+        if not self._done():
+            self._again()
+
+    def _again(self) -> None:
+        """Blocks that run again as a whole, beside their plans; what does not quite fit is a start for squeezing."""
+        found = list(rotor(self.shared.chain, self.budget, self.control, "rockmate", self.shared.plans(self.control)))
+        for candidate in found:
+            self._offer(candidate)
+        over = {(c.time, c.peak): c for c in found if c.peak > self.budget}
+        for _, candidate in sorted(over.items())[:NEAR]:
+            smaller = squeeze(self.problem, candidate.reruns, self.budget, self.control)
+            self._offer(judge(self.problem, smaller, "rockmate"))
+        if self.best is not None:
+            self._offer(polish(self.problem, self.best, self.budget, self.control))
 
     def _flat(self) -> Iterator[Attempt]:
         if self.strategy in ("auto", "flat"):
@@ -231,6 +253,7 @@ class _Search:
             self.control, self.budget, gap=TIGHT, goal=self._percent(self.bound) + 100 * self.gap, start=start
         )
         self._offer(found)
+        self.formulated |= found is not None
         if found is not None and found is self.best and not self._done():
             again = Attempt(self.problem, refined(self.problem, w, found.chosen), self.baseline.peak, attempt.strategy)
             goal = self._percent(self.bound) + 100 * self.gap

@@ -12,6 +12,7 @@ from remate_runtime.graph import FlatRerun, Graph
 
 from ..partition.hierarchy import Hierarchy, Part
 from .attempt import Attempt, Candidate, judge
+from .block_frontier import BlockPlan
 from .bound import Cuts
 from .classical import Chain
 from .floor import proven_floor
@@ -63,6 +64,12 @@ class Shared:
         if not control.stopped():  # else its frontiers may lack plans
             self._levels = made
         return made
+
+    def plans(self, control: Control) -> dict[int, list[BlockPlan]]:
+        """Plans of the stages of the chain: those of the leaves, where a stage is one."""
+        levels, leaf = self.levels(control), {part.forward: p for p, part in enumerate(self.leaves)}
+        stages = enumerate(self.chain.stages)
+        return {k: levels.plans(leaf[stage.forward]) for k, stage in stages if stage.forward in leaf}
 
     def attempt(self, name: str, windows: Callable[[], Windows]) -> Attempt:
         """The formulation called `name`, over `windows` when it has to be built."""

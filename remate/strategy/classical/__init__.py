@@ -11,7 +11,7 @@ from .chain import Chain
 from .checkpoint import checkpoint_blocks, chen
 from .sequence import rotor
 
-__all__ = ["CLASSICAL", "Chain"]
+__all__ = ["CLASSICAL", "Chain", "rotor"]
 
 Strategy = Callable[[Chain, int, Control], Iterator[Candidate]]
 

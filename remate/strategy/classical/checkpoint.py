@@ -19,6 +19,8 @@ from ..highs import Control
 from ..problem import Problem
 from .chain import Chain, closure
 
+COUNTS = 32  # numbers of segments that are tried
+
 Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backward operations
 
 
@@ -38,12 +40,12 @@ def checkpoint_blocks(chain: Chain, budget: int, control: Control, name: str) ->
 
 
 def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
-    """Every number of segments, those that retain about equal bytes; the last one is not run again."""
+    """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
     stages = chain.stages
     sizes = [chain.retained(k, chain.keep[k]) for k in range(len(stages))]
     total = sum(sizes)
     seen: set[tuple[int, ...]] = set()
-    for count in range(2, len(stages) + 1):
+    for count in _counts(len(stages)):
         starts, filled = [0], 0
         for k, size in enumerate(sizes):  # a new segment where the bytes so far reach the next equal share
             if filled >= total * len(starts) / count and k > starts[-1]:
@@ -58,6 +60,12 @@ def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
             for a, b in zip(starts, ends, strict=True)
         ]
         yield judge(chain.problem, segment_reruns(chain.problem, segments[:-1]), name)
+
+
+def _counts(stages: int) -> list[int]:
+    """Numbers of segments: about evenly from two to all, the square root among them."""
+    even = {2 + round(n * (stages - 2) / (COUNTS - 1)) for n in range(COUNTS)}
+    return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
 
 
 def segment_reruns(problem: Problem, segments: Sequence[Segment]) -> list[FlatRerun]:
