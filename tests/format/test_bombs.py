@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -28,10 +27,8 @@ def doubled(depth: int, leaf: str, extra: str = "") -> bytes:
 
 
 def refusal(data: bytes) -> ScheduleError:
-    start = time.perf_counter()
     with pytest.raises(ScheduleError) as caught:
         open_text(data)
-    assert time.perf_counter() - start < 20
     return caught.value
 
 

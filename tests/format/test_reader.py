@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -109,22 +108,12 @@ def large() -> Schedule:
     return replace(base, blocks={"LayerNorm": replace(block, forward=many)})
 
 
-def test_ten_thousand_operations_read_and_write_fast(large: Schedule) -> None:
-    text = encode(large)
-    assert decode(text) == large
-    assert min(_seconds(lambda: decode(text)) for _ in range(3)) < 0.6  # about 0.1 on an idle core
-    assert min(_seconds(lambda: encode(large)) for _ in range(3)) < 0.6
+def test_ten_thousand_operations_read_and_write(large: Schedule) -> None:
+    assert decode(encode(large)) == large
 
 
-def test_faults_in_ten_thousand_operations_are_found_fast(large: Schedule) -> None:
-    text = encode(large).replace(b'"op"', b'"opp"')
-    assert _seconds(lambda: faults(text)) < 6
-
-
-def _seconds(work: object) -> float:
-    start = time.perf_counter()
-    work()  # type: ignore[operator]
-    return time.perf_counter() - start
+def test_faults_in_ten_thousand_operations_are_found(large: Schedule) -> None:
+    assert faults(encode(large).replace(b'"op"', b'"opp"'))
 
 
 def test_reading_needs_no_torch() -> None:

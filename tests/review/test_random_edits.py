@@ -20,10 +20,10 @@ from remate.review.lint import lint
 from remate_runtime.encode import encode
 from remate_runtime.errors import ScheduleError
 from remate_runtime.fingerprint import check_fingerprint, fingerprint
-from remate_runtime.format import Block, Rerun, Schedule
 
 from ..planner.folding import random_reruns, random_step, schedule_of
 from ..planner.synthetic import layers
+from .hand_edits import by_hand
 
 
 def scheduled(seed: int) -> Opened:
@@ -108,36 +108,6 @@ def test_edits_by_hand(seed: int) -> None:
         lint(edited, "s.json")
         opened = edited
     assert refused <= {"R042", "R043", "R045"}
-
-
-def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
-    name = draw.choice([n for n, block in schedule.blocks.items() if block.forward])
-    block = schedule.blocks[name]
-    if draw.random() < 0.3:
-        program = [
-            replace(i, plan=draw.choice(["keep-all", *schedule.blocks[i.block].plans])) for i in schedule.program
-        ]
-        return replace(schedule, program=tuple(program))
-    plan = draw.choice([*block.plans, "new"])
-    entries = rearranged(block, list(block.plans.get(plan, ())), draw)
-    blocks = {**schedule.blocks, name: replace(block, plans={**block.plans, plan: tuple(entries)})}
-    return replace(schedule, blocks=blocks)
-
-
-def rearranged(block: Block, entries: list[Rerun], draw: random.Random) -> list[Rerun]:
-    points = [op.id for op in (*block.forward, *block.backward)]
-    chosen = tuple(draw.choice(block.forward).id for _ in range(draw.randint(1, 3)))
-    action = draw.choice(["insert", "delete", "move", "shuffle"])
-    if action == "insert" or not entries:
-        entries.insert(draw.randint(0, len(entries)), Rerun(rerun=chosen, before=draw.choice(points)))
-    elif action == "delete":
-        entries.pop(draw.randrange(len(entries)))
-    elif action == "move":
-        at = draw.randrange(len(entries))
-        entries[at] = replace(entries[at], before=draw.choice(points))
-    else:
-        draw.shuffle(entries)
-    return entries
 
 
 @pytest.mark.parametrize("seed", range(3))
