@@ -76,9 +76,12 @@ def check_number(faults: Faults, value: Any, where: str) -> None:
 def check_elements(faults: Faults, constant: Constant, where: str) -> None:
     """The elements of a constant: as many as its type has, each of its dtype."""
     kind = parse_type(constant.type)
-    if kind.numel > MAX_ELEMENTS:
+    if (
+        kind.numel > MAX_ELEMENTS or kind.nbytes > MAX_ELEMENTS * DTYPES[kind.dtype][1]
+    ):  # strides can spread few elements over very much memory
+        hint = "make it a buffer of the model"
         faults.add(
-            "R072", f"a constant of more than {MAX_ELEMENTS} elements", f"{where}/type", "make it a buffer of the model"
+            "R072", f"a constant that takes the place of more than {MAX_ELEMENTS} elements", f"{where}/type", hint
         )
         return
     if kind.numel != len(constant.data):

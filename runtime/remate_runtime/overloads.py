@@ -134,8 +134,15 @@ def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> 
     where = torch.device("cpu") if type_.cpu else device
     elements = [literal(e, where) if isinstance(e, dict) else e for e in data]
     flat = torch.tensor(elements, dtype=TORCH_DTYPES[type_.dtype], device=where)
-    made = empty(type_, device)
-    return made.copy_(flat.view(type_.shape))
+    if type_.strides is None:
+        return flat.view(type_.shape)
+    place = torch.zeros(type_.shape, dtype=torch.int64, device=where)
+    for dim, (size, stride) in enumerate(zip(type_.shape, type_.strides, strict=True)):
+        spread = [1] * dim + [size] + [1] * (len(type_.shape) - dim - 1)
+        place += stride * torch.arange(size, device=where).view(spread)
+    storage = flat.new_zeros(int(place.max()) + 1 if flat.numel() else 0)
+    storage[place.flatten()] = flat
+    return storage.as_strided(type_.shape, type_.strides)
 
 
 def empty(type_: TensorType, device: torch.device) -> torch.Tensor:
