@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -18,29 +16,9 @@ from remate.schema_file import load_schema
 from remate_runtime.codes import CODES
 from remate_runtime.decode import decode
 from remate_runtime.errors import ScheduleError
+from tools.fuzz.mutations import mutated_bytes, mutated_tree
 
 VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"))
-ODD = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    2**63,
-    -(2**70),
-    1e308,
-    "",
-    "%",
-    "%%",
-    "%x",
-    "..",
-    "a/b",
-    "\u202e",
-    [],
-    {},
-    [[]],
-    {"": 0},
-]
 
 
 def check(data: bytes) -> str:
@@ -58,58 +36,6 @@ def check(data: bytes) -> str:
         assert fault.column >= 1, fault
         assert fault.code in str(fault)
     return faults[0].code if faults else ""
-
-
-def mutated_bytes(data: bytes, dice: random.Random) -> bytes:
-    text = bytearray(data)
-    for _ in range(dice.choice((1, 1, 2, 5))):
-        at = dice.randrange(len(text))
-        kind = dice.randrange(5)
-        if kind == 0:
-            text[at] = dice.randrange(256)
-        elif kind == 1:
-            del text[at : at + dice.choice((1, 2, 30))]
-        elif kind == 2:
-            text[at:at] = dice.choice((b'"', b"{", b"}", b"[", b",", b":", b"-", b"9", b"\\", b"%", b"\xff", b"null"))
-        elif kind == 3:
-            other = dice.randrange(len(text))
-            text[at:at] = text[other : other + dice.choice((1, 10, 80))]
-        else:
-            text[at : at + 1] = bytes([text[at] ^ (1 << dice.randrange(8))])
-        if not text:
-            return b""
-    return bytes(text)
-
-
-def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in list(items):
-        yield value, key
-        yield from places(item)
-
-
-def mutated_tree(data: bytes, dice: random.Random) -> bytes:
-    tree = json.loads(data)
-    for _ in range(dice.choice((1, 1, 2, 4))):
-        holders = list(places(tree))
-        holder, key = dice.choice(holders)
-        kind = dice.randrange(5)
-        if kind == 0:
-            holder[key] = copy.deepcopy(dice.choice(ODD))
-        elif kind == 1:
-            del holder[key]
-        elif kind == 2:
-            other, name = dice.choice(holders)
-            holder[key] = copy.deepcopy(other[name]) if name in other or isinstance(other, list) else None
-        elif kind == 3 and isinstance(holder, dict):
-            holder[dice.choice(("note", "", "id", "a/b", "plans", "keep-all", "instances"))] = copy.deepcopy(
-                holder[key]
-            )
-        elif isinstance(holder, list):
-            holder.insert(dice.randrange(len(holder) + 1), copy.deepcopy(holder[key]))
-        if not tree:
-            break
-    return json.dumps(tree).encode()
 
 
 def run(mutate: Callable[[bytes, random.Random], bytes], rounds: int, seed: int) -> None:
