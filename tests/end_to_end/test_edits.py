@@ -1,0 +1,92 @@
+"""Whatever is edited in a planned schedule, it trains like eager, and `check` knows the peak that the allocator sees."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from remate.cli import main
+from remate.opened import derive, open_schedule
+from remate.review.edit import Editor
+from remate_runtime import apply
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Schedule
+
+from ..review.hand_edits import by_hand
+from .subjects import BUILD, PEAK_TOLERANCE, assert_eager, executed_peak, subject
+
+ROUNDS = 5
+
+
+def edited_by_hand(schedule: Schedule, draw: random.Random, times: int) -> Schedule:
+    """Random edits of the lists; one that is refused is taken back, as a person would."""
+    refused: list[ScheduleError] = []
+    for _ in range(times):
+        made = by_hand(schedule, draw)
+        try:
+            derive(made)
+        except ScheduleError as error:
+            refused += error.faults
+            continue
+        schedule = made
+    assert {fault.code for fault in refused} <= {"R042", "R043", "R045"}
+    assert all(fault.where for fault in refused)
+    return schedule
+
+
+def edited_by_command(path: str, draw: random.Random, times: int) -> None:
+    """Random calls of `remate edit`, some of which it refuses."""
+    for _ in range(times):
+        opened = open_schedule(path)
+        graph = opened.graph
+        able = [op.id for op in graph.operations[: graph.turn] if not op.view]
+        place = draw.choice(opened.expanded.places)
+        options = draw.choice(
+            [
+                ["--keep", draw.choice(able)],
+                ["--rerun", draw.choice(able), "--before", draw.choice(graph.operations[graph.turn :]).id],
+                ["--plan", f"{place.id}={draw.choice(['keep-all', *place.block.plans])}"],
+            ]
+        )
+        assert main(["edit", path, *options, *draw.choice([[], ["--all"]])]) in (0, 1, 2)
+
+
+def recomputed_peak(path: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """What `remate check` says that the peak is, whatever the file says."""
+    capsys.readouterr()
+    main(["check", path, "--format", "json"])
+    faults = json.loads(capsys.readouterr().out)["faults"]
+    assert {fault["code"] for fault in faults} <= {"R080", "R081"}
+    wrong = [fault["hint"] for fault in faults if fault["pointer"] == "/solve/peak"]
+    return int(wrong[0].rpartition(" ")[2]) if wrong else open_schedule(path).schedule.solve.peak
+
+
+@pytest.mark.filterwarnings("ignore:schedule .* is over its budget")
+@pytest.mark.parametrize("name", BUILD)
+@pytest.mark.parametrize(
+    "seed", [*range(ROUNDS), *(pytest.param(s, marks=pytest.mark.slow) for s in range(ROUNDS, 60))]
+)
+def test_edits(name: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of, draw, path = subject(name), random.Random(f"{name} {seed}"), str(tmp_path / "s.json")
+    edited_by_hand(of.schedule, draw, draw.choice([1, 4, 20])).save(path)
+    if draw.random() < 0.5:
+        edited_by_command(path, draw, 3)
+    planned = apply(of.fresh(), path)
+    assert_eager(planned, of)
+    executed = executed_peak(planned, of)
+    assert recomputed_peak(path, capsys) == pytest.approx(executed, abs=PEAK_TOLERANCE)
+
+
+@pytest.mark.parametrize("name", BUILD)
+def test_the_tolerance_is_small_beside_what_a_plan_changes(name: str) -> None:
+    """The planned file itself: it saves much more than the tolerance, so that the test above can tell plans apart."""
+    solve = subject(name).schedule.solve
+    assert solve.baseline_peak - solve.peak > 5 * PEAK_TOLERANCE
+    kept = Editor(derive(subject(name).schedule), everywhere=True)
+    for place in kept.opened.expanded.places:
+        if place.instance.plan != "keep-all":
+            kept.plan(place.id, "keep-all")
+    assert kept.result().timeline.peak > solve.peak
