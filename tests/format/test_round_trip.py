@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_canonical_text(schedule: Schedule) -> None:
         assert line == line.rstrip()
         assert (len(line) - len(line.lstrip())) % 2 == 0
     operations = sum(len(b.forward) + len(b.backward) for b in schedule.blocks.values())
-    assert sum(line.lstrip().startswith('{"id": ') and '"op": ' in line for line in text.splitlines()) == operations
+    assert sum(bool(re.match(r' *\{"id": "[^"]*", "op": ', line)) for line in text.splitlines()) == operations
 
 
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
