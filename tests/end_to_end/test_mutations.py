@@ -72,6 +72,6 @@ def test_mutations(name: str, mutate: Mutate, rounds: int, tmp_path: Path) -> No
             pytest.fail(f"round {number}: {type(error).__name__}: {error}\n{data.decode(errors='replace')}")
     assert len(trial.codes) > 3
     if mutate is mutated_plan:
-        assert len(trial.ran) > rounds / 20
+        assert len(trial.ran) > rounds / 50  # distinct plans, which grow scarce
     else:
         assert trial.codes["R083"] > 0  # operations are refused, however well they read
