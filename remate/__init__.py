@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.version import __version__
 
 if TYPE_CHECKING:
-    from .planner import plan
-    from .sweep import frontier
+    from .api.frontier import frontier
+    from .api.plan import plan
 
 __all__ = ["__version__", "frontier", "plan"]
 
-_HOME = {"frontier": ".sweep", "plan": ".planner"}  # a module of the same name would take the place of the function
+_HOME = {"frontier": ".api.frontier", "plan": ".api.plan"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import remate_runtime
-from remate.capture import capture
-from remate.checking import findings
-from remate.compare import compare_models
-from remate.opened import open_text
-from remate.staleness import differences
+from remate.capture.capture_step import capture
+from remate.inspect.analysis import open_text
+from remate.inspect.check import findings
+from remate.inspect.staleness import differences
+from remate.measure.compare import compare_models
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NAMES = ("gpt2", "resnet", "unet", "encoder_decoder")

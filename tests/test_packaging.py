@@ -35,7 +35,7 @@ def test_wheel_holds_the_two_packages_and_the_schema(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     info = f"remate-{__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {"remate", "remate_runtime", info}
-    page = [f"remate/report/{name}" for name in ("page.html", "report.css", "report.js")]
+    page = [f"remate/present/report/{name}" for name in ("page.html", "report.css", "report.js")]
     for name in ("remate/py.typed", "remate_runtime/py.typed", "remate/schedule-1.schema.json", *page):
         assert name in names
     assert f"{info}/licenses/LICENSE" in names
@@ -43,7 +43,7 @@ def test_wheel_holds_the_two_packages_and_the_schema(wheel: Path) -> None:
 
 def test_unpacked_wheel_finds_its_schema(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    code = "from remate.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
+    code = "from remate.inspect.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=environment
@@ -53,6 +53,6 @@ def test_unpacked_wheel_finds_its_schema(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_source_tree_finds_its_schema() -> None:
-    from remate.schema_file import load_schema
+    from remate.inspect.schema_file import load_schema
 
     assert load_schema()["$schema"]

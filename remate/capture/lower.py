@@ -10,8 +10,8 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from remate_runtime.graph import Op, Ref, Value
-from remate_runtime.tensor_type import TensorType
+from remate_runtime.format.tensor_type import TensorType
+from remate_runtime.step.graph import Op, Ref, Value
 
 from ..errors import CaptureError
 from . import facts, literals, torch_api

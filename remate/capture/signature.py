@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from remate_runtime.arguments import to_json
-from remate_runtime.format import Model
-from remate_runtime.graph import Graph
+from remate_runtime.format.schedule import Model
+from remate_runtime.step.arguments import to_json
+from remate_runtime.step.graph import Graph
 
 from ..errors import CaptureError
 from . import literals, torch_api, trees

@@ -9,14 +9,14 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import PEAK_NOTE, count, percent, size
 from . import exit_codes
 from .several import Report, each
-from .text import PEAK_NOTE, count, percent, size
 
 if TYPE_CHECKING:
-    from ..captured import Captured
-    from ..opened import Opened
-    from ..staleness import Difference
+    from ..capture.captured import Captured
+    from ..inspect.analysis import Opened
+    from ..inspect.staleness import Difference
 
 _SHOWN = 20
 
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
-    from remate_runtime.decode import read
     from remate_runtime.errors import ScheduleError
+    from remate_runtime.format.decode import read
 
-    from ..checking import findings
-    from ..opened import open_text
+    from ..inspect.analysis import open_text
+    from ..inspect.check import findings
 
     data = read(path)
     try:
@@ -91,9 +91,9 @@ class _Model:
         self._captured: dict[tuple[str, ...], Captured] = {}
 
     def differences(self, opened: Opened) -> list[Difference]:
-        from remate_runtime.signature import output_leaves
+        from remate_runtime.format.signature import output_leaves
 
-        from ..staleness import differences
+        from ..inspect.staleness import differences
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
@@ -103,7 +103,7 @@ class _Model:
         return differences(recorded, live.model, opened.graph, live.graph)
 
     def _capture(self, used: tuple[str, ...]) -> Captured:
-        from ..capture import capture
+        from ..capture.capture_step import capture
         from .build_file import load_target
 
         made = load_target(self.target)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import duration, percent, size, table
 from . import exit_codes
-from .text import duration, percent, size, table
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..review.decisions import Choice, Decision
-    from ..review.diff import Changes, Effect, FieldChange
+    from ..inspect.decisions import Choice, Decision
+    from ..inspect.diff import Changes, Effect, FieldChange
 
 _SHOWN = 12
 
@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         return drive(args.files)
     if len(args.files) != 2:
         raise UsageError("diff compares two files: remate diff OLD.json NEW.json")
-    from ..opened import open_schedule
-    from ..review.diff import compare
+    from ..inspect.analysis import open_schedule
+    from ..inspect.diff import compare
 
     changes = compare(open_schedule(args.files[0]), open_schedule(args.files[1]))
     if args.format == "json":

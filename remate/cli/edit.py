@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import size
 from . import exit_codes
-from .text import size
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..opened import Opened
-    from ..review.edit import Editor
+    from ..inspect.analysis import Opened
+    from ..inspect.edit import Editor
 
 
 def configure(commands: Any) -> None:
@@ -47,8 +47,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing to edit\n  hint: --keep ID, --rerun ID --before POINT, or --plan INSTANCE=PLAN")
     if bool(args.rerun) != bool(args.before):
         raise UsageError("--rerun and --before belong together\n  hint: --rerun h.0.mlp.act --before h.0.mlp.grad.mm")
-    from ..opened import open_schedule
-    from ..review.edit import Editor
+    from ..inspect.analysis import open_schedule
+    from ..inspect.edit import Editor
 
     opened = open_schedule(args.schedule)
     editor = Editor(opened, args.all)
@@ -77,7 +77,7 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
 def _told(opened: Opened, edited: Opened) -> str:
     from msgspec.structs import replace
 
-    from ..review.diff import compare
+    from ..inspect.diff import compare
     from .diff import described
 
     changes = replace(compare(opened, edited), solve=(), other=())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import count, duration, size, table
 from . import exit_codes
-from .text import count, duration, size, table
 
 if TYPE_CHECKING:
-    from ..review.explain import Choice, Explanation, Moment
-    from ..review.overview import Costly, Overview, Purchase
+    from ..inspect.explain import Choice, Explanation, Moment
+    from ..inspect.overview import Costly, Overview, Purchase
 
 _SHOWN = 8
 
@@ -37,9 +37,9 @@ def _bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..opened import open_schedule
-    from ..review.explain import explain
-    from ..review.overview import overview
+    from ..inspect.analysis import open_schedule
+    from ..inspect.explain import explain
+    from ..inspect.overview import overview
 
     opened = open_schedule(args.schedule)
     found = explain(opened, args.id) if args.id else overview(opened, args.more)

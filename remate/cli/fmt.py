@@ -6,9 +6,9 @@ import argparse
 import sys
 from typing import Any
 
+from ..present.text import count
 from . import exit_codes
 from .several import Report, each
-from .text import count
 
 
 def configure(commands: Any) -> None:
@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _format(path: str, check: bool, changed: list[str], report: Report) -> int:
-    from remate_runtime.decode import read
     from remate_runtime.errors import ScheduleError
+    from remate_runtime.format.decode import read
 
-    from ..formatting import format_file, is_canonical
+    from ..inspect.canonical import format_file, is_canonical
 
     try:
         changes = not is_canonical(path) if check else format_file(path)

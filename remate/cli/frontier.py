@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget import BudgetError
-from ..frontier_summary import Point, Summary, file_name, parse_budgets
+from ..present.frontier_summary import Point, Summary, file_name, parse_budgets
+from ..present.text import PEAK_NOTE
 from . import exit_codes
 from .plan import positive
-from .text import PEAK_NOTE
 from .usage import UsageError
 
 if TYPE_CHECKING:
+    from ..api.frontier import Sweep
     from ..strategy import Solution
-    from ..sweep import Sweep
 
 IMAGES = ("svg", "png", "pdf", "none")
 
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
-    from ..planner import prepare
+    from ..api.frontier import Sweep
+    from ..api.plan import prepare
     from ..strategy import check_strategy
-    from ..sweep import Sweep
 
     check_strategy(args.strategy)
     with Reporter(args.quiet) as report:
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str) -> Summary:
     """Solve every budget from the smallest on, and write each schedule as soon as it is there."""
-    from ..sweep import asked_of
+    from ..api.frontier import asked_of
 
     asked = asked_of(budgets, sweep.baseline_peak)
     written: dict[int, Solution] = {}
@@ -133,7 +133,7 @@ def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str)
 
 
 def _write(sweep: Sweep, solution: Solution, budget: int, path: Path, cost: str, name: str) -> None:
-    from ..planner import schedule_of
+    from ..api.plan import schedule_of
 
     schedule_of(sweep.step, solution, budget, cost, name=name).save(str(path))
 
@@ -147,8 +147,8 @@ def _draw(summary: Summary, folder: Path, image: str) -> str:
     """What to say of the plot; without matplotlib the sweep is still worth having."""
     if image == "none":
         return ""
-    from ..frontier_plot import plot_frontier
-    from ..plot import PlotError
+    from ..present.frontier_plot import plot_frontier
+    from ..present.plot import PlotError
 
     try:
         plot_frontier(summary, str(folder / f"frontier.{image}"))

@@ -30,10 +30,10 @@ def drive(files: list[str]) -> int:
 
 
 def _described(path: str, old: str, new: str) -> str:
-    from ..opened import open_schedule
-    from ..review.diff import compare
+    from ..inspect.analysis import open_schedule
+    from ..inspect.diff import compare
+    from ..present.text import duration, size
     from .diff import described
-    from .text import duration, size
 
     try:
         if _NOTHING in (old, new):

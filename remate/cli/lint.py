@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..present.text import count
 from . import exit_codes
 from .several import Report, each
-from .text import count
 
 _SHOWN = 100
 
@@ -28,13 +28,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lint(path: str, report: Report) -> int:
-    from remate_runtime.decode import read
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.positions import locate
+    from remate_runtime.format.decode import read
+    from remate_runtime.format.positions import locate
 
-    from ..opened import open_text
-    from ..report_faults import Kind
-    from ..review.lint import CODES, lint
+    from ..inspect.analysis import open_text
+    from ..inspect.lint import CODES, lint
+    from ..present.faults import Kind
 
     data = read(path)
     try:

@@ -23,10 +23,10 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from remate_runtime.decode import read
-    from remate_runtime.format import VERSION
+    from remate_runtime.format.decode import read
+    from remate_runtime.format.schedule import VERSION
 
-    from ..migrate import migrate
+    from ..inspect.migrate import migrate
 
     migrated = migrate(read(args.schedule))
     current = migrated.version == VERSION

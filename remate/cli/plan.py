@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget import BudgetError, parse_budget
+from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
-from .text import PEAK_NOTE, duration, percent, size, table
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from remate_runtime.format import Schedule
+    from remate_runtime.format.schedule import Schedule
 
 
 def configure(commands: Any) -> None:
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
-    from ..planner import plan
+    from ..api.plan import plan
 
     with Reporter(args.quiet) as report:
         schedule = plan(

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..present.text import count, size
 from . import exit_codes
-from .text import count, size
 from .usage import UsageError
 
 
@@ -22,9 +22,9 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..memory_trace import load_memory_trace
-    from ..opened import open_schedule
-    from ..report import frontier, page
+    from ..inspect.analysis import open_schedule
+    from ..measure.memory_trace import load_memory_trace
+    from ..present.report import frontier, page
 
     if args.frontier and not Path(args.frontier).is_dir():
         raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import PEAK_NOTE, count, duration, size, table
 from . import exit_codes
-from .text import PEAK_NOTE, count, duration, size, table
 
 if TYPE_CHECKING:
-    from remate_runtime.format import Schedule
+    from remate_runtime.format.schedule import Schedule
 
-    from ..measure import MemoryCurve
-    from ..trial import Trial
+    from ..measure.allocator import MemoryCurve
+    from ..measure.beside_eager import Trial
 
 _BUCKETS = 2000  # of a written curve: at most four points each
 
@@ -43,7 +43,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from remate_runtime.decode import load
+    from remate_runtime.format.decode import load
 
     from .build_file import load_target
     from .device import placed
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
     schedule = load(args.schedule)
     target = placed(load_target(args.model), args.device or schedule.model.device, args.threads)
-    from ..trial import try_schedule
+    from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
         trial = try_schedule(*target, schedule, args.steps, args.lr, report, curve=args.memory_trace is not None)
@@ -62,8 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
-    from ..memory_trace import memory_trace, save_memory_trace
-    from ..thinning import thin
+    from ..measure.memory_trace import memory_trace, save_memory_trace
+    from ..present.thinning import thin
 
     times, levels = thin(curve.times, curve.bytes, _BUCKETS)
     save_memory_trace(memory_trace(schedule, curve.turn, times, levels), path)

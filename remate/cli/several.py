@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.errors import ScheduleError
 
+from ..present.text import count
 from . import exit_codes
-from .text import count
 
 if TYPE_CHECKING:
-    from ..report_faults import Kind
+    from ..present.faults import Kind
 
 
 def each(paths: Sequence[str], work: Callable[[str], int]) -> int:
@@ -49,7 +49,7 @@ class Report:
 
     def faults(self, path: str, data: bytes, faults: Sequence[ScheduleError]) -> int:
         """Show the faults of a file, in text with a count, and return the exit status that they mean."""
-        from ..report_faults import FAULTS
+        from ..present.faults import FAULTS
         from . import status_of
 
         total = f"{path}: {count(len(faults), 'fault')}"
@@ -57,7 +57,7 @@ class Report:
         return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 
     def show(self, path: str, data: bytes, found: Sequence[ScheduleError], kind: Kind, total: str) -> None:
-        from ..report_faults import render
+        from ..present.faults import render
 
         shown = render(self.form, path, data, found, kind)
         if self.form == "text":

@@ -6,11 +6,11 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..present.text import PEAK_NOTE, count, duration, percent, size, table
 from . import exit_codes
-from .text import PEAK_NOTE, count, duration, percent, size, table
 
 if TYPE_CHECKING:
-    from ..opened import Opened
+    from ..inspect.analysis import Opened
 
 _SHOWN = 10
 
@@ -24,7 +24,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..opened import open_schedule
+    from ..inspect.analysis import open_schedule
 
     opened = open_schedule(args.schedule)
     limit = None if args.all else _SHOWN
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         print(part, end="\n\n")
     print(_at_peak(opened, limit), PEAK_NOTE, sep="\n\n")
     if args.plot:
-        from ..plot import plot_memory
+        from ..present.plot import plot_memory
 
         plot_memory(opened, args.plot)
         print(f"\nplot written to {args.plot}")
@@ -94,7 +94,7 @@ def _blocks(opened: Opened) -> str:
 
 
 def _kept(opened: Opened, limit: int | None) -> str:
-    from ..opened import grouped, held_at
+    from ..inspect.analysis import grouped, held_at
 
     total = sum(h.nbytes for h in held_at(opened, opened.timeline.turn))
     rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, opened.timeline.turn)]
@@ -102,7 +102,7 @@ def _kept(opened: Opened, limit: int | None) -> str:
 
 
 def _rerun(opened: Opened, limit: int | None) -> str:
-    from ..opened import rerunning
+    from ..inspect.analysis import rerunning
 
     found = rerunning(opened)
     if not found:
@@ -112,7 +112,7 @@ def _rerun(opened: Opened, limit: int | None) -> str:
 
 
 def _at_peak(opened: Opened, limit: int | None) -> str:
-    from ..opened import grouped, operation_at
+    from ..inspect.analysis import grouped, operation_at
 
     timeline = opened.timeline
     if not timeline.during:

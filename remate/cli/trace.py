@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from ..present.text import size
 from . import exit_codes
-from .text import size
 from .usage import UsageError
 
 
@@ -24,8 +24,8 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from ..opened import open_schedule
-    from ..trace import perfetto, snapshot_bytes
+    from ..inspect.analysis import open_schedule
+    from ..present.trace import perfetto, snapshot_bytes
 
     if not (args.output or args.snapshot):
         raise UsageError("nothing to write\n  hint: give -o OUT.json, --snapshot OUT.pickle, or both")

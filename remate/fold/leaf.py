@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from remate_runtime.arguments import to_json
-from remate_runtime.format import Block, Constant, Operation
-from remate_runtime.graph import Graph, Op
+from remate_runtime.format.schedule import Block, Constant, Operation
+from remate_runtime.step.arguments import to_json
+from remate_runtime.step.graph import Graph, Op
 
-from ..captured import Captured
+from ..capture.captured import Captured
 from ..partition.canonical import Form
 from ..partition.hierarchy import Part
 from .names import Names, joined, packet, relative

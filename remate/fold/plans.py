@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.format import KEEP_ALL, Rerun
-from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.format.schedule import KEEP_ALL, Rerun
+from remate_runtime.step.graph import FlatRerun, Graph
 
 from ..partition.hierarchy import Part
-from ..plan_names import plan_name
+from .plan_names import plan_name
 
 _Plan = tuple[Rerun, ...]
 

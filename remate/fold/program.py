@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.format import Block, Instance, Model, Rerun
-from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.format.schedule import Block, Instance, Model, Rerun
+from remate_runtime.step.graph import FlatRerun, Graph
 
-from ..captured import Captured
+from ..capture.captured import Captured
 from ..partition.hierarchy import Part
 from .plans import split
 from .templates import Templates, Use

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.format import Block, Instance
-from remate_runtime.graph import Graph
+from remate_runtime.format.schedule import Block, Instance
+from remate_runtime.step.graph import Graph
 
-from ..captured import Captured
+from ..capture.captured import Captured
 from ..partition.canonical import form
 from ..partition.hierarchy import Part
 from .leaf import Written, write_leaf

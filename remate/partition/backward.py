@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.graph import Graph
+from remate_runtime.step.graph import Graph
 
-from ..captured import Captured
+from ..capture.captured import Captured
 
 
 def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.graph import Graph, Op, Ref
+from remate_runtime.step.graph import Graph, Op, Ref
 
 from .hierarchy import Part
 

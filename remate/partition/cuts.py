@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import msgspec
 import numpy as np
 
-from remate_runtime.graph import Graph, Ref
+from remate_runtime.step.graph import Graph, Ref
 
 SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
 _LONGEST = 2000  # operations of the longest period that is looked for

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ..captured import Captured
+from ..capture.captured import Captured
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..captured import Captured
+from ..capture.captured import Captured
 from .hierarchy import Part
 from .pieces import Piece
 

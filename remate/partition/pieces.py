@@ -9,7 +9,7 @@ from itertools import groupby, pairwise
 import msgspec
 from msgspec.structs import replace
 
-from ..captured import Captured
+from ..capture.captured import Captured
 from .cuts import LARGE, SMALL, TARGET, Costs, cut
 
 _LISTS = ("ModuleList", "ModuleDict")  # modules that run nothing themselves

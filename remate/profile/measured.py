@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from remate_runtime.graph import Graph, Op
-from remate_runtime.operators import namespace
-from remate_runtime.overloads import calling, overload
+from remate_runtime.kernels.overloads import calling, overload
+from remate_runtime.operators.tables import namespace
+from remate_runtime.step.graph import Graph, Op
 
 from ..errors import ProfileError
-from ..measure import peak_bytes
+from ..measure.allocator import peak_bytes
 from .cost import Cost
 from .devices import DEVICES
 from .roofline import estimate

@@ -8,22 +8,22 @@ from functools import partial
 
 import msgspec
 
-from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.step.graph import FlatRerun, Graph
 
 from ..errors import InfeasibleError, UnknownNameError
 from ..partition.canonical import form
 from ..partition.hierarchy import Hierarchy
-from .attempt import Attempt, Candidate, better, judge
-from .bound import lower_bound, stronger_bound
-from .classical import CLASSICAL, rotor
-from .highs import VERSION, Control
-from .polish import polish
-from .recreate import from_nothing, recreate
-from .retention import flat_windows
-from .seed import seed
+from .bound.cuts import lower_bound, stronger_bound
+from .chain import CLASSICAL, rotor
+from .local.polish import polish
+from .local.recreate import from_nothing, recreate
+from .local.squeeze import squeeze
+from .milp.budget_search import Attempt, Candidate, better, judge
+from .milp.flat import flat_windows
+from .milp.highs import VERSION, Control
+from .milp.staged import refined, staged_windows
+from .milp.warm_start import seed
 from .shared import Shared
-from .squeeze import squeeze
-from .staged import refined, staged_windows
 
 STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", *CLASSICAL, "rockmate", "none")
 # Operations in a segment of the flat model; of a staged one, with the stages above its own where an operation may

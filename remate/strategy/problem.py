@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from remate_runtime.graph import Graph, Op, Ref
-from remate_runtime.operators import IN_PLACE
+from remate_runtime.operators.tables import IN_PLACE
+from remate_runtime.step.graph import Graph, Op, Ref
 
 
 class Problem:

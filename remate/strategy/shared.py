@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.step.graph import FlatRerun, Graph
 
 from ..partition.hierarchy import Hierarchy, Part
-from .attempt import Attempt, Candidate, judge
-from .block_frontier import BlockPlan
-from .bound import Cuts
-from .classical import Chain
-from .floor import proven_floor
-from .highs import Control
-from .levels import Levels
+from .blocks.block_frontier import BlockPlan
+from .blocks.block_selection import Levels
+from .bound.cuts import Cuts
+from .bound.floor import proven_floor
+from .chain import Chain
+from .milp.budget_search import Attempt, Candidate, judge
+from .milp.highs import Control
+from .milp.windows import Windows
 from .problem import Problem
-from .windows import Windows
 
 
 class Shared:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .decode import load
     from .errors import BindError, ExecutionError, RemateError, ScheduleError
-    from .format import Schedule
-    from .module import apply
+    from .format.decode import load
+    from .format.schedule import Schedule
+    from .planned_model import apply
 
 __all__ = [
     "BindError",
@@ -33,10 +33,10 @@ _HOME = {
     "BindError": "errors",
     "ExecutionError": "errors",
     "RemateError": "errors",
-    "Schedule": "format",
+    "Schedule": "format.schedule",
     "ScheduleError": "errors",
-    "apply": "module",
-    "load": "decode",
+    "apply": "planned_model",
+    "load": "format.decode",
 }
 
 

@@ -57,6 +57,6 @@ def test_deleted_rerun_is_legal_and_its_peak_is_found(remate: Remate) -> None:
 
 
 def test_schema_is_checked(remate: Remate) -> None:
-    from remate.schema_file import load_schema
+    from remate.inspect.schema_file import load_schema
 
     assert load_schema()["properties"].keys() >= json.loads(Path("mlp.json").read_text()).keys()

@@ -99,7 +99,7 @@ def test_git_itself(remate: Remate) -> None:
 
     git("init", "-q", ".")
     root = Path(__file__).parents[2]
-    command = f"PYTHONPATH={root}:{root / 'runtime'} {sys.executable} -m remate.cli diff --git"
+    command = f"PYTHONPATH={root}:{root / 'runtime'} {sys.executable} -m remate diff --git"
     git("config", "diff.remate.command", command)
     Path(".gitattributes").write_text("mlp.json diff=remate\n")
     git("add", "mlp.json", ".gitattributes")

@@ -84,7 +84,7 @@ def test_a_shared_line_needs_all(remate: Remate) -> None:
     """An instance inside a block that is used several times stands on one line with its likes."""
     nested = Path(__file__).parents[2] / "schema" / "corpus" / "valid" / "nested.json"
     Path("nested.json").write_text(nested.read_text())
-    from remate.opened import open_schedule
+    from remate.inspect.analysis import open_schedule
 
     opened = open_schedule("nested.json")
     lines: dict[str, list[str]] = {}

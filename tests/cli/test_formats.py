@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from remate.report_faults import render, subjects
-from remate_runtime.decode import decode
+from remate.present.faults import render, subjects
 from remate_runtime.errors import ScheduleError
+from remate_runtime.format.decode import decode
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]

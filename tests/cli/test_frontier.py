@@ -17,7 +17,7 @@ import remate_runtime
 from remate.budget import BudgetError
 from remate.cli import exit_codes
 from remate.errors import InfeasibleError
-from remate.frontier_summary import file_name, parse_budgets
+from remate.present.frontier_summary import file_name, parse_budgets
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -68,7 +68,7 @@ def test_no_feasible_budget(remate: Remate) -> None:
 
 
 def test_interrupted(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remate.sweep import Sweep
+    from remate.api.frontier import Sweep
 
     solve = Sweep.solve
     calls: list[int] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remate.review.lint import CODES
+from remate.inspect.lint import CODES
 
 from .changes import change
 

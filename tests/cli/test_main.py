@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remate.cli import text
+from remate.present import text
 from remate_runtime.version import __version__
 
 Remate = Callable[..., Any]
@@ -61,7 +61,7 @@ def test_reader_that_goes_away() -> None:
     """`remate show S.json | head -1` prints no traceback."""
     schedule = Path(__file__).parent / "data" / "mlp.json"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-u", "-m", "remate.cli", "show", str(schedule), "--all"]
+    command = [sys.executable, "-u", "-m", "remate", "show", str(schedule), "--all"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stderr is not None

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from remate.migrate import STEPS, upgrade, version_of
-from remate_runtime.decode import decode
+from remate.inspect.migrate import STEPS, upgrade, version_of
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import VERSION
+from remate_runtime.format.decode import decode
+from remate_runtime.format.schedule import VERSION
 
 from .changes import change
 

@@ -51,7 +51,7 @@ def test_both_sides_train_alike(remate: Remate) -> None:
 def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from remate import trial
+    from remate.measure import beside_eager as trial
 
     def full(*args: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore of it")

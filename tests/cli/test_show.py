@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remate.opened import open_schedule, pattern
+from remate.inspect.analysis import open_schedule, pattern
 
 Remate = Callable[..., Any]
 DATA = Path(__file__).parent / "data"
@@ -46,7 +46,7 @@ def test_plot_of_another_format(remate: Remate) -> None:
 
 
 def test_curve_is_the_simulated_memory() -> None:
-    from remate.plot import curve
+    from remate.present.plot import curve
 
     opened = open_schedule(str(DATA / "mlp.json"))
     made = curve(opened.linked, opened.timeline)

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import remate
-from remate.measure import peak_bytes
-from remate_runtime.format import Schedule
-from remate_runtime.link import GENERATOR_BYTES
+from remate.measure.allocator import peak_bytes
+from remate_runtime.format.schedule import Schedule
+from remate_runtime.link.linker import GENERATOR_BYTES
 from tests.models import ZOO
 
 from ..runtime.small import data, seeded

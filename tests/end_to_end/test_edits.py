@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from remate.cli import main
-from remate.opened import derive, open_schedule
-from remate.review.edit import Editor
+from remate.inspect.analysis import derive, open_schedule
+from remate.inspect.edit import Editor
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Schedule
+from remate_runtime.format.schedule import Schedule
 
-from ..review.hand_edits import by_hand
+from ..inspect.hand_edits import by_hand
 from .subjects import BUILD, PEAK_TOLERANCE, assert_eager, executed_peak, subject
 
 ROUNDS = 5

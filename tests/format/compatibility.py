@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from remate.schema_file import load_schema
-from remate_runtime import format as file_format
+from remate.inspect.schema_file import load_schema
+from remate_runtime.format import schedule as file_format
 
 Described = dict[str, dict[str, dict[str, Any]]]  # object -> field -> {"type": text, "required": bool}
 _QUALIFIED = re.compile(r"<class '([^']*)'>|[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)+")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from remate_runtime.format import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+from remate_runtime.format.schedule import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
 
 _LETTERS = string.ascii_letters + string.digits + "_~-"
 _counts = st.integers(0, 2**63 - 1)

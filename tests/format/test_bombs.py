@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from remate.opened import open_text
-from remate_runtime import reruns
+from remate.inspect.analysis import open_text
 from remate_runtime.errors import ScheduleError
+from remate_runtime.step import reruns
 
 EMPTY = (Path(__file__).parents[2] / "schema/corpus/valid/empty-program.json").read_text()
 LEAF = """{"forward": [{"id": "f", "op": "aten.rand", "args": [[2]], "out": "f32[2]"}],

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from remate.migrate import migrate
-from remate.opened import derive
-from remate_runtime.encode import encode
-from remate_runtime.fingerprint import check_fingerprint
-from remate_runtime.format import REVISION, VERSION
+from remate.inspect.analysis import derive
+from remate.inspect.migrate import migrate
+from remate_runtime.format.encode import encode
+from remate_runtime.format.fingerprint import check_fingerprint
+from remate_runtime.format.schedule import REVISION, VERSION
 
 from .compatibility import Described, needed, of_schema, of_types
 

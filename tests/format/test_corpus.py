@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from remate.checking import findings
-from remate.opened import derive, open_text
-from remate.schema_file import load_schema
-from remate_runtime.codes import CODES
-from remate_runtime.decode import decode
+from remate.inspect.analysis import derive, open_text
+from remate.inspect.check import findings
+from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
-from remate_runtime.expand import expand
-from remate_runtime.positions import locate
+from remate_runtime.format.codes import CODES
+from remate_runtime.format.decode import decode
+from remate_runtime.format.positions import locate
+from remate_runtime.step.expand import expand
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 VALID = sorted((SCHEMA / "corpus/valid").glob("*.json"))
@@ -90,7 +90,7 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
 
 
 def bind_fault(data: bytes) -> list[ScheduleError]:
-    from remate_runtime.program import operators
+    from remate_runtime.engine.eager.program import operators
 
     expanded = expand(decode(data))
     with pytest.raises(ScheduleError) as caught:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remate_runtime.limits import MAX_DEPTH
-from remate_runtime.positions import line_column, pointer, scan
+from remate_runtime.format.limits import MAX_DEPTH
+from remate_runtime.format.positions import line_column, pointer, scan
 
 _keys = st.text(st.sampled_from('ab/~" \\\n\u00e9'), max_size=3)
 _values = st.recursive(

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from remate_runtime.decode import decode, load
-from remate_runtime.encode import encode
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Operation, Schedule
+from remate_runtime.format.decode import decode, load
+from remate_runtime.format.encode import encode
+from remate_runtime.format.schedule import Operation, Schedule
 
 VALID = Path(__file__).parents[2] / "schema/corpus/valid"
 
@@ -118,7 +118,8 @@ def test_faults_in_ten_thousand_operations_are_found(large: Schedule) -> None:
 
 def test_reading_needs_no_torch() -> None:
     code = (
-        "import sys, remate_runtime.decode, remate_runtime.encode, remate_runtime.expand, remate_runtime.simulate;"
+        "import sys, remate_runtime.format.decode, remate_runtime.format.encode, remate_runtime.step.expand;"
+        "import remate_runtime.link.simulator;"
         "print([name for name in ('torch', 'pyomo', 'jsonschema', 'numpy') if name in sys.modules])"
     )
     where = os.pathsep.join(path for path in sys.path if path)

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
-from remate.schema_file import load_schema
-from remate_runtime.decode import decode
-from remate_runtime.encode import encode
+from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Operation, Schedule
+from remate_runtime.format.decode import decode
+from remate_runtime.format.encode import encode
+from remate_runtime.format.schedule import Operation, Schedule
 
 from .schedules import schedules
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from remate_runtime import encode as writer
-from remate_runtime.decode import load
-from remate_runtime.encode import encode, save
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Instance, Schedule
+from remate_runtime.format import encode as writer
+from remate_runtime.format.decode import load
+from remate_runtime.format.encode import encode, save
+from remate_runtime.format.schedule import Instance, Schedule
 
 
 @pytest.fixture

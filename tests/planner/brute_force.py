@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from remate_runtime.graph import FlatRerun, Graph
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.graph import FlatRerun, Graph
 
 
 def schedules(graph: Graph) -> Iterator[tuple[int, int]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from remate.captured import Captured
-from remate.fold import Folded
-from remate_runtime.format import FORMAT, VERSION, Schedule, Solve
-from remate_runtime.graph import FlatRerun, Graph, Ref
+from remate.capture.captured import Captured
+from remate.fold.folding import Folded
+from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
+from remate_runtime.step.graph import FlatRerun, Graph, Ref
 
 from .synthetic import Tape
 

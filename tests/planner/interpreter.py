@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from remate.capture import capture, trees
-from remate.captured import Captured
-from remate_runtime.graph import Ref
-from remate_runtime.signature import output_leaves
-from remate_runtime.tensor_type import DTYPES
+from remate.capture import trees
+from remate.capture.capture_step import capture
+from remate.capture.captured import Captured
+from remate_runtime.format.signature import output_leaves
+from remate_runtime.format.tensor_type import DTYPES
+from remate_runtime.step.graph import Ref
 
 
 def overload(op: str) -> Any:
@@ -105,7 +106,7 @@ def _check_type(op: str, tensor: torch.Tensor, kind: Any) -> None:
 
 
 def _input_leaves(captured: Captured) -> list[Any]:
-    from remate_runtime.signature import input_leaves
+    from remate_runtime.format.signature import input_leaves
 
     return list(input_leaves(captured.model.inputs))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from remate_runtime.graph import Graph, Op, Ref, Value
-from remate_runtime.tensor_type import TensorType
+from remate_runtime.format.tensor_type import TensorType
+from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 
 @dataclass

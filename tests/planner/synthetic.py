@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from remate.captured import Captured
-from remate_runtime.format import Model
-from remate_runtime.graph import Graph, Op, Ref, Value
-from remate_runtime.tensor_type import TensorType
+from remate.capture.captured import Captured
+from remate_runtime.format.schedule import Model
+from remate_runtime.format.tensor_type import TensorType
+from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 
 class Tape:

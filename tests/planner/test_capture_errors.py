@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from remate.capture import CaptureError, capture
+from remate.capture.capture_step import CaptureError, capture
 from tests.planner.interpreter import same_state, state
 
 

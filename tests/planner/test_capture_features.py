@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from remate.capture import capture
-from remate_runtime.signature import output_leaves
+from remate.capture.capture_step import capture
+from remate_runtime.format.signature import output_leaves
 from tests.planner.interpreter import compare
 
 Pair = namedtuple("Pair", "first second")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from remate.capture import capture
+from remate.capture.capture_step import capture
 from tests.planner.interpreter import compare
 
 

@@ -9,16 +9,16 @@ from functools import cache
 
 import pytest
 
+from remate.api.plan import prepare
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.planner import prepare
 from remate.strategy import solve
-from remate.strategy.classical import CLASSICAL, Chain
-from remate.strategy.classical.rotor import Link, Table, Way
-from remate.strategy.highs import Control
+from remate.strategy.chain import CLASSICAL, Chain
+from remate.strategy.chain.rotor import Link, Table, Way
+from remate.strategy.milp.highs import Control
 from remate.strategy.problem import Problem
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
 from tests.models import ZOO
 
 MODELS = ("tiny_gpt", "unet", "mlp_mixer")

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from remate.compare import (
+from remate.measure.allocator import peak_bytes
+from remate.measure.compare import (
     NothingToTrainError,
     compare_models,
     default_loss,
@@ -17,7 +18,6 @@ from remate.compare import (
     tensors_of,
     training_step,
 )
-from remate.measure import peak_bytes
 from tests.models import ZOO
 
 

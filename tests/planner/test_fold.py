@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remate.fold import fold, fold_flat
+from remate.fold.folding import fold, fold_flat
 from remate.fold.plans import plan_name
-from remate.partition import partition
-from remate_runtime.decode import decode
-from remate_runtime.encode import encode
-from remate_runtime.expand import expand
-from remate_runtime.graph import FlatRerun, Value
-from remate_runtime.tensor_type import TensorType
+from remate.partition.partitioning import partition
+from remate_runtime.format.decode import decode
+from remate_runtime.format.encode import encode
+from remate_runtime.format.tensor_type import TensorType
+from remate_runtime.step.expand import expand
+from remate_runtime.step.graph import FlatRerun, Value
 
 from .folding import meaning, random_reruns, random_step, schedule_of
 from .synthetic import Tape, layers

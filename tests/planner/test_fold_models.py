@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from remate.capture import capture
-from remate.fold import fold
-from remate.partition import partition
-from remate_runtime.decode import decode
-from remate_runtime.encode import encode
-from remate_runtime.expand import expand
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate.capture.capture_step import capture
+from remate.fold.folding import fold
+from remate.partition.partitioning import partition
+from remate_runtime.format.decode import decode
+from remate_runtime.format.encode import encode
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
 from tests.models import ZOO
 
 from .folding import meaning, random_reruns, schedule_of

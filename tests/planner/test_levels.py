@@ -7,20 +7,20 @@ from functools import cache
 import pytest
 from msgspec.structs import replace
 
-from remate import planner
+from remate.api import plan as planner
 from remate.partition.canonical import readers_of
 from remate.partition.hierarchy import Hierarchy
+from remate.partition.leaf_graph import leaf_graph
 from remate.strategy import solve
-from remate.strategy.block_frontier import block_frontier, measured
-from remate.strategy.highs import Control
-from remate.strategy.leaf_graph import leaf_graph
-from remate.strategy.levels import Levels
+from remate.strategy.blocks.block_frontier import block_frontier, measured
+from remate.strategy.blocks.block_selection import Levels
+from remate.strategy.milp.highs import Control
 from remate.strategy.problem import Problem
-from remate_runtime.encode import encode
-from remate_runtime.expand import expand
-from remate_runtime.format import KEEP_ALL
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate_runtime.format.encode import encode
+from remate_runtime.format.schedule import KEEP_ALL
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
 
 from ..models import ZOO
 

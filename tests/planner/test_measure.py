@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from remate.measure import compare_times, memory_curve, peak_bytes, timed
+from remate.measure.allocator import compare_times, memory_curve, peak_bytes, timed
 
 KIB = 1024
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from remate.capture import facts
-from remate_runtime import operators
+from remate_runtime.operators import tables as operators
 
 # views that a functional graph of dense tensors never holds, or that are views only sometimes: capture refuses them
 FOREIGN = (

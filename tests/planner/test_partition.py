@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remate.captured import Captured
-from remate.partition import Hierarchy, partition
+from remate.capture.captured import Captured
 from remate.partition.canonical import exports, form, readers_of, storages
 from remate.partition.cuts import LARGE, costs
+from remate.partition.partitioning import Hierarchy, partition
 
 from .folding import random_step
 from .synthetic import Tape, layers

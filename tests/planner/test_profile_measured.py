@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import remate.profile
-from remate.capture import capture
+from remate.capture.capture_step import capture
 from remate.errors import ProfileError
-from remate.profile import costed, signature, store
+from remate.profile import costing, store
 from remate.profile.cost import Cost
+from remate.profile.costing import costed
 from remate.profile.measured import measure
+from remate.profile.signature import signature
 from remate.profile.synthetic import arguments
-from remate_runtime.graph import Graph, Op, Ref, Value
-from remate_runtime.tensor_type import parse_type
+from remate_runtime.format.tensor_type import parse_type
+from remate_runtime.step.graph import Graph, Op, Ref, Value
 from tests.models import ZOO
 
 from .test_profile_roofline import graph_of
@@ -161,7 +162,7 @@ def test_progress_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
     costed(small(), progress=said.append)
     assert said == []
-    monkeypatch.setattr(remate.profile, "PATIENCE", 0.0)
+    monkeypatch.setattr(costing, "PATIENCE", 0.0)
     costed(small(), progress=said.append)
     assert len(said) == 1
     assert "0 of 1 distinct operations" in said[0]

@@ -6,13 +6,13 @@ import pytest
 
 from remate.errors import InfeasibleError
 from remate.strategy import solve
-from remate.strategy.bound import Cuts, lower_bound
-from remate.strategy.floor import proven_floor
-from remate.strategy.highs import Control
+from remate.strategy.bound.cuts import Cuts, lower_bound
+from remate.strategy.bound.floor import proven_floor
+from remate.strategy.milp.highs import Control
 from remate.strategy.problem import Problem
-from remate_runtime.graph import Graph
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.graph import Graph
 
 from .brute_force import fastest
 from .strategy_graphs import random_graph, transformer

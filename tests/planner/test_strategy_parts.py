@@ -15,19 +15,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remate.strategy.attempt import judge
-from remate.strategy.formulation import Formulation, linear
-from remate.strategy.highs import Control, Engine
-from remate.strategy.ledger import Ledger
-from remate.strategy.place import place
-from remate.strategy.polish import as_late_as_possible, polish, pruned
+from remate.strategy.local.ledger import Ledger
+from remate.strategy.local.polish import as_late_as_possible, polish, pruned
+from remate.strategy.local.squeeze import squeeze
+from remate.strategy.milp.budget_search import judge
+from remate.strategy.milp.flat import flat_windows
+from remate.strategy.milp.formulation import Formulation, linear
+from remate.strategy.milp.highs import Control, Engine
+from remate.strategy.milp.place import place
+from remate.strategy.milp.segments import segments
+from remate.strategy.milp.staged import refined, staged_windows
+from remate.strategy.milp.warm_start import seed
 from remate.strategy.problem import Problem
-from remate.strategy.retention import flat_windows
-from remate.strategy.seed import seed
-from remate.strategy.segments import segments
-from remate.strategy.squeeze import squeeze
-from remate.strategy.staged import refined, staged_windows
-from remate_runtime.graph import FlatRerun, Graph
+from remate_runtime.step.graph import FlatRerun, Graph
 
 from .strategy_graphs import random_graph, transformer
 

@@ -9,15 +9,15 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from remate.capture import capture
-from remate.captured import Captured
-from remate.fold import fold_flat
-from remate_runtime.expand import expand
-from remate_runtime.fingerprint import fingerprint
-from remate_runtime.format import FORMAT, VERSION, Schedule, Solve
-from remate_runtime.graph import FlatRerun, Graph
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate.capture.capture_step import capture
+from remate.capture.captured import Captured
+from remate.fold.folding import fold_flat
+from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
+from remate_runtime.step.graph import FlatRerun, Graph
 
 Reruns = Callable[[Graph], Sequence[FlatRerun]]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure import peak_bytes
+from remate.measure.allocator import peak_bytes
 from remate_runtime import apply
 
 from .small import Mlp, Normed, data, seeded

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.graph import FlatRerun, Graph, Op, Ref, Value
-from remate_runtime.link import Linked, link
-from remate_runtime.simulate import simulate
-from remate_runtime.tensor_type import parse_type
+from remate_runtime.format.tensor_type import parse_type
+from remate_runtime.link.linker import Linked, link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref, Value
 
 KINDS = ["aten.relu", "aten.add.Tensor", "aten.mul.Tensor", "aten.mm", "aten.view", "aten.native_dropout", "aten.t"]
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from remate.capture import capture
-from remate.measure import peak_bytes
-from remate.profile import costed
+from remate.capture.capture_step import capture
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import costed
 from remate_runtime import apply
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
 
 from .small import Mlp, Tied, data, seeded
 from .stepping import everything, just_in_time, no_reruns, predicted_peak, schedule_of, with_reruns

@@ -8,10 +8,9 @@ from msgspec.structs import replace
 
 from remate_runtime import apply
 from remate_runtime.errors import BindError, ScheduleError
-from remate_runtime.fingerprint import fingerprint
-from remate_runtime.graph import Op, Ref
-from remate_runtime.operators import IN_PLACE, LOOSE, RANDOM, VIEWS
-from remate_runtime.overloads import (
+from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.tensor_type import parse_type
+from remate_runtime.kernels.overloads import (
     calling,
     check_kernels,
     check_operator,
@@ -21,7 +20,8 @@ from remate_runtime.overloads import (
     literal,
     overload,
 )
-from remate_runtime.tensor_type import parse_type
+from remate_runtime.operators.tables import IN_PLACE, LOOSE, RANDOM, VIEWS
+from remate_runtime.step.graph import Op, Ref
 
 from .small import Mlp, data
 from .stepping import schedule_of

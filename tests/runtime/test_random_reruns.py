@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from remate.capture import capture
+from remate.capture.capture_step import capture
 from remate_runtime import apply
-from remate_runtime.graph import FlatRerun
+from remate_runtime.step.graph import FlatRerun
 
 from .small import data, seeded
 from .stepping import assert_same, step, with_reruns

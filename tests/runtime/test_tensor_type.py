@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remate_runtime.tensor_type import TensorType
+from remate_runtime.format.tensor_type import TensorType
 
 
 @st.composite

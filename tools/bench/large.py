@@ -20,16 +20,16 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from remate.fold import fold, fold_flat
-from remate.partition import partition
-from remate_runtime.decode import decode
-from remate_runtime.encode import encode
-from remate_runtime.expand import expand
-from remate_runtime.fingerprint import fingerprint
-from remate_runtime.format import Schedule
-from remate_runtime.graph import FlatRerun
-from remate_runtime.link import link
-from remate_runtime.simulate import simulate
+from remate.fold.folding import fold, fold_flat
+from remate.partition.partitioning import partition
+from remate_runtime.format.decode import decode
+from remate_runtime.format.encode import encode
+from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.schedule import Schedule
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
+from remate_runtime.step.graph import FlatRerun
 from tests.planner.folding import schedule_of
 from tests.planner.synthetic import layers
 
@@ -77,7 +77,7 @@ def _cpu(run: Callable[[], object]) -> float:
 
 def command(words: list[str], path: str) -> float:
     name, *rest = words
-    argv = [sys.executable, "-m", "remate.cli", name, path, *([path] if name == "diff" else []), *rest]
+    argv = [sys.executable, "-m", "remate", name, path, *([path] if name == "diff" else []), *rest]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'runtime'}"}
     subprocess.run(argv, env=env, capture_output=True, check=False)

@@ -27,8 +27,8 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.compare import clear_gradients, training_step
-from remate.measure import peak_bytes
+from remate.measure.allocator import peak_bytes
+from remate.measure.compare import clear_gradients, training_step
 from remate_runtime.errors import RemateError
 
 from .subjects import SUBJECTS, Subject

@@ -24,15 +24,15 @@ import torch
 from torch import nn
 
 import remate
+from remate.api.plan import prepare, schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.planner import prepare, schedule_of
 from remate.strategy import Shared, Solution, solve
-from remate.strategy.attempt import Candidate
-from remate.strategy.classical import CLASSICAL
-from remate.strategy.highs import Control
-from remate_runtime.encode import encode
+from remate.strategy.chain import CLASSICAL
+from remate.strategy.milp.budget_search import Candidate
+from remate.strategy.milp.highs import Control
+from remate_runtime.format.encode import encode
 
 from .models import LARGE, Large
 from .text import environment, table

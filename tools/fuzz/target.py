@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import torch
 
-from remate.checking import findings
-from remate.opened import Opened, open_text
-from remate.report_faults import FAULTS, FORMATS, Kind, render
-from remate.review.lint import CODES as LINT
-from remate.review.lint import lint
-from remate_runtime.codes import CODES
-from remate_runtime.decode import decode
-from remate_runtime.encode import encode
+from remate.inspect.analysis import Opened, open_text
+from remate.inspect.check import findings
+from remate.inspect.lint import CODES as LINT
+from remate.inspect.lint import lint
+from remate.present.faults import FAULTS, FORMATS, Kind, render
+from remate_runtime.engine.eager.program import operators
 from remate_runtime.errors import ScheduleError
-from remate_runtime.overloads import constant
-from remate_runtime.positions import locate
-from remate_runtime.program import operators
+from remate_runtime.format.codes import CODES
+from remate_runtime.format.decode import decode
+from remate_runtime.format.encode import encode
+from remate_runtime.format.positions import locate
+from remate_runtime.kernels.overloads import constant
 
 _CPU = torch.device("cpu")
 _WARNINGS = Kind("warning", LINT, "warnings")

@@ -1,0 +1,7 @@
+"""`python -m remate` is the command `remate`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,121 @@
+"""`remate.frontier`: one step planned under many budgets, where each solve uses what the others have built and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from remate_runtime.format.schedule import Schedule
+
+from ..budget import parse_budget
+from ..errors import InfeasibleError
+from ..partition.hierarchy import Hierarchy
+from ..present.frontier_summary import Asked
+from ..strategy import Shared, Solution, solve
+from .plan import Progress, prepare, schedule_of
+
+
+def frontier(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    budgets: Sequence[str | int] = ("80%", "60%", "40%"),
+    cost: str = "measured",
+    *,
+    profile: str | Path | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.002,
+    strategy: str = "auto",
+    differentiate: Sequence[str] | None = None,
+    name: str = "",
+    note: str = "",
+    progress: Progress | None = None,
+) -> list[Schedule]:
+    """Plan one training step under each of several budgets; schedules by ascending budget, each at least as fast as
+    those of smaller budgets. Budgets that no schedule was found for are left out.
+
+    time_limit: seconds for each budget. The other arguments are those of `remate.plan`.
+    Raises CaptureError, BudgetError, ProfileError, and InfeasibleError if no budget at all has a schedule.
+    """
+    asked = [parse_budget(budget) for budget in budgets]
+    step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
+    sweep = Sweep(step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress)
+    limits = sorted({budget.resolve(sweep.baseline_peak) for budget in asked})
+    for limit in limits:
+        if sweep.interrupted:
+            break
+        sweep.solve(limit)
+    if not sweep.found and limits:
+        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor)
+    named = name or type(model).__name__
+    return [
+        schedule_of(step, solution, limit, cost, name=named, note=note) for limit, solution in sweep.solutions().items()
+    ]
+
+
+class Sweep:
+    """Solutions of one step by budget. Budgets are best solved from the smallest to the largest, for a schedule of one
+    is a schedule of every larger one. smallest, floor: bytes, as in InfeasibleError. interrupted: Ctrl-C was pressed."""
+
+    def __init__(
+        self,
+        step: Hierarchy,
+        *,
+        time_limit: float | None = 60.0,
+        gap: float = 0.002,
+        strategy: str = "auto",
+        progress: Progress | None = None,
+    ) -> None:
+        self.step, self.gap = step, gap
+        self._options: dict[str, Any] = {"time_limit": time_limit, "gap": gap, "strategy": strategy}
+        self._say = progress or (lambda text: None)
+        self._shared = Shared(step.captured.graph, step)
+        self.baseline_peak, self.baseline_time = self._shared.baseline.peak, self._shared.baseline.time
+        self.floor = self._shared.floor
+        self.found: dict[int, Solution] = {}
+
+    @property
+    def smallest(self) -> int:
+        return self._shared.known[-1].peak
+
+    @property
+    def interrupted(self) -> bool:
+        return self._shared.interrupted
+
+    def solve(self, budget: int, label: str = "") -> Solution | None:
+        """The solution for a budget in bytes, or None if none was found."""
+        progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
+        options = {**self._options, "progress": progress, "shared": self._shared}
+        try:
+            self.found[budget] = solve(self.step.captured.graph, budget, hierarchy=self.step, **options)
+        except InfeasibleError:
+            return None
+        return self.found[budget]
+
+    def solutions(self) -> dict[int, Solution]:
+        """By ascending budget, each with the best schedule and the best bound that any solve has given: a bound for a
+        budget holds for all smaller ones."""
+        made: dict[int, Solution] = {}
+        bound = 0
+        for budget, solution in sorted(self.found.items(), reverse=True):
+            bound = max(bound, solution.lower_bound)
+            made[budget] = self._improved(budget, solution, bound)
+        return dict(sorted(made.items()))
+
+    def _improved(self, budget: int, given: Solution, bound: int) -> Solution:
+        best = self._shared.best(budget)
+        if best is not None and best.time < given.time:
+            given = replace(given, reruns=best.reruns, peak=best.peak, time=best.time, strategy=best.strategy)
+        bound = min(bound, given.time)
+        gap = (given.time - bound) / max(1, given.baseline_time)
+        stopped = "optimal" if gap <= 1e-9 else "gap" if gap <= self.gap else given.stopped_by
+        return replace(given, lower_bound=bound, gap=gap, stopped_by=stopped)
+
+
+def asked_of(texts: Sequence[str], baseline_peak: int) -> list[Asked]:
+    """Budgets in bytes, ascending, each once."""
+    found = {parse_budget(text).resolve(baseline_peak): text for text in reversed(texts)}
+    return [Asked(text, limit) for limit, text in sorted(found.items())]

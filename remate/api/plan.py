@@ -1,0 +1,121 @@
+"""`remate.plan`: from a live model to a schedule. Capture, costs, partition, strategy, and the file that says it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from remate_runtime.errors import RemateError
+from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.schedule import FORMAT, REVISION, VERSION, Schedule, Solve
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
+
+from ..budget import parse_budget
+from ..capture.capture_step import capture
+from ..fold.folding import fold
+from ..inspect.schema_file import SCHEMA_URL
+from ..partition.hierarchy import Hierarchy
+from ..partition.partitioning import partition
+from ..profile.costing import costed
+from ..strategy import Solution, solve
+
+Progress = Callable[[str], None]
+
+
+def plan(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    budget: str | int = "60%",
+    cost: str = "measured",
+    *,
+    profile: str | Path | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.002,
+    strategy: str = "auto",
+    differentiate: Sequence[str] | None = None,
+    name: str = "",
+    note: str = "",
+    progress: Progress | None = None,
+) -> Schedule:
+    """Plan one training step of `model(*args, **kwargs)` under a memory budget.
+
+    budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
+    the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
+    gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
+    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete. time_limit: seconds for the solver.
+    gap: stop when proven within this share of the step's time. differentiate: names of the outputs that will receive a
+    gradient (default: scalar losses if there are any, else every differentiable output).
+
+    Raises CaptureError, BudgetError, InfeasibleError (with the smallest peak that can be reached), ProfileError.
+    """
+    wanted = parse_budget(budget)
+    step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
+    graph = step.captured.graph
+    limit = wanted.resolve(simulate(link(graph)).peak)
+    solution = solve(graph, limit, hierarchy=step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress)
+    return schedule_of(step, solution, limit, cost, name=name or type(model).__name__, note=note)
+
+
+def prepare(
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    cost: str = "measured",
+    *,
+    profile: str | Path | None = None,
+    differentiate: Sequence[str] | None = None,
+    progress: Progress | None = None,
+) -> Hierarchy:
+    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks."""
+    say = progress or (lambda text: None)
+    say("capturing the joint graph")
+    captured = capture(model, args, dict(kwargs or {}), differentiate=differentiate)
+    say(f"costs of {len(captured.graph.operations)} operations")
+    graph = costed(captured.graph, cost, Path(profile) if profile is not None else None, progress)
+    say("partitioning into blocks")
+    return partition(replace(captured, graph=graph))
+
+
+def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, name: str, note: str = "") -> Schedule:
+    """Write a solution down, and check that what was written means what was solved."""
+    folded = fold(step.captured, solution.reruns, step, solution.menu)
+    schedule = Schedule(
+        schema=SCHEMA_URL,
+        format=FORMAT,
+        version=VERSION,
+        revision=REVISION,
+        name=name,
+        note=note,
+        model=folded.model,
+        solve=Solve(
+            strategy=solution.strategy,
+            solver=solution.solver,
+            stopped_by=solution.stopped_by,
+            cost=cost,
+            budget=budget,
+            peak=solution.peak,
+            time=solution.time,
+            baseline_peak=solution.baseline_peak,
+            baseline_time=solution.baseline_time,
+            lower_bound=solution.lower_bound,
+            gap=solution.gap,
+        ),
+        blocks=folded.blocks,
+        program=folded.program,
+        reruns=folded.reruns,
+    )
+    schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
+    written = expand(schedule)
+    timeline = simulate(link(written.graph, written.reruns))
+    if (timeline.peak, timeline.time) != (solution.peak, solution.time):
+        raise RemateError(
+            f"the schedule written has peak {timeline.peak} and time {timeline.time}, the solution {solution.peak} and "
+            f"{solution.time}\n  hint: this is a defect of remate; please report it with the model"
+        )
+    return schedule

@@ -1,0 +1,158 @@
+"""Capture: a model and a call of it become the flat graph of one training step.
+
+    captured = capture(model, (x,), {"labels": y})
+
+Nothing is computed: the model is traced with fake tensors. Its parameters, buffers, flags and the generators are left
+as they were.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from remate_runtime.step.graph import Graph
+
+from ..errors import CaptureError
+from . import surroundings, torch_api
+from .captured import Captured
+from .explain import explained
+from .lower import Lowering, Source
+from .origins import complete, origins
+from .signature import Signature
+from .simplify import simplify
+from .stand_in import on_meta, stand_in
+from .step import Output, Step
+from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
+
+__all__ = ["CaptureError", "Captured", "capture"]
+
+
+def capture(
+    model: torch.nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    differentiate: Sequence[str] | None = None,
+) -> Captured:
+    """Capture forward and backward of `model(*args, **kwargs)`.
+
+    differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
+    tensor). By default the scalars that need one (losses); without any, every output that needs one. Other outputs are
+    returned without history and cost nothing in backward. An ambient `torch.autocast` becomes part of the step.
+
+    Raise CaptureError, with module and source line, for what cannot be traced or written down.
+    """
+    torch_api.check_version()
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
+    if on_meta(model):
+        model, args, kwargs = stand_in(model, args, kwargs or {})
+    with surroundings.attributes_as_buffers(model):
+        signature = Signature(model, tuple(args), dict(kwargs or {}))
+        step = Step(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
+        try:
+            with surroundings.checkpoints_run_once():
+                traced = torch_api.trace(step, signature.tensors)
+        except Exception as error:
+            raise explained(error, step.watch) from error
+        _warn(step)
+        return _captured(signature, step, traced)
+
+
+def _warn(step: Step) -> None:
+    surroundings.warn_of_stored_tensors(step.stored)
+    for name, kind in step.opaque.items():
+        warnings.warn(
+            f"output {name!r} is of type {kind}, which cannot be written down: it becomes None in the scheduled model; "
+            "if it is a cache, call the model with use_cache=False",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _captured(signature: Signature, step: Step, traced: Traced) -> Captured:
+    fx = traced.module.graph
+    found = origins(fx)
+    nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
+    sources = {n: _source(signature, step, port) for n, port in nodes.items()}
+    kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
+    fx.output_node().args = ([node for _, node in kept],)
+    results = simplify(fx, [node for _, node in kept])
+    ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
+    _refuse_mutations(signature, step, ends, sources)
+    named = {_source(signature, step, port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
+    taken = signature.names | {f"grad.{output.name}" for output in step.outputs}
+    lowering = Lowering(traced.module, sources, complete(fx, found), signature.device, taken, {*results}, named)
+    lowered = lowering.run()
+    by_name = {value.name: at for at, value in enumerate(lowered.values)}
+
+    def pairs(kind: str) -> tuple[tuple[int, int], ...]:
+        made = ((by_name[_source(signature, step, p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
+        return tuple((source, value) for source, value in made if source != value)
+
+    outputs = {port.key: lowered.at[node] for port, node in ends if port.kind == OUTPUT}
+    graph = Graph(
+        lowered.values,
+        lowered.operations,
+        lowered.turn,
+        tuple(dict.fromkeys(outputs.values())),
+        tuple(dict.fromkeys(pairs(GRADIENT))),
+        pairs(MUTATION),
+        lowered.root,
+        "cuda" if signature.device.type == "cuda" else "cpu",
+    )
+    tree = _with_values(step.tree, [graph.values[outputs[at]].name for at in range(len(step.outputs))], step.outputs)
+    classes = {name: type(module).__name__ for name, module in step.model.named_modules()}
+    return Captured(graph, signature.model(graph, tree), lowered.modules, classes)
+
+
+def _source(signature: Signature, step: Step, port: Port) -> Source:
+    if port.kind in (PARAMETER, BUFFER):
+        return Source(signature.parameter(port.key), port.kind)
+    if port.kind == INPUT:
+        return Source(signature.inputs[port.key], "input")
+    if isinstance(port.key, Port):
+        written = _source(signature, step, port.key)
+        hint = "write a detached value, under torch.no_grad(), and into buffers only"
+        raise CaptureError(
+            f"forward writes into {written.kind} {written.name!r} what gradients flow through", hint=hint
+        )
+    return Source(f"grad.{step.outputs[port.key].name}", "tangent")
+
+
+def _unwrapped(port: Port, node: Node) -> Node:
+    """An output without the copy that the step put around it."""
+    if port.kind == OUTPUT and node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
+        return node.args[0]
+    return node
+
+
+def _refuse_mutations(
+    signature: Signature, step: Step, ends: list[tuple[Port, Node]], sources: dict[Node, Source]
+) -> None:
+    """Only buffers may be updated, and only parameters and inputs have gradients."""
+    for port, node in ends:
+        if port.kind == OUTPUT:
+            continue
+        source = _source(signature, step, port.key)
+        if port.kind == GRADIENT and source.kind == "buffer":
+            raise CaptureError(f"buffer {source.name!r} gets a gradient", hint="make it a Parameter")
+        if port.kind == MUTATION and source.kind != "buffer" and sources.get(node) != source:
+            hint = "write into a copy (x = x.clone()), and make what forward changes a buffer"
+            raise CaptureError(f"forward writes into {source.kind} {source.name!r}", hint=hint)
+
+
+def _with_values(tree: Any, names: list[str], outputs: tuple[Output, ...]) -> Any:
+    """The output tree with the names of values in place of their positions."""
+    if isinstance(tree, list):
+        return [_with_values(child, names, outputs) for child in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "value" in tree and isinstance(tree["value"], int):
+        output = outputs[tree["value"]]
+        return {"value": f"%{names[tree['value']]}", "name": output.name, **({"grad": True} if output.grad else {})}
+    return {key: child if key == "literal" else _with_values(child, names, outputs) for key, child in tree.items()}

@@ -1,7 +1,0 @@
-"""`python -m remate.cli` is the command `remate`."""
-
-import sys
-
-from . import main
-
-sys.exit(main())

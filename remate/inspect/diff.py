@@ -1,0 +1,175 @@
+"""What changed between two schedules: decisions first, then plans, graph, model and solve record, and the effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.schedule import Schedule
+
+from .analysis import Opened
+from .decisions import Decision, decisions
+from .graph_diff import BlockChange, graph_changes
+
+_DIGITS = 6  # of a gap
+
+
+class PlanChange(msgspec.Struct, frozen=True):
+    """change: added | removed | changed. entries: rerun entries of the plan, before and after."""
+
+    block: str
+    plan: str
+    change: str
+    entries: tuple[int, int]
+
+
+class FieldChange(msgspec.Struct, frozen=True):
+    """A field with what it was and what it is; null where there is none."""
+
+    field: str
+    old: Any
+    new: Any
+
+
+class Effect(msgspec.Struct, frozen=True):
+    """Each a pair (before, after), computed anew: bytes, ns, how many, bytes; gap: of the keep-all time (null: not
+    known, or over the budget)."""
+
+    peak: tuple[int, int]
+    time: tuple[int, int]
+    reruns: tuple[int, int]
+    budget: tuple[int, int]
+    gap: tuple[float | None, float | None]
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """All differences. `other`: fields that are for people (names, notes, sources), or that say nothing by themselves."""
+
+    equal: bool
+    decisions: tuple[Decision, ...]
+    plans: tuple[PlanChange, ...]
+    toplevel: tuple[int, int] | None
+    instances: tuple[FieldChange, ...]
+    graph: tuple[BlockChange, ...]
+    model: tuple[FieldChange, ...]
+    solve: tuple[FieldChange, ...]
+    other: tuple[str, ...]
+    effect: Effect
+
+
+def compare(old: Opened, new: Opened) -> Changes:
+    """What changed from `old` to `new`."""
+    a, b = old.schedule, new.schedule
+    same_step = fingerprint(a) == fingerprint(b)
+    changes = Changes(
+        equal=a == b,
+        decisions=decisions(old, new),
+        plans=_plans(a, b),
+        toplevel=None if a.reruns == b.reruns else (len(a.reruns), len(b.reruns)),
+        instances=() if same_step else _instances(old, new),
+        graph=graph_changes(old, new, same_step),
+        model=_model(a, b),
+        solve=_fields(a.solve, b.solve, skip=("note",)),
+        other=_other(a, b),
+        effect=_effect(old, new),
+    )
+    said = (changes.decisions, changes.plans, changes.toplevel, changes.instances, changes.graph, changes.model)
+    if changes.equal or any(said) or changes.solve or changes.other:
+        return changes
+    return replace(changes, other=("the blocks are written differently, the step is the same",))
+
+
+def _plans(a: Schedule, b: Schedule) -> tuple[PlanChange, ...]:
+    found = []
+    for name, block in b.blocks.items():
+        before = a.blocks[name].plans if name in a.blocks else {}
+        for plan in dict.fromkeys((*before, *block.plans)):
+            old, new = before.get(plan), block.plans.get(plan)
+            if old != new:
+                change = "added" if old is None else "removed" if new is None else "changed"
+                found.append(PlanChange(name, plan, change, (len(old or ()), len(new or ()))))
+    return tuple(found)
+
+
+def _instances(old: Opened, new: Opened) -> tuple[FieldChange, ...]:
+    """Instances that came, went, or are of another block."""
+    a, b = ({p.id: p.block_name for p in opened.expanded.places} for opened in (old, new))
+    return tuple(FieldChange(i, a.get(i), b.get(i)) for i in dict.fromkeys((*a, *b)) if a.get(i) != b.get(i))
+
+
+def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:
+    found = []
+    for change in _fields(a.model, b.model, skip=("fingerprint", "note")):
+        if isinstance(change.old, dict) and isinstance(change.new, dict) and change.field != "inputs":
+            found += _entries(change.field, change.old, change.new)
+        else:
+            found.append(change)
+    return tuple(found)
+
+
+def _entries(field: str, old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
+    names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+    return [FieldChange(f"{field}/{name}", old.get(name), new.get(name)) for name in names]
+
+
+def _fields(a: msgspec.Struct, b: msgspec.Struct, skip: tuple[str, ...]) -> tuple[FieldChange, ...]:
+    old, new = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
+    return tuple(FieldChange(name, old[name], new[name]) for name in old if name not in skip and old[name] != new[name])
+
+
+def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
+    found = [
+        name for name in ("schema", "revision", "requires", "name", "note") if getattr(a, name) != getattr(b, name)
+    ]
+    if a.model.fingerprint != b.model.fingerprint:
+        found.append("fingerprint")
+    if list(a.blocks) != list(b.blocks):
+        found.append("blocks" if a.blocks.keys() != b.blocks.keys() else "order of the blocks")
+    notes = _notes(a), _notes(b)
+    if notes[0] != notes[1]:
+        changed = {k for k in (*notes[0], *notes[1]) if notes[0].get(k) != notes[1].get(k)}
+        found.append(f"notes ({len(changed)})")
+    sources = _sources(a), _sources(b)
+    if sources[0] != sources[1]:
+        changed = {k for k in (*sources[0], *sources[1]) if sources[0].get(k) != sources[1].get(k)}
+        found.append(f"source lines ({len(changed)})")
+    return tuple(found)
+
+
+def _notes(s: Schedule) -> dict[tuple[Any, ...], str]:
+    found: dict[tuple[Any, ...], str] = {("model",): s.model.note, ("solve",): s.solve.note}
+    lines: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [((), s.program), (("reruns",), s.reruns)]
+    for name, block in s.blocks.items():
+        found[name,] = block.note
+        lines.append(((name,), (*block.forward, *block.backward, *block.instances)))
+        lines += [((name, plan), entries) for plan, entries in block.plans.items()]
+        found.update({(name, "constant", k): constant.note for k, constant in block.constants.items()})
+    for where, entries in lines:
+        found.update({(*where, getattr(e, "id", at)): e.note for at, e in enumerate(entries)})
+    return {where: note for where, note in found.items() if note}
+
+
+def _sources(s: Schedule) -> dict[tuple[str, str], str]:
+    return {(n, op.id): op.source for n, b in s.blocks.items() for op in (*b.forward, *b.backward) if op.source}
+
+
+def _effect(old: Opened, new: Opened) -> Effect:
+    return Effect(
+        (old.timeline.peak, new.timeline.peak),
+        (old.timeline.time, new.timeline.time),
+        (len(old.expanded.reruns), len(new.expanded.reruns)),
+        (old.schedule.solve.budget, new.schedule.solve.budget),
+        (gap(old), gap(new)),
+    )
+
+
+def gap(opened: Opened) -> float | None:
+    """How much of the keep-all time the schedule may be slower than the fastest one within its budget; None if no
+    bound is known, or the budget is not met."""
+    solve, timeline = opened.schedule.solve, opened.timeline
+    if solve.lower_bound is None or timeline.peak > solve.budget or not opened.keep_all.time:
+        return None
+    return round((timeline.time - solve.lower_bound) / opened.keep_all.time, _DIGITS)

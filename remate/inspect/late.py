@@ -1,0 +1,112 @@
+"""Reruns that stand earlier than their results are needed, where a later point has been tried and holds less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.step.graph import FlatRerun
+
+from .analysis import Opened
+from .lines import entry_at
+from .steps import rerun_positions
+from .what_if import Trials
+
+
+class Late(msgspec.Struct, frozen=True):
+    where: str  # JSON pointer of the entry
+    message: str
+    hint: str
+
+
+def needed_before(opened: Opened) -> list[int]:
+    """By rerun: the operation before which its result is first needed; its own point where that cannot be later."""
+    graph, reruns = opened.graph, opened.expanded.reruns
+    at_position = {at: k for k, at in enumerate(rerun_positions(opened.linked))}
+    maker: dict[int, int] = {}  # by value that owns a storage: the rerun that made what is there now
+    need = [len(graph.operations)] * len(reruns)
+    chained: list[list[int]] = [[] for _ in reruns]  # reruns at the same point that read its result
+
+    def read(value: int, reader: int, point: int) -> None:
+        k = maker.get(graph.root[value])
+        if k is None:
+            return
+        if reader >= 0 and point == reruns[k].before:
+            chained[k].append(reader)
+        else:
+            need[k] = min(need[k], point)
+
+    for at, step in enumerate(steps_with_turn(opened.linked)):
+        if step is None:
+            for value in (*graph.outputs, *(new for _, new in graph.updates)):
+                read(value, -1, graph.turn)
+            continue
+        op = graph.operations[step.op]
+        if op.view:
+            continue
+        k = at_position.get(at, -1)
+        for value in op.reads:
+            read(value, k, reruns[k].before if k >= 0 else step.op)
+        for value in op.writes:
+            if value is not None:
+                maker.pop(value, None)
+                if k >= 0:
+                    maker[value] = k
+    for k in range(len(reruns) - 1, -1, -1):
+        need[k] = min([need[k], *(need[j] for j in chained[k])])
+    end = len(graph.operations)
+    return [n if n < end else reruns[k].before for k, n in enumerate(need)]
+
+
+def later_points(opened: Opened, trials: Trials) -> Iterator[Late]:
+    """One finding for each entry of which some reruns can move, all instances alike, so that memory falls."""
+    need = needed_before(opened)
+    entries: dict[str, list[int]] = {}
+    for k, where in enumerate(opened.expanded.stated):
+        entries.setdefault(where.rpartition("/rerun/")[0], []).append(k)
+    for where, members in entries.items():
+        late = _late(opened, need, members)
+        if late and (found := _tried(opened, trials, need, where, members, late)):
+            yield found
+
+
+def _late(opened: Opened, need: list[int], members: list[int]) -> list[int]:
+    """Members whose name in the file stands, in every instance, for reruns that are needed later only."""
+    expanded = opened.expanded
+    early = {expanded.stated[k] for k in members if need[k] <= expanded.reruns[k].before}
+    return [k for k in members if expanded.stated[k] not in early]
+
+
+def _tried(
+    opened: Opened, trials: Trials, need: list[int], where: str, members: list[int], late: list[int]
+) -> Late | None:
+    reruns, operations = opened.expanded.reruns, opened.graph.operations
+    target = {k: need[k] for k in late}
+    if len(late) == len(members):  # the entry moves as a whole: before the first of its needs at each point
+        first: dict[int, int] = {}
+        for k in members:
+            first[reruns[k].before] = min(first.get(reruns[k].before, need[k]), need[k])
+        target = {k: first[reruns[k].before] for k in members}
+    outcome = trials.cost(FlatRerun(r.op, target.get(k, r.before)) for k, r in enumerate(reruns))
+    now = opened.timeline
+    if outcome is None or outcome.reruns != len(reruns) or outcome.peak > now.peak:
+        return None
+    if outcome.peak == now.peak and (len(late) < len(members) or outcome.area >= sum(now.during)):
+        return None
+    written = {k: _written(opened, where, k) for k in late}
+    names = dict.fromkeys(name for name, _ in written.values())
+    points = dict.fromkeys(operations[target[k]].id.removeprefix(scope) for k, (_, scope) in written.items())
+    effect = f"the peak falls to {outcome.peak:,} bytes" if outcome.peak < now.peak else "less memory is held meanwhile"
+    listed = ", ".join(list(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    message = f"{listed} {'reruns' if len(names) == 1 else 'rerun'} earlier than needed"
+    return Late(where, message, f"rerun before {', '.join(list(points)[:4])}: {effect}")
+
+
+def _written(opened: Opened, where: str, k: int) -> tuple[str, str]:
+    """The name that the entry gives rerun `k`, and the id (with a dot) of the instance in which it is written."""
+    name = entry_at(opened.schedule, where).rerun[int(opened.expanded.stated[k].rpartition("/")[2])]
+    full = opened.graph.operations[opened.expanded.reruns[k].op].id
+    at = f".{full}".find(f".{name}")
+    return name, full[: max(at, 0)]

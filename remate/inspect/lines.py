@@ -1,0 +1,39 @@
+"""Instance lines of a schedule file, by JSON pointer, and changing the plan that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from msgspec.structs import replace
+
+from remate_runtime.format.schedule import Instance, Rerun, Schedule
+from remate_runtime.format.signature import escape
+
+
+def lines(schedule: Schedule) -> dict[str, Instance]:
+    """Every line that places a block: JSON pointer -> instance. A line of a block stands for many instances."""
+    found = {f"/program/{at}": instance for at, instance in enumerate(schedule.program)}
+    for name, block in schedule.blocks.items():
+        inside = f"/blocks/{escape(name)}/instances"
+        found.update({f"{inside}/{at}": instance for at, instance in enumerate(block.instances)})
+    return found
+
+
+def entry_at(schedule: Schedule, pointer: str) -> Rerun:
+    """The rerun entry at `/reruns/0` or `/blocks/B/plans/P/0`."""
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    entries = schedule.reruns if parts[0] == "reruns" else schedule.blocks[parts[1]].plans[parts[3]]
+    return entries[int(parts[-1])]
+
+
+def with_plan(schedule: Schedule, pointers: Collection[str], plan: str) -> Schedule:
+    """The schedule in which the lines at `pointers` name another plan."""
+
+    def changed(instances: tuple[Instance, ...], where: str) -> tuple[Instance, ...]:
+        return tuple(replace(i, plan=plan) if f"{where}/{at}" in pointers else i for at, i in enumerate(instances))
+
+    blocks = {
+        name: replace(block, instances=changed(block.instances, f"/blocks/{escape(name)}/instances"))
+        for name, block in schedule.blocks.items()
+    }
+    return replace(schedule, program=changed(schedule.program, "/program"), blocks=blocks)

@@ -1,0 +1,60 @@
+"""Schedule files of older versions: read them, and write them in the version that this remate writes.
+
+A step of a migration is a pure function from the JSON tree of one version to that of the next. It changes the tree's
+form and nothing of what it means; its `version` is set here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format.decode import decode
+from remate_runtime.format.positions import scan
+from remate_runtime.format.schedule import FORMAT, VERSION, Schedule
+
+Tree = dict[str, Any]
+Step = Callable[[Tree], Tree]
+STEPS: Mapping[int, Step] = {}  # version -> step to the next one; complete from the oldest version that is still read
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """The schedule in the current version, and the version that the file had."""
+
+    schedule: Schedule
+    version: int
+
+
+def migrate(data: bytes) -> Migrated:
+    """Read a file of any version up to the current one. Raise ScheduleError; R005 for a version that is newer."""
+    found = version_of(data)
+    if found is None or found >= VERSION:
+        return Migrated(decode(data), VERSION)
+    return Migrated(decode(json.dumps(upgrade(json.loads(data), STEPS, VERSION))), found)
+
+
+def version_of(data: bytes) -> int | None:
+    """The version that a schedule states; None if the file is no sound JSON object that is a schedule."""
+    try:
+        text = data.decode()
+        if scan(text).faults:
+            return None
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    version = tree.get("version") if isinstance(tree, dict) and tree.get("format") == FORMAT else None
+    return version if type(version) is int and version >= 1 else None
+
+
+def upgrade(tree: Tree, steps: Mapping[int, Step], target: int) -> Tree:
+    """Apply step after step until the tree has version `target`. Raise ScheduleError R005 where a step is missing."""
+    while (version := tree["version"]) < target:
+        if version not in steps:
+            hint = "read it with the last remate that wrote this version, or plan the model again"
+            raise ScheduleError("R005", f"version {version} is not read any more", "/version", hint)
+        tree = {**steps[version](tree), "version": version + 1}
+    return tree

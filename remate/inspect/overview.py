@@ -1,0 +1,133 @@
+"""Where the memory of a schedule goes: the values that cost most at the peak, and what more memory would buy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.link.linker import Holding
+from remate_runtime.step.graph import FlatRerun
+
+from .analysis import Opened, held_at, pattern
+from .explain import Moment, moment
+from .roles import Roles
+from .steps import Steps
+from .what_if import ALLOWANCE, Outcome, Trials
+
+COSTLIEST = 10
+
+
+class Costly(msgspec.Struct, frozen=True):
+    """Values at the peak that differ only in the numbers of their names. state: kept | rerun | in use | output |
+    gradient | backward | tangent | generator state | buffer copy. other: keep | rerun, the opposite of what is done with all of
+    them, and what the step would then cost (null: there is no other choice, or it was not tried)."""
+
+    name: str
+    type: str
+    count: int
+    nbytes: int
+    state: str
+    other: str | None
+    peak: int | None
+    time: int | None
+
+
+class Purchase(msgspec.Struct, frozen=True):
+    """What `extra` bytes beyond the budget buy. keep: operations to keep, in groups. everything: all reruns can go."""
+
+    extra: int
+    keep: tuple[tuple[str, int], ...]
+    peak: int
+    time: int
+    reruns: int
+    everything: bool
+
+
+class Overview(msgspec.Struct, frozen=True):
+    peak: Moment
+    peak_bytes: int
+    time: int
+    costliest: tuple[Costly, ...]
+    more: Purchase | None  # None: nothing reruns
+
+
+def overview(opened: Opened, extra: int) -> Overview:
+    """extra: bytes of budget to spend beyond the file's."""
+    steps = Steps(opened)
+    more = _purchase(opened, steps, Trials(opened, ALLOWANCE // 2), extra)
+    costliest = _costliest(opened, steps, Trials(opened, ALLOWANCE // 2))
+    return Overview(moment(opened), opened.timeline.peak, opened.timeline.time, costliest, more)
+
+
+def _costliest(opened: Opened, steps: Steps, trials: Trials) -> tuple[Costly, ...]:
+    graph, at, roles = opened.graph, opened.timeline.peak_at, Roles(opened)
+    groups: dict[tuple[str, str, str], list[tuple[Holding, int]]] = {}
+    for holding in held_at(opened, at):
+        value = _content(opened, holding, at)
+        name, kind = ("generator state", "") if value < 0 else (graph.values[value].name, str(graph.values[value].type))
+        groups.setdefault((pattern(name), kind, roles.role(holding, value)), []).append((holding, value))
+    ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
+    found = []
+    for (name, kind, state), held in ranked:
+        other, outcome = _other(steps, trials, state, [value for _, value in held])
+        cost = (outcome.peak, outcome.time) if outcome else (None, None)
+        found.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
+    return tuple(found)
+
+
+def _content(opened: Opened, holding: Holding, position: int) -> int:
+    if holding.value < 0:
+        return -1
+    return [value for start, value in opened.contents[holding] if start <= position][-1]
+
+
+def _other(steps: Steps, trials: Trials, state: str, values: list[int]) -> tuple[str | None, Outcome | None]:
+    producers = {steps.graph.values[value].producer for value in values}
+    if state == "rerun":
+        return "keep", trials.keeping(producers)
+    if state != "kept":
+        return None, None
+    more = []
+    for op in sorted(producers):
+        point = steps.first_backward_read(op)
+        if point >= 0 and steps.first_run[point] > steps.opened.timeline.peak_at:
+            more += [FlatRerun(i, point) for i in steps.closure(op, point)]
+    return ("rerun", trials.rerunning(dict.fromkeys(more))) if more else (None, None)
+
+
+def _purchase(opened: Opened, steps: Steps, trials: Trials, extra: int) -> Purchase | None:
+    if not opened.expanded.reruns:
+        return None
+    limit = max(opened.schedule.solve.budget, opened.timeline.peak) + extra
+    graph = opened.graph
+    if opened.keep_all.peak <= limit:
+        keep = tuple(_grouped(opened, list(steps.reruns_of)))
+        return Purchase(extra, keep, opened.keep_all.peak, opened.keep_all.time, 0, True)
+    ranked = sorted(
+        (op for op in steps.reruns_of if graph.operations[op].ns),
+        key=lambda op: (-graph.operations[op].ns * len(steps.reruns_of[op]) / max(steps.nbytes(op), 1), op),
+    )
+    chosen, best = _longest(ranked, limit, trials)
+    if best is None:
+        return Purchase(extra, (), opened.timeline.peak, opened.timeline.time, len(opened.expanded.reruns), False)
+    return Purchase(extra, tuple(_grouped(opened, chosen)), best.peak, best.time, best.reruns, False)
+
+
+def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], Outcome | None]:
+    """By halving: a number of the first operations of `ranked` that can be kept within `limit`."""
+    low, high, best = 0, len(ranked), None
+    while low < high and trials.left > 0:
+        middle = (low + high + 1) // 2
+        outcome = trials.keeping(set(ranked[:middle]))
+        if outcome is not None and outcome.peak <= limit:
+            low, best = middle, outcome
+        else:
+            high = middle - 1
+    return ranked[:low], best
+
+
+def _grouped(opened: Opened, operations: list[int]) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for op in operations:
+        name = pattern(opened.graph.operations[op].id)
+        counts[name] = counts.get(name, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -1,0 +1,43 @@
+"""What a stretch of held memory is there for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from remate_runtime.link.linker import Holding
+
+from .analysis import Opened
+
+ROLES = ("kept", "rerun", "in use", "output", "gradient", "backward", "tangent", "generator state", "buffer copy")
+
+
+class Roles:
+    """The role of what a storage holds. Look-ups are computed once, for many questions."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.graph, self.turn = opened.graph, opened.timeline.turn
+
+    @cached_property
+    def _outputs(self) -> set[int]:
+        return {self.graph.root[value] for value in self.graph.outputs}
+
+    @cached_property
+    def _gradients(self) -> set[int]:
+        return {self.graph.root[value] for _, value in self.graph.gradients}
+
+    def role(self, holding: Holding, value: int) -> str:
+        """One of ROLES. value: what `holding` holds at the moment in question; -1 for a saved generator state."""
+        if value < 0:
+            return "generator state"
+        about = self.graph.values[value]
+        if about.producer < 0:
+            return "tangent" if about.kind == "tangent" else f"{about.kind} copy"
+        if value in self._outputs:
+            return "output"
+        if value in self._gradients:
+            return "gradient"
+        if about.producer >= self.graph.turn:
+            return "backward"
+        if holding.birth > self.turn:
+            return "rerun"
+        return "kept" if holding.death > self.turn else "in use"

@@ -1,0 +1,131 @@
+"""Look-ups over the executions of an opened schedule: where operations run, where values live, what reads them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+from remate_runtime.link.linker import Holding, Linked
+from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.step.graph import FlatRerun
+
+from .analysis import Opened
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A value held by a storage from position `start` through `end`."""
+
+    start: int
+    end: int
+    holding: Holding
+
+
+class Steps:
+    """Everything is computed on first use, once."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.opened, self.graph = opened, opened.graph
+
+    @cached_property
+    def first_run(self) -> list[int]:
+        """By operation: position of its first execution; -1 for a view that nobody needs."""
+        found = [-1] * len(self.graph.operations)
+        for at, step in enumerate(steps_with_turn(self.opened.linked)):
+            if step is not None and found[step.op] < 0:
+                found[step.op] = at
+        return found
+
+    @cached_property
+    def spans(self) -> dict[int, list[Span]]:
+        """By value that owns a storage: where it is held, in order."""
+        found: dict[int, list[Span]] = {}
+        for holding, contents in self.opened.contents.items():
+            ends = [start - 1 for start, _ in contents[1:]] + [holding.death]
+            for (start, value), end in zip(contents, ends, strict=True):
+                found.setdefault(value, []).append(Span(start, end, holding))
+        for spans in found.values():
+            spans.sort(key=lambda span: span.start)
+        return found
+
+    @cached_property
+    def reruns_of(self) -> dict[int, list[int]]:
+        """By operation that reruns: the indices of its reruns in `expanded.reruns`."""
+        found: dict[int, list[int]] = {}
+        for index, rerun in enumerate(self.opened.expanded.reruns):
+            found.setdefault(rerun.op, []).append(index)
+        return found
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """By value that owns a storage: operations, views aside, that read it or a view of it, in step order."""
+        found: dict[int, list[int]] = {}
+        for index, op in enumerate(self.graph.operations):
+            if not op.view:
+                for root in dict.fromkeys(self.graph.root[value] for value in op.reads):
+                    found.setdefault(root, []).append(index)
+        return found
+
+    def made(self, operation: int) -> list[int]:
+        """The values of an operation that own a storage."""
+        return [v for v in self.graph.operations[operation].writes if v is not None and self.graph.root[v] == v]
+
+    def nbytes(self, operation: int) -> int:
+        return sum(self.graph.nbytes(value) for value in self.made(operation))
+
+    def first_backward_read(self, operation: int) -> int:
+        """The first backward operation that reads what `operation` makes; -1 if none does."""
+        turn = self.graph.turn
+        reads = (index for value in self.made(operation) for index in self.readers.get(value, ()) if index >= turn)
+        return min(reads, default=-1)
+
+    def alive(self, value: int, position: int) -> bool:
+        """Whether `value` (or, for a view, its base) is held just before `position`. Sources always are."""
+        root = self.graph.root[value]
+        if self.graph.values[root].producer < 0:
+            return True
+        return any(span.start < position <= span.end for span in self.spans.get(root, ()))
+
+    def closure(self, operation: int, before: int) -> list[int]:
+        """`operation` and the forward operations that would rerun with it before operation `before`, so that no value
+        needs to be kept for it; in forward order."""
+        position = self.first_run[before]
+        found, todo = {operation}, [operation]
+        while todo:
+            for value in self.graph.operations[todo.pop()].reads:
+                producer = self.graph.values[self.graph.root[value]].producer
+                if 0 <= producer < self.graph.turn and producer not in found and not self.alive(value, position):
+                    found.add(producer)
+                    todo.append(producer)
+        return sorted(found)
+
+
+def rerun_positions(linked: Linked) -> list[int]:
+    """Position of every rerun, in the order of `expanded.reruns`."""
+    operations = linked.graph.operations
+    steps = enumerate(steps_with_turn(linked))
+    return [at for at, step in steps if step is not None and step.rerun and not operations[step.op].view]
+
+
+def useful(linked: Linked) -> list[bool]:
+    """By rerun, in the order of `expanded.reruns`: whether something needs its result, useless reruns not counted."""
+    graph = linked.graph
+    live = {gradient for _, gradient in graph.gradients}
+    found: list[bool] = []
+    for step in reversed(steps_with_turn(linked)):
+        if step is None:
+            live |= {*graph.outputs, *(new for _, new in graph.updates)}
+            continue
+        op = graph.operations[step.op]
+        needed = any(value in live for value in op.writes if value is not None)
+        if step.rerun and not op.view:
+            found.append(needed)
+        if needed or not (step.rerun or op.view):
+            live.difference_update(value for value in op.writes if value is not None)
+            live.update(op.reads)
+    return found[::-1]
+
+
+def ordered(reruns: list[FlatRerun]) -> list[FlatRerun]:
+    """As a schedule executes them: by point, and before one point in the order given."""
+    return sorted(reruns, key=lambda rerun: rerun.before)

@@ -1,0 +1,67 @@
+"""Trying other reruns for the same step: the linker and the simulator, within an allowance that bounds the time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from remate_runtime.format.schedule import Schedule
+from remate_runtime.link.linker import Linked, link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.expand import expand
+from remate_runtime.step.graph import FlatRerun
+
+from .analysis import Opened
+from .steps import ordered, useful
+
+ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What other reruns would cost: bytes, ns, how many reruns are left, and bytes summed over the steps."""
+
+    peak: int
+    time: int
+    reruns: int
+    area: int
+
+
+class Trials:
+    """Each trial costs its executions. Once the allowance is used up, `cost` returns None."""
+
+    def __init__(self, opened: Opened, allowance: int = ALLOWANCE) -> None:
+        self.opened, self.left = opened, allowance
+
+    def cost(self, reruns: Iterable[FlatRerun]) -> Outcome | None:
+        """Cost of the step with these reruns, those aside whose results nobody needs."""
+        if self.left <= 0:
+            return None
+        chosen = ordered(list(reruns))
+        linked = self._link(chosen)
+        needed = useful(linked)
+        if not all(needed):
+            chosen = [rerun for rerun, keep in zip(chosen, needed, strict=True) if keep]
+            linked = self._link(chosen)
+        timeline = simulate(linked)
+        return Outcome(timeline.peak, timeline.time, len(chosen), sum(timeline.during))
+
+    def keeping(self, operations: Collection[int]) -> Outcome | None:
+        """Without the reruns of these operations."""
+        return self.cost(rerun for rerun in self.opened.expanded.reruns if rerun.op not in operations)
+
+    def rerunning(self, more: Iterable[FlatRerun]) -> Outcome | None:
+        """With further reruns. At one point they come before those that are there, in their order."""
+        return self.cost([*more, *self.opened.expanded.reruns])
+
+    def of_schedule(self, schedule: Schedule) -> Outcome | None:
+        """Cost of another schedule of the same step, as it stands."""
+        if self.left <= 0:
+            return None
+        expanded = expand(schedule)
+        timeline = simulate(self._link(list(expanded.reruns)))
+        return Outcome(timeline.peak, timeline.time, len(expanded.reruns), sum(timeline.during))
+
+    def _link(self, reruns: list[FlatRerun]) -> Linked:
+        self.left -= len(self.opened.graph.operations) + len(reruns)
+        return link(self.opened.graph, reruns)

@@ -1,0 +1,169 @@
+"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients compared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils import _pytree as pytree
+
+from remate_runtime import apply
+from remate_runtime.errors import RemateError
+from remate_runtime.format.schedule import Schedule
+
+from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
+from .compare import clear_gradients, default_loss, tensors_of
+
+Report = Callable[[str], None]
+
+
+class TrialError(RemateError):
+    """The comparison cannot be made on this machine."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What was measured.
+
+    Peaks: bytes above parameters, buffers, inputs and optimizer state. Times: ns of forward and backward, by step.
+    difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
+    of eager's gradients. losses: the scheduled model's, by step.
+    """
+
+    eager_peak: int
+    peak: int
+    eager_times: tuple[int, ...]
+    times: tuple[int, ...]
+    difference: float
+    scale: float
+    losses: tuple[float, ...]
+    curve: MemoryCurve | None = None  # memory over a step of the schedule, if asked for
+
+    @property
+    def ratios(self) -> list[float]:
+        """The schedule's time over eager's, step by step."""
+        return [ours / eager for ours, eager in zip(self.times, self.eager_times, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+
+class _Side:
+    """One of the two models, with inputs and an optimizer of its own."""
+
+    def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], rate: float) -> None:
+        self.model = model
+        self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
+        self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
+        self.loss = 0.0
+
+    def step(self, turn: Callable[[], None] = lambda: None) -> None:
+        """Forward, `turn`, backward. The outputs live until its end, as in a training loop that reports them."""
+        outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
+        if self.start_from is None:
+            self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
+        loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        turn()
+        loss.backward()
+        self.loss = float(loss.detach())
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        return [t.grad for t in (*self.model.parameters(), *tensors_of((self.args, self.kwargs)))]
+
+    def clear(self) -> None:
+        clear_gradients(self.model, self.args, self.kwargs)
+
+    def peak(self, device: torch.device) -> int:
+        """Bytes of one step after one that warms up."""
+        for _ in range(2):
+            self.clear()
+            torch.manual_seed(0)
+            peak = peak_bytes(self.step, device)
+        self.clear()
+        return peak
+
+    def curve(self, device: torch.device) -> MemoryCurve:
+        """Memory over one step; call `peak` first, which warms up."""
+        torch.manual_seed(0)
+        found = memory_curve(self.step, device)
+        self.clear()
+        return found
+
+
+def try_schedule(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    schedule: Schedule,
+    steps: int,
+    rate: float = 0.01,
+    report: Report | None = None,
+    curve: bool = False,
+) -> Trial:
+    """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
+
+    curve: follow the memory over one more step of the schedule. Model and inputs must be on the device to train on.
+    Raises BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
+    """
+    say = report or (lambda text: None)
+    device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
+    ours = _Side(apply(copy.deepcopy(model), schedule), args, kwargs, rate)
+    eager = _Side(copy.deepcopy(model), args, kwargs, rate)
+    say("measuring the peak of the schedule")
+    with _explained("training by the schedule"):
+        peak = ours.peak(device)
+    followed = ours.curve(device) if curve else None
+    eager.start_from = ours.start_from
+    say("measuring eager's peak")
+    with _explained("training by eager PyTorch"):
+        eager_peak = eager.peak(device)
+    times: dict[_Side, list[int]] = {eager: [], ours: []}
+    difference, scale, losses = 0.0, 0.0, []
+    for index in range(steps):
+        say(f"training, step {index + 1} of {steps}")
+        for side in (eager, ours) if index % 2 == 0 else (ours, eager):
+            torch.manual_seed(index)
+            times[side].append(timed(side.step, device))
+        far, largest = _compare(eager.gradients(), ours.gradients())
+        difference, scale = max(difference, far), max(scale, largest)
+        losses.append(ours.loss)
+        for side in (eager, ours):
+            if side.optimizer is not None:
+                side.optimizer.step()
+            side.clear()
+    taken = tuple(times[eager]), tuple(times[ours])
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), followed)
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        hint = "\n  hint: both are trained here; a training script with `remate_runtime.apply` holds only one of them"
+        raise TrialError(f"{what} runs out of memory: {str(error).splitlines()[0]}{hint}") from error
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) -> tuple[float, float]:
+    """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
+    has is infinitely far."""
+    difference = scale = 0.0
+    for one, other in zip(eager, ours, strict=True):
+        if one is None or other is None:
+            difference = difference if one is other else float("inf")
+        elif one.numel():
+            scale = max(scale, float(one.abs().max()))
+            far = float((one - other).abs().max())
+            difference = max(difference, far if far == far else float("inf"))
+    return difference, scale

@@ -1,0 +1,73 @@
+"""One leaf of the hierarchy as a training step of its own, so that it can be planned alone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.step.graph import Graph, Op, Ref, Value
+
+from .hierarchy import Part
+
+
+class LeafGraph(msgspec.Struct, frozen=True):
+    """graph: the leaf's forward and backward; what comes from outside is an input, what others read leaves the step.
+    operations: for each of its operations, the index in the whole graph."""
+
+    graph: Graph
+    operations: tuple[int, ...]
+
+
+def leaf_graph(graph: Graph, part: Part, readers: list[list[int]]) -> LeafGraph:
+    """readers: for each value of `graph`, the operations that read it."""
+    order = (*range(*part.forward), *range(*part.backward))
+    inside = set(order)
+    values: list[Value] = []
+    number: dict[int, int] = {}
+    for v in dict.fromkeys(v for i in order for v in graph.operations[i].reads):
+        if graph.values[v].producer not in inside:
+            about = graph.values[v]
+            number[v] = len(values)
+            values.append(Value(about.name, about.type, "input" if about.kind != "constant" else "constant"))
+    for local, i in enumerate(order):
+        for v in graph.operations[i].writes:
+            if v is not None:
+                number[v] = len(values)
+                values.append(Value(graph.values[v].name, graph.values[v].type, "op", local))
+    operations = tuple(_renumbered(graph.operations[i], number) for i in order)
+    turn = part.forward[1] - part.forward[0]
+    leaving = {*graph.outputs, *(g for _, g in graph.gradients)}
+    away = [
+        v
+        for i in order
+        for v in graph.operations[i].writes
+        if v is not None and (v in leaving or any(r not in inside for r in readers[v]))
+    ]
+    made_in_forward = {v for i in range(*part.forward) for v in graph.operations[i].writes}
+    outputs = tuple(number[v] for v in away if v in made_in_forward)
+    gradients = tuple((0, number[v]) for v in away if v not in made_in_forward)
+    root = list(range(len(values)))
+    for op in operations:
+        for v in op.writes if op.view else ():
+            if v is not None:
+                root[v] = root[op.reads[0]]
+    return LeafGraph(
+        Graph(tuple(values), operations, turn, outputs, gradients, (), tuple(root), graph.device), tuple(order)
+    )
+
+
+def _renumbered(op: Op, number: dict[int, int]) -> Op:
+    return msgspec.structs.replace(
+        op,
+        args=tuple(_argument(a, number) for a in op.args),
+        kwargs={k: _argument(a, number) for k, a in op.kwargs.items()},
+        reads=tuple(number[v] for v in op.reads),
+        writes=tuple(None if v is None else number[v] for v in op.writes),
+    )
+
+
+def _argument(argument: object, number: dict[int, int]) -> object:
+    if isinstance(argument, Ref):
+        return Ref(number[argument.value])
+    if isinstance(argument, tuple):
+        return tuple(_argument(a, number) for a in argument)
+    return argument

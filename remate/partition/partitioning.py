@@ -1,0 +1,47 @@
+"""From a captured step to a hierarchy of blocks: module structure where the graph agrees with it, small cuts elsewhere.
+
+The forward keeps its order. Backward operations follow their forward block, block by block in reverse.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from ..capture.captured import Captured
+from .backward import assign, reorder
+from .cuts import costs
+from .hierarchy import Hierarchy, Part, whole
+from .naming import name_parts
+from .pieces import Divider
+
+__all__ = ["Hierarchy", "Part", "partition", "whole"]
+
+
+def partition(captured: Captured) -> Hierarchy:
+    """The hierarchy of a captured step. The same step gives the same hierarchy."""
+    graph = captured.graph
+    if graph.turn == 0:
+        return whole(captured)
+    pieces = Divider(captured, costs(graph)).divide(0, graph.turn, "")
+    parts = name_parts(captured, pieces)
+    leaves = [leaf for part in parts for leaf in part.leaves()]
+    block_of = [k for k, leaf in enumerate(leaves) for _ in range(*leaf.forward)]
+    blocks = assign(captured, block_of)
+    moved, order = reorder(captured, blocks)
+    counts = Counter(blocks[graph.turn :])
+    spans, at = {}, graph.turn
+    for k in range(len(leaves) - 1, -1, -1):
+        spans[leaves[k].id] = (at, at + counts[k])
+        at += counts[k]
+    return Hierarchy(moved, tuple(_with_backward(part, spans) for part in parts), order)
+
+
+def _with_backward(part: Part, spans: dict[str, tuple[int, int]]) -> Part:
+    """The part with the ranges of its leaves' backward operations."""
+    if not part.parts:
+        return msgspec.structs.replace(part, backward=spans[part.id])
+    parts = tuple(_with_backward(child, spans) for child in part.parts)
+    span = (parts[-1].backward[0], parts[0].backward[1])
+    return msgspec.structs.replace(part, parts=parts, backward=span)

@@ -1,0 +1,1 @@
+"""What people see: texts, tables, plots, the report, traces."""

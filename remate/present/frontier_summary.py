@@ -1,0 +1,123 @@
+"""What a sweep over budgets found, for machines and as a table. Light: needs neither torch nor a solver."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+
+from ..budget import BudgetError, parse_budget
+from .text import duration, percent, size, table
+
+SUMMARY = "frontier.json"
+MOST = 1000  # budgets in one sweep
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A budget as it was written, and in bytes."""
+
+    text: str
+    budget: int
+
+
+class Point(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One budget. Without a schedule only `asked` and `budget` are set. budget, peak: bytes. time, lower_bound: ns. gap:
+    (time - lower_bound) / baseline_time."""
+
+    asked: str
+    budget: int
+    file: str | None = None
+    peak: int | None = None
+    time: int | None = None
+    lower_bound: int | None = None
+    gap: float | None = None
+    stopped_by: str | None = None
+    strategy: str | None = None
+    reruns: int | None = None
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """A sweep. baseline_peak, floor, smallest: bytes; no schedule has a peak below `floor`, `smallest` is the least one
+    found. baseline_time: ns. complete: every budget was tried. points: by ascending budget."""
+
+    format: str
+    version: int
+    name: str
+    cost: str
+    baseline_peak: int
+    baseline_time: int
+    floor: int
+    smallest: int
+    complete: bool
+    points: tuple[Point, ...]
+
+    def save(self, folder: Path) -> None:
+        text = msgspec.json.format(msgspec.json.encode(self), indent=2)
+        (folder / SUMMARY).write_bytes(text + b"\n")
+
+    def text(self) -> str:
+        """The table that a person reads."""
+        head = ("budget", "", "peak", "overhead", "bound", "gap", "reruns", "file")
+        rows = [head, *(self._row(point) for point in self.points)]
+        about = (
+            f"{self.name}: keep-all {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
+            f"smallest peak found {size(self.smallest)}, proven floor {size(self.floor)}"
+        )
+        rest = () if self.complete else ("interrupted: larger budgets were not tried",)
+        return "\n".join([table(rows, right=(1, 2, 3, 4, 5, 6)), about, *rest])
+
+    def _row(self, point: Point) -> tuple[str, ...]:
+        if point.time is None or point.peak is None or point.lower_bound is None:
+            why = "below the proven floor" if point.budget < self.floor else "none found"
+            return point.asked, size(point.budget), "", "", "", "", "", f"infeasible: {why}"
+        base = max(1, self.baseline_time)
+        figures = (f"{share * 100:+.2f}%" for share in (point.time / base - 1, point.lower_bound / base - 1))
+        return (
+            point.asked,
+            size(point.budget),
+            size(point.peak),
+            *figures,
+            percent(point.gap or 0.0),
+            f"{point.reruns or 0:,}",
+            point.file or "",
+        )
+
+
+def parse_budgets(text: str, steps: int) -> list[str]:
+    """`20%..100%` (`steps` budgets, ends included), `4GiB..8GiB`, or a list `40%,60%,4GiB` of both. Raises
+    BudgetError."""
+    found: list[str] = []
+    for item in text.split(","):
+        low, dots, high = item.partition("..")
+        found += _range(low, high, steps) if dots else [item.strip()]
+        if len(found) > MOST:
+            raise BudgetError(f"over {MOST} budgets")
+    for budget in found:
+        parse_budget(budget)
+    return list(dict.fromkeys(found))
+
+
+def _range(low: str, high: str, steps: int) -> list[str]:
+    a, b = parse_budget(low), parse_budget(high)
+    if (a.share is None) != (b.share is None):
+        raise BudgetError(f"{low}..{high} mixes a share and a size\n  hint: write 20%..100%, or 4GiB..8GiB")
+    steps = max(steps, 2)
+    if a.share is not None and b.share is not None:
+        shares = [a.share + (b.share - a.share) * n / (steps - 1) for n in range(steps)]
+        return [f"{_short(100 * share)}%" for share in shares]
+    first, last = a.size or 0, b.size or 0
+    return [str(first + (last - first) * n // (steps - 1)) for n in range(steps)]
+
+
+def _short(number: Fraction) -> str:
+    return f"{float(number):.4f}".rstrip("0").rstrip(".")
+
+
+def file_name(asked: str) -> str:
+    """Of the schedule for a budget: names sort as shares do."""
+    share = asked.strip()
+    if not share.endswith("%"):
+        return f"budget-{share.replace(' ', '')}.json"
+    whole, _, rest = share[:-1].strip().partition(".")
+    return f"budget-{whole.rjust(3, '0')}{'.' + rest if rest else ''}.json"

@@ -1,0 +1,106 @@
+"""What every plan of every block keeps and reruns, added up over the instances that follow it."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from remate_runtime.step.layout import Place
+
+from ...inspect.analysis import Opened, held_at
+from ...inspect.names import owners
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Of one instance: bytes that its forward keeps for backward, number of its reruns and their ns."""
+
+    kept: int
+    reruns: int
+    ns: int
+
+
+class PlanUse(msgspec.Struct, frozen=True):
+    """A plan and the instances that follow it, with the share of each."""
+
+    plan: str
+    instances: tuple[str, ...]
+    shares: tuple[Share, ...]
+
+
+class BlockUse(msgspec.Struct, frozen=True):
+    """A block. forward, backward: its operations, nested ones included; note: what the file says about it."""
+
+    name: str
+    forward: int
+    backward: int
+    inside: int  # instances of other blocks that it consists of; 0 for a block of operations
+    note: str
+    plans: tuple[PlanUse, ...]
+
+
+def block_uses(opened: Opened) -> list[BlockUse]:
+    """In the order of the file; blocks and plans that nothing uses are listed too."""
+    shares = _shares(opened)
+    groups: dict[str, dict[str, list[tuple[Place, Share]]]] = {}
+    for name, block in opened.schedule.blocks.items():
+        groups[name] = {plan: [] for plan in block.plans}
+    for place, share in zip(opened.expanded.places, shares, strict=True):
+        groups[place.block_name].setdefault(place.instance.plan, []).append((place, share))
+    return [_use(opened, name, plans) for name, plans in groups.items()]
+
+
+def _use(opened: Opened, name: str, plans: dict[str, list[tuple[Place, Share]]]) -> BlockUse:
+    block = opened.schedule.blocks[name]
+    first = next((uses[0][0] for uses in plans.values() if uses), None)
+    forward, backward = (
+        (len(first.forward), len(first.backward)) if first else (len(block.forward), len(block.backward))
+    )
+    uses = [PlanUse(p, tuple(x.id for x, _ in used), tuple(s for _, s in used)) for p, used in plans.items()]
+    uses.sort(key=lambda use: -len(use.instances))
+    return BlockUse(name, forward, backward, len(block.instances), block.note, tuple(uses))
+
+
+def _shares(opened: Opened) -> list[Share]:
+    """By place; an enclosing place has the sums of those inside."""
+    places, graph = opened.expanded.places, opened.graph
+    numbers = {place.id: at for at, place in enumerate(places)}
+    home = [numbers[place.id] for place in owners(opened)]
+    kept, reruns, spent = [0] * len(places), [0] * len(places), [0] * len(places)
+    turn = opened.timeline.turn
+    for holding in held_at(opened, turn) if opened.timeline.during else ():
+        value = [value for start, value in opened.contents[holding] if start <= turn][-1] if holding.value >= 0 else -1
+        producer = graph.values[value].producer if value >= 0 else -1
+        if producer >= 0:
+            kept[home[producer]] += holding.nbytes
+    for rerun in opened.expanded.reruns:
+        reruns[home[rerun.op]] += 1
+        spent[home[rerun.op]] += graph.operations[rerun.op].ns
+    for at in range(len(places) - 1, -1, -1):  # those inside come after those around them
+        parent = places[at].parent
+        if parent >= 0:
+            for column in (kept, reruns, spent):
+                column[parent] += column[at]
+    return [Share(k, r, n) for k, r, n in zip(kept, reruns, spent, strict=True)]
+
+
+def listed(ids: tuple[str, ...]) -> str:
+    """`h.0 … h.4, h.7`: numbered neighbours together."""
+    runs: list[list[str]] = []
+    for one in ids:
+        if runs and _next(runs[-1][-1]) == one:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return ", ".join(f"{run[0]} … {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
+
+
+def _next(name: str) -> str:
+    """`h.3` -> `h.4`: the last number in a name counted up."""
+    found = list(_NUMBER.finditer(name))
+    if not found or len(found[-1][0]) > 15:
+        return ""
+    start, end = found[-1].span()
+    return f"{name[:start]}{int(found[-1][0]) + 1}{name[end:]}"

@@ -1,0 +1,144 @@
+"""What other budgets cost: the schedules of one step in a folder, overhead against budget, proven bounds beneath."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from remate_runtime.errors import RemateError
+from remate_runtime.format.fingerprint import fingerprint
+
+from ...inspect.analysis import Opened, open_schedule
+from ..frontier_summary import SUMMARY
+from ..text import percent, size
+from .chart import ticks
+from .markup import attribute, table, text
+
+MAX_FILES = 200
+_TOP, _LEFT, _WIDTH, _HEIGHT = 6.0, 11.0, 84.0, 80.0  # of the plane, in percent of the drawing
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A schedule. budget, peak: bytes. overhead, bound: of the step's time without reruns; bound null: nothing proven."""
+
+    file: str
+    budget: int
+    peak: int
+    overhead: float
+    bound: float | None
+    reruns: int
+    here: bool  # it is the schedule of the page
+
+
+class Frontier(msgspec.Struct, frozen=True):
+    """points: by budget. skipped: (file, why)."""
+
+    points: tuple[Point, ...]
+    skipped: tuple[tuple[str, str], ...]
+    keep_all: int  # peak without reruns
+
+
+def frontier(opened: Opened, path: str, folder: str) -> Frontier:
+    """The schedules `*.json` in `folder` that plan the same step as `opened`, which was read from `path`."""
+    step = fingerprint(opened.schedule)
+    points, skipped = [], []
+    files = sorted(f for f in Path(folder).iterdir() if f.suffix == ".json" and f.name != SUMMARY and f.is_file())
+    here = Path(path).resolve()
+    for file in files[:MAX_FILES]:
+        if file.resolve() == here:
+            continue
+        try:
+            other = open_schedule(str(file))
+        except RemateError as error:
+            skipped.append((file.name, str(error).splitlines()[0][:200]))
+            continue
+        if fingerprint(other.schedule) != step:
+            skipped.append((file.name, "a schedule of another step"))
+            continue
+        if other.keep_all.time != opened.keep_all.time:
+            skipped.append((file.name, "planned with other times of the operations"))
+            continue
+        points.append(_point(other, file.name, False))
+    skipped += [(file.name, f"more than {MAX_FILES} files") for file in files[MAX_FILES:]]
+    points.append(_point(opened, Path(path).name, True))
+    return Frontier(tuple(sorted(points, key=lambda p: (p.budget, p.file))), tuple(skipped), opened.keep_all.peak)
+
+
+def _point(opened: Opened, name: str, here: bool) -> Point:
+    solve, base = opened.schedule.solve, opened.keep_all.time
+    bound = solve.lower_bound
+    return Point(
+        name,
+        solve.budget,
+        opened.timeline.peak,
+        opened.timeline.time / base - 1 if base else 0.0,
+        bound / base - 1 if bound is not None and base else None,
+        len(opened.expanded.reruns),
+        here,
+    )
+
+
+def frontier_section(found: Frontier) -> str:
+    """Chart, table, and what was left out."""
+    head = ("Schedule", "Budget", "of keep-all", "Peak", "Overhead", "Proven bound", "Reruns")
+    rows = [_row(point, found.keep_all) for point in found.points]
+    parts = [_chart(found), table("Schedules of this step, by budget", head, rows, right=(1, 2, 3, 4, 5, 6))]
+    if found.skipped:
+        reasons = "".join(f"<li>{text(name)}: {text(why)}</li>" for name, why in found.skipped)
+        parts.append(f'<p class="aside">Left out:</p><ul class="aside">{reasons}</ul>')
+    return "\n".join(parts)
+
+
+def _row(point: Point, keep_all: int) -> tuple[str, ...]:
+    name = f"<strong>{text(point.file)}</strong> (this one)" if point.here else text(point.file)
+    bound = "–" if point.bound is None else f"{point.bound * 100:+.2f}%"
+    share = percent(point.budget / keep_all, 1) if keep_all else "–"
+    figures = (size(point.budget), share, size(point.peak), f"{point.overhead * 100:+.2f}%", bound, f"{point.reruns:,}")
+    return name, *figures
+
+
+def _chart(found: Frontier) -> str:
+    """Overhead upwards, budget to the right."""
+    points = found.points
+    low, high = min(p.budget for p in points), max(max(p.budget for p in points), 1)
+    margin = max((high - low) * 0.08, high * 0.02)
+    left, right = low - margin, high + margin
+    top = max(*(p.overhead for p in points), *(p.bound or 0.0 for p in points), 0.001) * 1.15
+
+    def x(budget: float) -> str:
+        return f"{_LEFT + (budget - left) / (right - left) * _WIDTH:.2f}%"
+
+    def y(overhead: float) -> str:
+        return f"{_TOP + (top - max(overhead, 0.0)) / top * _HEIGHT:.2f}%"
+
+    floor = f"{_TOP + _HEIGHT:.2f}%"
+    parts = []
+    for level in ticks(top * 10_000, 4):
+        share = level / 10_000
+        shown = f"{share * 100:.3g}%"
+        parts.append(f'<line class="level" x1="{_LEFT}%" x2="{_LEFT + _WIDTH}%" y1="{y(share)}" y2="{y(share)}"/>')
+        parts.append(f'<text x="{_LEFT}%" y="{y(share)}" dx="-6" dy="4" text-anchor="end">{shown}</text>')
+    for level in ticks(right, 5, binary=True):
+        if left <= level:
+            parts.append(f'<text x="{x(level)}" y="{floor}" dy="18" text-anchor="middle">{size(level)}</text>')
+    parts += _segments([(x(p.budget), y(p.bound)) for p in points if p.bound is not None], "bound")
+    parts += _segments([(x(p.budget), y(p.overhead)) for p in points], "ours")
+    for p in points:
+        if p.bound is not None:
+            parts.append(f'<circle class="bound" cx="{x(p.budget)}" cy="{y(p.bound)}" r="3"/>')
+    for p in points:
+        kind = "ours here" if p.here else "ours"
+        told = f"{p.file}: budget {size(p.budget)}, overhead {p.overhead * 100:+.2f}%"
+        about = f"<title>{attribute(told)}</title>"
+        parts.append(
+            f'<circle class="{kind}" cx="{x(p.budget)}" cy="{y(p.overhead)}" r="{6 if p.here else 4}">{about}</circle>'
+        )
+    label = f"Overhead against budget, {len(points)} schedules; the table below has the figures"
+    return f'<svg id="frontier" class="chart" role="img" aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
+
+
+def _segments(points: list[tuple[str, str]], kind: str) -> list[str]:
+    pairs = pairwise(points)
+    return [f'<line class="{kind}" x1="{a}" y1="{b}" x2="{c}" y2="{d}"/>' for (a, b), (c, d) in pairs]

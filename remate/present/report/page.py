@@ -1,0 +1,78 @@
+"""The page, put together: one file that loads nothing and may run nothing but its own script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from remate_runtime.version import __version__
+
+from ...inspect.analysis import Opened
+from ...measure.memory_trace import MemoryTrace
+from ..text import PEAK_NOTE
+from . import tables
+from .chart import lanes, memory_chart, time_axis
+from .frontier import Frontier, frontier_section
+from .markup import text
+from .payload import payload, script_text
+from .scene import scene
+
+_MEASURED = (
+    "The measured curve was taken in one step of the schedule. Its forward and its backward are each stretched to the "
+    "predicted time, so that the two curves can be compared."
+)
+
+
+def page(opened: Opened, trace: MemoryTrace | None = None, found: Frontier | None = None) -> str:
+    """The whole page as HTML. trace: a measured curve. found: other schedules of the same step."""
+    style, script = _asset("report.css"), _asset("report.js")
+    shown = scene(opened, trace)
+    schedule = opened.schedule
+    return Template(_asset("page.html")).substitute(
+        title=escape(schedule.name),
+        policy=_policy(style, script),
+        style=style,
+        script=script,
+        name=text(schedule.name),
+        note=f'<p class="note">{text(schedule.note)}</p>' if schedule.note else "",
+        facts=tables.facts(opened, trace),
+        memory=memory_chart(shown),
+        lanes=lanes(shown),
+        axis=time_axis(shown.span, opened.timeline.time > 0),
+        measured_key='<li class="measured">measured</li>' if trace is not None else "",
+        measured_note=f'<p class="aside">{_MEASURED}</p>' if trace is not None else "",
+        blocks=tables.blocks(opened),
+        at_peak=tables.at_peak(opened),
+        kept=tables.kept(opened),
+        reruns=tables.reruns(opened),
+        frontier=_section(found) if found is not None else "",
+        about=tables.about(opened),
+        peak_note=escape(" ".join(PEAK_NOTE.split())),
+        version=escape(__version__),
+        data=script_text(payload(opened, shown, trace)),
+    )
+
+
+def _section(found: Frontier) -> str:
+    head = '<section aria-labelledby="other"><h2 id="other">Other budgets</h2>'
+    keys = '<ul class="keys"><li class="ours">schedules</li><li class="bound">proven lower bound</li></ul>'
+    return f"{head}<p>What a budget costs: time added to the step without reruns.</p>{keys}{frontier_section(found)}</section>"
+
+
+def _policy(style: str, script: str) -> str:
+    """Content-Security-Policy: nothing from anywhere, but for this very style and this very script."""
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
+
+
+def _hash(content: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return files("remate.present.report").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,136 @@
+"""What the page's script needs to name who holds memory at any moment, as compact as JSON allows.
+
+Views take neither time nor memory: the page counts only the other steps and the turn from forward to backward.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+from typing import Any
+
+from remate_runtime.link.simulator import steps_with_turn
+
+from ...inspect.analysis import Opened
+from ...inspect.names import owners
+from ...inspect.roles import ROLES, Roles
+from ...measure.memory_trace import MemoryTrace
+from ..thinning import thin
+from .scene import Scene
+
+_BUCKETS = 2000  # of the curves that the page only draws
+
+
+class _Table:
+    """Texts by number, each kept once."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        return self.texts.setdefault(text, len(self.texts))
+
+
+class _Names:
+    """Full ids as (instance, local name): templates repeat their local names in every instance."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.graph = opened.graph
+        self.places = [place.id for place in opened.expanded.places]
+        numbers = {place: at for at, place in enumerate(self.places)}
+        self.home = [numbers[place.id] for place in owners(opened)]
+        self.local = _Table()
+
+    def pair(self, text: str, operation: int) -> list[int]:
+        place = self.home[operation] if operation >= 0 else -1
+        prefix = f"{self.places[place]}." if place >= 0 else ""
+        if not text.startswith(prefix):
+            place, prefix = -1, ""
+        return [place, self.local.number(text[len(prefix) :])]
+
+
+def payload(opened: Opened, scene: Scene, trace: MemoryTrace | None) -> dict[str, Any]:
+    """Plain data for JSON. Parallel lists stand for lists of records."""
+    graph, timeline = opened.graph, opened.timeline
+    steps = steps_with_turn(opened.linked)
+    shown = [at for at, step in enumerate(steps) if step is None or not graph.operations[step.op].view]
+    flags = bytearray(len(steps))
+    for at in shown:
+        flags[at] = 1
+    rank = [number - 1 for number in accumulate(flags)]
+    used = sorted({step.op for at in shown if (step := steps[at]) is not None})
+    number = {op: at for at, op in enumerate(used)}
+    names, overloads, sources = _Names(opened), _Table(), _Table()
+    pairs = [names.pair(graph.operations[op].id, op) for op in used]
+    ops = {
+        "place": [place for place, _ in pairs],
+        "local": [local for _, local in pairs],
+        "op": [overloads.number(graph.operations[op].op) for op in used],
+        "source": [sources.number(graph.operations[op].source) for op in used],
+        "ns": [graph.operations[op].ns for op in used],
+        "workspace": [graph.operations[op].workspace for op in used],
+    }
+    found = [steps[at] for at in shown]
+    return {
+        "budget": opened.schedule.solve.budget,
+        "peak": rank[timeline.peak_at] if shown else 0,
+        "turn": rank[timeline.turn] if shown else 0,
+        "span": scene.span,
+        "top": scene.top,
+        "costed": timeline.time > 0,
+        "roles": list(ROLES),
+        "places": names.places,
+        "ops": ops,
+        "steps": {
+            "op": [-1 if step is None else number[step.op] for step in found],
+            "again": [at for at, step in enumerate(found) if step is not None and step.rerun],
+            "during": [timeline.during[at] for at in shown],
+            "after": [timeline.after[at] for at in shown],
+        },
+        "held": _held(opened, names, rank),
+        "locals": list(names.local.texts),
+        "overloads": list(overloads.texts),
+        "sources": list(sources.texts),
+        "keepAll": _thinned(scene.keep_all.times, scene.keep_all.memory),
+        "measured": _thinned(*scene.measured) if trace is not None else None,
+    }
+
+
+def _held(opened: Opened, names: _Names, rank: list[int]) -> dict[str, list]:
+    """Stretches of held memory: first step (less that of the one before), further steps, bytes, role, name, type.
+
+    One stretch for every content of a storage, in the order of their first steps.
+    """
+    roles, types = Roles(opened), _Table()
+    numbers = {role: at for at, role in enumerate(ROLES)}
+    rows: list[tuple[int, ...]] = []
+    values = opened.graph.values
+    for holding, contents in opened.contents.items():
+        if not holding.nbytes:
+            continue
+        ends = [rank[start] - 1 for start, _ in contents[1:]] + [rank[holding.death]]
+        for (start, value), end in zip(contents, ends, strict=True):
+            if end < rank[start]:
+                continue
+            about = values[value] if value >= 0 else None
+            name = about.name if about else "generator state"
+            place, local = names.pair(name, about.producer if about else -1)
+            kind = types.number(str(about.type) if about else "")
+            row = (rank[start], end - rank[start], holding.nbytes, numbers[roles.role(holding, value)])
+            rows.append((*row, place, local, kind))
+    rows.sort(key=lambda row: row[0])
+    firsts = [row[0] for row in rows]
+    columns: dict[str, list] = {"first": [b - a for a, b in zip([0, *firsts], firsts, strict=False)]}
+    for at, key in enumerate(("more", "bytes", "role", "place", "local", "type"), start=1):
+        columns[key] = [row[at] for row in rows]
+    return columns | {"types": list(types.texts)}
+
+
+def _thinned(times: list[int], levels: list[int]) -> list[list[int]]:
+    return list(thin(times, levels, _BUCKETS))
+
+
+def script_text(data: dict[str, Any]) -> str:
+    """JSON that may stand inside a <script> element whatever it says."""
+    text = json.dumps(data, separators=(",", ":"))  # ASCII: no line separators of JavaScript either
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,0 +1,202 @@
+"""The figures and tables of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ...inspect.analysis import Group, Opened, grouped, operation_at, rerunning
+from ...measure.memory_trace import MemoryTrace
+from ..text import count, duration, percent, size
+from .blocks import BlockUse, PlanUse, Share, block_uses, listed
+from .markup import bar, code, folded, table, text
+
+_SHOWN = 12
+
+
+def facts(opened: Opened, trace: MemoryTrace | None) -> str:
+    """The figures that matter, each with what it is compared to."""
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    spent = sum(opened.graph.operations[rerun.op].ns for rerun in opened.expanded.reruns)
+    fits = timeline.peak <= solve.budget
+    cards = [
+        ("Peak", size(timeline.peak), f"{_share(timeline.peak, base.peak)} of {size(base.peak)} without reruns", ""),
+        (
+            "Budget",
+            size(solve.budget),
+            f"met, {size(solve.budget - timeline.peak)} left"
+            if fits
+            else f"exceeded by {size(timeline.peak - solve.budget)}",
+            "" if fits else "bad",
+        ),
+        (
+            "Overhead",
+            _overhead(timeline.time, base.time),
+            f"{duration(timeline.time)} a step, without reruns {duration(base.time)}",
+            "",
+        ),
+        ("Reruns", f"{len(opened.expanded.reruns):,}", f"{duration(spent)} a step", ""),
+    ]
+    if solve.lower_bound is not None:
+        over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
+        cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
+    if trace is not None:
+        far = trace.peak - timeline.peak
+        off = f"{size(abs(far))} {'more' if far > 0 else 'less'} than predicted" if far else "as predicted"
+        cards.append(("Measured peak", size(trace.peak), f"on {trace.device}; {off}", ""))
+    return (
+        '<dl class="facts">'
+        + "".join(
+            f'<div><dt>{text(name)}</dt><dd>{text(figure)}</dd><dd class="{kind or "aside"}">{text(about)}</dd></div>'
+            for name, figure, about, kind in cards
+        )
+        + "</dl>"
+    )
+
+
+def about(opened: Opened) -> str:
+    """Where the schedule comes from, and how it was solved."""
+    model, solve = opened.schedule.model, opened.schedule.solve
+    operations = f"{count(len(opened.graph.operations), 'operation')}, {opened.graph.turn:,} of them forward"
+    rows = [
+        ("Model", f"{text(model.name)}, {'training' if model.training else 'evaluation'} mode"),
+        (
+            "Step",
+            f"{operations}; on {text(model.device)}" + (f", autocast {text(model.autocast)}" if model.autocast else ""),
+        ),
+        ("Captured with", f"torch {text(model.torch)}"),
+        ("Times", "measured" if solve.cost == "measured" else f"from {text(solve.cost)}"),
+        ("Solved by", f"{text(solve.strategy)} ({text(solve.solver)}), stopped by {text(solve.stopped_by)}"),
+    ]
+    if solve.gap is not None:
+        rows.append(
+            ("Gap", f"{percent(solve.gap)} of the time without reruns, between this schedule and the lower bound")
+        )
+    if (solve.peak, solve.time) != (opened.timeline.peak, opened.timeline.time):
+        stated = (
+            f"the file states {size(solve.peak)} and {duration(solve.time)}; this page shows what it computed itself"
+        )
+        rows.append(("Edited since", stated))
+    items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
+    return f'<dl class="about">{items}</dl>'
+
+
+def blocks(opened: Opened) -> str:
+    """A table for each block: plans, what they keep and rerun, who follows them."""
+    return "\n".join(_block(opened, use) for use in block_uses(opened))
+
+
+def _block(opened: Opened, use: BlockUse) -> str:
+    made = count(use.inside, "instance") if use.inside else "operations"
+    of = (
+        f"{use.forward:,} forward and {use.backward:,} backward operations"
+        if not use.inside
+        else (f"{made} of other blocks, {use.forward:,} forward and {use.backward:,} backward operations")
+    )
+    note = f'<p class="note">{text(use.note)}</p>' if use.note else ""
+    head = ("Plan", "Used", "Kept for backward", "Reruns", "Rerun time", "Instances")
+    rows = [_plan(plan) for plan in use.plans]
+    body = table(f"Plans of {use.name}; figures are for one instance", head, rows, right=(1, 2, 3, 4), ids=5)
+    stated = "".join(_reruns_of(opened, use, plan) for plan in use.plans)
+    return f"<h3>{text(use.name)}</h3><p>{of}.</p>{note}{body}" + (
+        folded("What the plans rerun", stated) if stated else ""
+    )
+
+
+def _plan(use: PlanUse) -> tuple[str, ...]:
+    who = text(listed(use.instances)) if use.instances else "unused"
+    kept = _range(use.shares, lambda s: s.kept, size)
+    return (
+        code(use.plan),
+        f"{len(use.instances)}×",
+        kept,
+        _range(use.shares, lambda s: s.reruns, lambda n: f"{n:,}"),
+        _range(use.shares, lambda s: s.ns, lambda ns: duration(ns) if ns else "–"),
+        who,
+    )
+
+
+def _range(shares: Sequence[Share], of: Callable[[Share], int], shown: Callable[[int], str]) -> str:
+    if not shares:
+        return "–"
+    low, high = shown(min(map(of, shares))), shown(max(map(of, shares)))
+    return low if low == high else f"{low} – {high}"
+
+
+def _reruns_of(opened: Opened, block: BlockUse, use: PlanUse) -> str:
+    stated = opened.schedule.blocks[block.name].plans.get(use.plan, ())
+    if not stated:
+        return ""
+    lines = "".join(
+        f"<li>before {code(one.before)}: {', '.join(map(code, one.rerun))}"
+        + (f' <span class="note">{text(one.note)}</span>' if one.note else "")
+        + "</li>"
+        for one in stated
+    )
+    return f"<p>{code(use.plan)}</p><ul>{lines}</ul>"
+
+
+def kept(opened: Opened) -> str:
+    """What is held when backward starts."""
+    if not opened.timeline.during:
+        return "<p>The step has no operations.</p>"
+    return _holders("Held when backward starts", grouped(opened, opened.timeline.turn))
+
+
+def at_peak(opened: Opened) -> str:
+    """What is held at the first moment of the peak."""
+    timeline = opened.timeline
+    if not timeline.during:
+        return ""
+    part = "forward" if timeline.peak_at < timeline.turn else "backward"
+    where = f"<p>In {part}, while {code(operation_at(opened, timeline.peak_at))} runs.</p>"
+    return where + _holders("Held at the peak", grouped(opened, timeline.peak_at))
+
+
+def _holders(caption: str, groups: list[Group]) -> str:
+    total = sum(group.nbytes for group in groups)
+    rows = [
+        (
+            size(g.nbytes),
+            bar(g.nbytes / total),
+            f"{g.count}×",
+            code(g.name),
+            code(g.type),
+        )
+        for g in groups
+    ]
+    return _cut(f"{caption}: {size(total)}", ("Bytes", "", "Count", "Value", "Type"), rows, right=(0, 2))
+
+
+def reruns(opened: Opened) -> str:
+    """What runs again, by name without numbers."""
+    found = rerunning(opened)
+    if not found:
+        return "<p>None: every value is kept until its last use.</p>"
+    total = sum(r.ns for r in found)
+    rows = [
+        (
+            duration(r.ns),
+            bar(r.ns / total if total else 0.0, "rerun"),
+            f"{r.count}×",
+            code(r.name),
+            code(r.operator),
+        )
+        for r in found
+    ]
+    caption = f"Reruns: {duration(total)} in {count(len(opened.expanded.reruns), 'rerun')}"
+    return _cut(caption, ("Time", "", "Count", "Operation", "Operator"), rows, right=(0, 2))
+
+
+def _cut(caption: str, head: Sequence[str], rows: list[tuple[str, ...]], right: Sequence[int]) -> str:
+    """The largest in sight, the rest on demand."""
+    shown = table(caption, head, rows[:_SHOWN], right)
+    rest = rows[_SHOWN:]
+    return shown + (folded(f"{len(rest)} more", table(f"{caption}, the rest", head, rest, right)) if rest else "")
+
+
+def _share(part: int, whole: int) -> str:
+    return percent(part / whole, 1) if whole else "–"
+
+
+def _overhead(time: int, base: int) -> str:
+    return f"{(time / base - 1) * 100:+.2f}%" if base else "no cost"

@@ -1,0 +1,99 @@
+"""The predicted step in the Trace Event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+
+Operations are slices on three tracks (forward, backward, reruns), inside the slices of their blocks; memory and budget
+are counters in bytes. Views, which take no time, are left out. Times in the format are microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remate_runtime.link.simulator import steps_with_turn
+
+from ...inspect.analysis import Opened
+from ...inspect.names import owners
+from ..plot import curve
+
+_PROCESS = 1
+_TRACKS = {"forward": 1, "backward": 2, "rerun": 3}
+_NAMES = {"forward": "forward", "backward": "backward", "rerun": "reruns"}
+_NS = 1000
+
+
+def perfetto(opened: Opened) -> dict[str, Any]:
+    """Plain data for JSON; the same schedule gives the same data. A step without any cost takes a microsecond."""
+    made = curve(opened.linked, opened.timeline)
+    scale = _NS if opened.timeline.time else 1
+    events = [_metadata("process_name", 0, opened.schedule.name)]
+    for kind, track in _TRACKS.items():
+        events.append(_metadata("thread_name", track, _NAMES[kind]))
+        events.append({**_metadata("thread_sort_index", track, ""), "args": {"sort_index": track}})
+    events += _slices(opened, made.starts, made.end, scale)
+    events += _memory(opened, made.starts, made.end, scale)
+    solve, timeline = opened.schedule.solve, opened.timeline
+    about = {
+        "schedule": opened.schedule.name,
+        "peak_bytes": timeline.peak,
+        "budget_bytes": solve.budget,
+        "time_ns": timeline.time,
+        "keep_all_peak_bytes": opened.keep_all.peak,
+        "keep_all_time_ns": opened.keep_all.time,
+    }
+    return {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
+
+
+def _time(ns: int, scale: int) -> float:
+    return round(ns / scale, 3)
+
+
+def _metadata(kind: str, track: int, name: str) -> dict[str, Any]:
+    return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
+
+
+def _slices(opened: Opened, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
+    graph, home = opened.graph, owners(opened)
+    ends = [*starts[1:], end]
+    found: list[dict[str, Any]] = []
+    around: dict[str, dict[str, Any]] = {}  # by track: the block slice that is still growing
+    for at, step in enumerate(steps_with_turn(opened.linked)):
+        if step is None or graph.operations[step.op].view:
+            continue
+        op, place = graph.operations[step.op], home[step.op]
+        kind = "rerun" if step.rerun else "forward" if at < opened.timeline.turn else "backward"
+        start, stop = _time(starts[at], scale), _time(ends[at], scale)
+        block = around.get(kind)
+        if kind == "rerun" or block is None or block["name"] != place.id:
+            about = {"block": place.block_name, "plan": place.instance.plan}
+            if kind == "rerun":  # reruns lie apart in time: each stands for itself
+                block = None
+            else:
+                block = around[kind] = _slice(place.id, "block", kind, start, stop, about)
+                found.append(block)
+        if block is not None:
+            block["dur"] = round(stop - block["ts"], 3)
+        made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
+        about = {"operator": op.op, "source": op.source, "block": place.id, "output_bytes": made}
+        about |= {"workspace_bytes": op.workspace, "memory_bytes": opened.timeline.during[at]}
+        found.append(_slice(op.id, kind, kind, start, stop, about))
+    return found
+
+
+def _slice(name: str, category: str, kind: str, start: float, end: float, about: dict[str, Any]) -> dict[str, Any]:
+    where = {"pid": _PROCESS, "tid": _TRACKS[kind]}
+    return {"name": name, "cat": category, "ph": "X", **where, "ts": start, "dur": round(end - start, 3), "args": about}
+
+
+def _memory(opened: Opened, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
+    """The level while each step runs, and after the last; only where it changes."""
+    budget = opened.schedule.solve.budget
+    found = [_counter("budget", at, budget) for at in (0.0, _time(end, scale))]
+    latest = -1
+    for at, during in zip(starts, opened.timeline.during, strict=True):
+        if during != latest:
+            found.append(_counter("memory", _time(at, scale), during))
+        latest = during
+    return [*found, _counter("memory", _time(end, scale), opened.timeline.after[-1])]
+
+
+def _counter(name: str, at: float, nbytes: int) -> dict[str, Any]:
+    return {"name": name, "ph": "C", "pid": _PROCESS, "tid": 0, "ts": at, "args": {"bytes": nbytes}}

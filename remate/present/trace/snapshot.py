@@ -1,0 +1,174 @@
+"""The predicted step as a snapshot of torch's CUDA allocator, which torch's memory viewer (pytorch.org/memory_viz) opens.
+
+The structure is that of `torch.cuda.memory._snapshot()`. What the snapshot says about addresses is made up: a block that
+is free is used again for the next block of the same size. Parameters, buffers and inputs are not in it. A block's frames
+are its operation, its instance and its part of the step, in place of a Python stack; its category is what it is held for.
+"""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from remate_runtime.link.linker import Holding
+from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.step.graph import Op
+
+from ...inspect.analysis import Opened
+from ...inspect.names import owners
+from ...inspect.roles import Roles
+from ..plot import curve
+
+BASE = 0x7F00_0000_0000  # where the made-up addresses begin
+_ALIGNMENT = 512
+_PROTOCOL = 4  # the viewer's own reader knows none beyond
+_UNKNOWN = "unknown"  # the viewer fails on a snapshot that has categories and not this one
+
+
+def snapshot_bytes(opened: Opened) -> bytes:
+    """`snapshot` as the viewer reads it: a pickle of plain lists, dicts, texts and integers."""
+    return pickle.dumps(snapshot(opened), protocol=_PROTOCOL)
+
+
+def snapshot(opened: Opened) -> dict[str, Any]:
+    """Times are microseconds of predicted time."""
+    return _Snapshot(opened).result()
+
+
+class _Space:
+    """Made-up addresses."""
+
+    def __init__(self) -> None:
+        self.end = BASE
+        self._free: dict[int, list[int]] = {}
+
+    def take(self, nbytes: int) -> int:
+        size = _rounded(nbytes)
+        if self._free.get(size):
+            return self._free[size].pop()
+        self.end += size
+        return self.end - size
+
+    def give(self, address: int, nbytes: int) -> None:
+        self._free.setdefault(_rounded(nbytes), []).append(address)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Snapshot:
+    def __init__(self, opened: Opened) -> None:
+        self.opened, self.graph = opened, opened.graph
+        self.roles, self.home = Roles(opened), owners(opened)
+        self.space = _Space()
+        self.events: list[dict[str, Any]] = []
+        self.blocks: dict[int, dict[str, Any]] = {}  # by address: the event that made the block
+
+    def result(self) -> dict[str, Any]:
+        made = curve(self.opened.linked, self.opened.timeline)
+        born: dict[int, list[Holding]] = {}
+        died: dict[int, list[tuple[Holding, int]]] = {}
+        for holding in self.opened.linked.holdings:
+            if holding.nbytes:
+                born.setdefault(holding.birth, []).append(holding)
+        steps = steps_with_turn(self.opened.linked)
+        for at, step in enumerate(steps):
+            time, op = made.starts[at] // 1000, None if step is None else self.graph.operations[step.op]
+            for holding in born.get(at, ()):
+                address = self._allocate(holding.nbytes, time, self._frames(holding, at, op), self._role(holding))
+                if holding.death < len(steps) - 1:  # what lives to the end is still allocated there
+                    died.setdefault(holding.death, []).append((holding, address))
+            if op is not None and op.workspace:
+                self._free(self._allocate(op.workspace, time, self._frames(None, at, op), "workspace"), time)
+            for _, address in died.get(at, ()):
+                self._free(address, time)
+        return self._done()
+
+    def _role(self, holding: Holding) -> str:
+        return self.roles.role(holding, holding.value)
+
+    def _frames(self, holding: Holding | None, at: int, op: Op | None) -> list[dict[str, Any]]:
+        """Innermost first: what was made, by which operation, in which block, in which part."""
+        turn = self.opened.timeline.turn
+        part = "forward" if at < turn else "backward" if at > turn else "turn to backward"
+        frames = []
+        if op is not None:
+            place = self.home[
+                self.opened.linked.forward[at].op if at < turn else self.opened.linked.backward[at - turn - 1].op
+            ]
+            file, _, line = op.source.rpartition(":")
+            where = (file, int(line)) if file and line.isdecimal() else (op.source, 0)
+            frames = [_frame(f"{op.id} ({op.op})", *where), _frame(f"{place.id} ({place.block_name})")]
+        if holding is None:
+            frames.insert(0, _frame("workspace"))
+        elif holding.value < 0:
+            frames.insert(0, _frame("generator state"))
+        else:
+            value = self.graph.values[holding.value]
+            frames.insert(0, _frame(f"{value.name} {value.type}"))
+        return [*frames, _frame(part)]
+
+    def _allocate(self, nbytes: int, time: int, frames: list[dict[str, Any]], category: str) -> int:
+        address = self.space.take(nbytes)
+        event = _event("alloc", address, nbytes, time, frames, category)
+        self.events.append(event)
+        self.blocks[address] = event
+        return address
+
+    def _free(self, address: int, time: int) -> None:
+        made = self.blocks.pop(address)
+        self.space.give(address, made["size"])
+        for action in ("free_requested", "free_completed"):
+            self.events.append(_event(action, address, made["size"], time, made["frames"], made["category"]))
+
+    def _done(self) -> dict[str, Any]:
+        total = self.space.end - BASE
+        whole = _event("segment_alloc", BASE, total, 0, [], _UNKNOWN)
+        blocks, at = [], BASE
+        for address in sorted(self.blocks):
+            event = self.blocks[address]
+            if at < address:
+                blocks.append(_block(at, address - at))
+            blocks.append(_block(address, _rounded(event["size"]), event))
+            at = address + blocks[-1]["size"]
+        if at < BASE + total:
+            blocks.append(_block(at, BASE + total - at))
+        active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+        segment = {
+            "device": 0,
+            "address": BASE,
+            "total_size": total,
+            "allocated_size": active,
+            "active_size": active,
+            "requested_size": sum(event["size"] for event in self.blocks.values()),
+            "stream": 0,
+            "segment_type": "large",
+            "segment_pool_id": (0, 0),
+            "is_expandable": False,
+            "frames": [],
+            "blocks": blocks,
+        }
+        return {
+            "segments": [segment] if total else [],
+            "device_traces": [[whole, *self.events] if total else []],
+            "allocator_settings": {},
+            "external_annotations": [],
+        }
+
+
+def _frame(name: str, file: str = "schedule", line: int = 0) -> dict[str, Any]:
+    return {"filename": file or "schedule", "line": line, "name": name}
+
+
+def _event(
+    action: str, address: int, size: int, time: int, frames: list[dict[str, Any]], category: str
+) -> dict[str, Any]:
+    about = {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time}
+    return {**about, "frames": frames, "category": category}
+
+
+def _block(address: int, size: int, event: dict[str, Any] | None = None) -> dict[str, Any]:
+    state, requested = ("active_allocated", event["size"]) if event else ("inactive", 0)
+    frames = event["frames"] if event else []
+    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

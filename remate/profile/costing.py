@@ -1,0 +1,90 @@
+"""What every operation of a graph costs: time and workspace, measured on the device or from a roofline model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from remate_runtime.step.graph import Graph, Op
+
+from ..errors import ProfileError
+from .cost import Cost
+from .devices import DEVICES, Device
+from .roofline import estimate
+from .signature import signature
+
+Progress = Callable[[str], None]
+PATIENCE = 2.0  # seconds of profiling without a word
+
+__all__ = ["Cost", "costed", "signature"]
+
+
+def costed(
+    graph: Graph,
+    cost: str = "measured",
+    profile: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Graph:
+    """The graph with `ns` and `workspace` (bytes) of every operation filled in; views cost nothing.
+
+    cost: "measured" runs each distinct operation (operator, argument types with strides, constants) on the graph's
+    device; the name of a device ("h200", "h100", "a100", "cpu") estimates instead, without running anything. profile:
+    file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. progress is
+    told how far measuring is, once that takes more than two seconds.
+
+    Raises ProfileError: unknown device, no such device here, or a file that cannot be used.
+    """
+    distinct = {signature(graph, op): op for op in graph.operations if not op.view}
+    if cost == "measured":
+        costs = _measured(graph, distinct, Path(profile) if profile is not None else None, progress)
+    else:
+        if profile is not None:
+            raise ProfileError(
+                f"the profile {profile} holds measured costs, and cost={cost!r} needs none\n"
+                '  hint: leave the profile out, or say cost="measured"'
+            )
+        device = _named(cost)
+        costs = {key: estimate(graph, op, device) for key, op in distinct.items()}
+    return replace(graph, operations=tuple(_with_cost(graph, op, costs) for op in graph.operations))
+
+
+def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:
+    if op.view:
+        return replace(op, ns=0, workspace=0)
+    found = costs[signature(graph, op)]
+    return replace(op, ns=max(1, found.ns), workspace=found.workspace)
+
+
+def _named(cost: str) -> Device:
+    if cost not in DEVICES:
+        names = ", ".join(sorted(DEVICES))
+        raise ProfileError(f'there are no costs of {cost!r}\n  hint: "measured", or a device of the model: {names}')
+    return DEVICES[cost]
+
+
+def _measured(
+    graph: Graph, distinct: Mapping[str, Op], path: Path | None, progress: Progress | None
+) -> Mapping[str, Cost]:
+    from . import measured, store
+
+    saved = store.read(path) if path is not None else None
+    missing = {key: op for key, op in distinct.items() if saved is None or key not in saved.costs}
+    if saved is not None and not missing:
+        return saved.costs
+    device = measured.device_of(graph)
+    name = measured.device_name(device)
+    if saved is not None and path is not None:
+        store.check_same_machine(saved, name, path)
+    costs = dict(saved.costs) if saved is not None else {}
+    started = time.monotonic()
+    with measured.generators_kept(device):
+        for done, (key, op) in enumerate(missing.items()):
+            if progress is not None and time.monotonic() - started > PATIENCE:
+                progress(f"profiling on {name}: {done} of {len(missing)} distinct operations")
+            costs[key] = measured.measure(graph, op, device)
+    if path is not None:
+        store.write(path, store.profile_of(name, costs))
+    return costs

@@ -1,0 +1,137 @@
+"""The plans worth having for one block: the trade-off between bytes retained from forward to backward, and time.
+
+A block is solved alone, once for all instances of its template. With a price of λ ns per byte retained, the retention
+model minimises time + λ * bytes retained; the prices at which the answer changes are found by dichotomy (Aneja and
+Nair, "Bicriteria transportation problem", Management Science 25, 1979), under several limits on the block's own peak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate
+from remate_runtime.step.graph import FlatRerun
+
+from ...partition.leaf_graph import LeafGraph
+from ..milp.formulation import Formulation
+from ..milp.highs import Control
+from ..milp.place import place
+from ..milp.windows import windows
+from ..problem import Problem
+
+MOST = 10  # plans of a block
+LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without reruns
+SOLVES = 14  # of one block under one limit
+NODES = 60  # of branch and bound in one of them
+
+
+class BlockPlan(msgspec.Struct, frozen=True):
+    """reruns: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
+    forward_peak and backward_peak of the block alone. time: ns of forward and backward, reruns included."""
+
+    reruns: tuple[FlatRerun, ...]
+    retained: int
+    forward_peak: int
+    backward_peak: int
+    time: int
+
+    @property
+    def figures(self) -> tuple[int, int, int, int]:
+        return self.retained, self.forward_peak, self.backward_peak, self.time
+
+
+def block_frontier(leaf: LeafGraph, control: Control) -> list[BlockPlan]:
+    """Plans of a block that no other one dominates, least retained first; the one without reruns is always there."""
+    keep = measured(leaf, ())
+    found = {keep.reruns: keep}
+    problem = Problem(leaf.graph)
+    allowed = _needed(problem)
+    if allowed and leaf.graph.turn < len(leaf.graph.operations):
+        w = windows(problem, [0] * (len(problem.real) - problem.turn), {f: {0} for f in allowed})
+        peak = max(keep.forward_peak, keep.backward_peak)
+        formulation = Formulation(problem, w, peak)
+        for limit in LIMITS:
+            for plan in _Prices(leaf, formulation, control, limit * peak).plans():
+                found.setdefault(plan.reruns, plan)
+    return _thinned(_undominated(list(found.values())), keep)
+
+
+def measured(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
+    """A plan of a block with the simulator's figures."""
+    timeline = simulate(link(leaf.graph, reruns))
+    cut = timeline.turn
+    return BlockPlan(
+        tuple(reruns),
+        timeline.after[cut],
+        max(timeline.during[: cut + 1]),
+        max(timeline.during[cut + 1 :], default=0),
+        timeline.time,
+    )
+
+
+def _needed(problem: Problem) -> list[int]:
+    """Forward operations whose results backward may want again."""
+    needed: set[int] = set()
+    for f in reversed(problem.forward):
+        inner = [s for s in problem.writes[f] if s not in problem.pinned]
+        if any(i >= problem.turn or i in needed for s in inner for i in problem.readers[s]):
+            needed.add(f)
+    return sorted(needed)
+
+
+class _Prices:
+    """The plans of a block under one limit on its peak, for all prices of retained bytes."""
+
+    def __init__(self, leaf: LeafGraph, formulation: Formulation, control: Control, limit: float) -> None:
+        self.leaf, self.formulation, self.control, self.limit = leaf, formulation, control, limit
+        problem = formulation.problem
+        sizes = [problem.size[key[1]] if key[0] == "hold" else 0 for key in formulation.keys]
+        self._columns, self._bytes = formulation.columns, np.array(sizes, dtype=float)
+        self._time = formulation.time_cost
+        self.left = SOLVES
+
+    def plans(self) -> Iterator[BlockPlan]:
+        cheap, small = self._solve(1e-9), self._solve(1e6)
+        pairs = [(cheap, small)]
+        yield from (plan for plan in (cheap, small) if plan is not None)
+        while pairs and self.left > 0 and not self.control.stopped():
+            a, b = pairs.pop(0)
+            if a is None or b is None or a.retained <= b.retained or b.time <= a.time:
+                continue
+            price = (b.time - a.time) / (a.retained - b.retained)
+            middle = self._solve(price)
+            if middle is None or middle.time + price * middle.retained >= a.time + price * a.retained - 1:
+                continue
+            yield middle
+            pairs += [(a, middle), (middle, b)]
+
+    def _solve(self, price: float) -> BlockPlan | None:
+        """price: ns per byte retained."""
+        self.left -= 1
+        form, cost = self.formulation, self._time.copy()
+        known = self._columns >= 0
+        np.add.at(cost, self._columns[known], price * self._bytes[known] / form.percent)
+        result = form.priced(self.control, cost, self.limit, nodes=NODES, stage="block")
+        if result.x is None:
+            return None
+        return measured(self.leaf, tuple(place(form.problem, form.windows, form.chosen(result))))
+
+
+def _undominated(plans: list[BlockPlan]) -> list[BlockPlan]:
+    """Without the plans that another one equals or betters in every figure."""
+    kept: list[BlockPlan] = []
+    for plan in sorted(plans, key=lambda p: (p.time, p.retained, p.backward_peak, p.forward_peak, len(p.reruns))):
+        if not any(all(x <= y for x, y in zip(k.figures, plan.figures, strict=True)) for k in kept):
+            kept.append(plan)
+    return sorted(kept, key=lambda p: (p.retained, p.time))
+
+
+def _thinned(plans: list[BlockPlan], keep: BlockPlan) -> list[BlockPlan]:
+    """At most MOST plans, evenly along the bytes retained; the first, the last and `keep` among them."""
+    if len(plans) > MOST:
+        plans = [plans[round(n * (len(plans) - 1) / (MOST - 1))] for n in range(MOST)]
+    return plans if keep in plans else [*plans, keep]

@@ -1,0 +1,173 @@
+"""The level above the blocks: which plan each instance takes.
+
+    minimise  sum of time[o] * x[p, o]                                          over instances p and plans o
+    one       sum of x[p, o] = 1                                                 for every instance p
+    forward   base[p] + sum over q < p of retained[q] + forward_peak[p] <= budget      for every instance p
+    backward  base'[p] + sum over q < p of retained[q] + backward_peak[p] <= budget    for every instance p
+    order     retained never falls from one instance of a template to the next one
+
+Backward runs the instances in reverse, so what a later instance retains is gone first: among equal instances the later
+ones retain more. That also takes the symmetry away, which would cost the solver most of its time. The bases are what
+the simulator finds in the step without reruns beside the blocks' own bytes. (H-Rockmate, Gusak et al., ICML 2025,
+chooses among plans of blocks in the same way, without bases or order.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyomo.environ as pyo
+
+from remate_runtime.collector import paused_collector
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate, steps_with_turn
+from remate_runtime.step.graph import FlatRerun, Graph
+
+from ...partition.canonical import exports, form, readers_of, storages
+from ...partition.hierarchy import Part
+from ...partition.leaf_graph import leaf_graph
+from ..milp.budget_search import Candidate, better, judge
+from ..milp.formulation import PARTS, linear
+from ..milp.highs import Control, Engine
+from ..problem import Problem
+from .block_frontier import BlockPlan, block_frontier
+
+ROUNDS = 6
+
+
+class Levels:
+    """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order."""
+
+    def __init__(self, problem: Problem, leaves: Sequence[Part], control: Control) -> None:
+        self.problem, self.leaves = problem, leaves
+        graph, readers = problem.graph, readers_of(problem.graph)
+        self.template: list[int] = []  # by instance
+        self.frontiers: list[list[BlockPlan]] = []  # by template
+        self.operations: list[tuple[int, ...]] = []  # by instance
+        known: dict[Any, int] = {}
+        for part in leaves:
+            shape = form(graph, part)
+            key = (shape.key, exports(graph, part, readers), storages(graph, shape))
+            if key not in known:
+                known[key] = len(self.frontiers)
+                self.frontiers.append(block_frontier(leaf_graph(graph, part, readers), control))
+            self.template.append(known[key])
+            self.operations.append((*range(*part.forward), *range(*part.backward)))
+        self._bases(graph)
+        self.unit = max(self.baseline, 1) / PARTS
+        self.percent = max(problem.baseline_time, 1) / 100.0
+        with paused_collector():
+            self.model: Any = self._build()
+            self.engine = Engine(self.model)
+
+    def plans(self, p: int) -> list[BlockPlan]:
+        return self.frontiers[self.template[p]]
+
+    def _bases(self, graph: Graph) -> None:
+        """By instance, bytes beside the blocks' own at the worst moments of its forward and its backward."""
+        linked = link(graph)
+        timeline = simulate(linked)
+        self.baseline = timeline.peak
+        owner = {i: p for p, operations in enumerate(self.operations) for i in operations}
+        worst = [[0, 0] for _ in self.leaves]
+        for step, held in zip(steps_with_turn(linked), timeline.during, strict=True):
+            if step is not None:
+                part = worst[owner[step.op]]
+                part[step.op >= graph.turn] = max(part[step.op >= graph.turn], held)
+        self.base: list[tuple[int, int]] = []
+        before = 0
+        for p, (forward, backward) in enumerate(worst):
+            keep = next(plan for plan in self.plans(p) if not plan.reruns)
+            self.base.append((forward - before - keep.forward_peak, backward - before - keep.backward_peak))
+            before += keep.retained
+
+    def _build(self) -> pyo.ConcreteModel:
+        m: Any = pyo.ConcreteModel()
+        count = len(self.leaves)
+        pairs = [(p, o) for p in range(count) for o in range(len(self.plans(p)))]
+        m.x = pyo.Var(pairs, domain=pyo.Binary)
+        m.before = pyo.Var(range(count + 1))  # retained by the instances before p
+
+        def figures(p: int, which: str, scale: float = 1.0) -> tuple[list[Any], list[float]]:
+            options = self.plans(p)
+            return [m.x[p, o] for o in range(len(options))], [getattr(o, which) / self.unit * scale for o in options]
+
+        def chain(m: Any, p: int) -> Any:
+            variables, sizes = figures(p, "retained")
+            return linear([m.before[p + 1], m.before[p], *variables], [-1.0, 1.0, *sizes]) == 0
+
+        def level(m: Any, p: int, backward: int) -> Any:
+            variables, sizes = figures(p, ("forward_peak", "backward_peak")[backward])
+            return linear([m.before[p], *variables], [1.0, *sizes]) <= 0
+
+        def order(m: Any, p: int, q: int) -> Any:
+            mine, theirs = figures(p, "retained"), figures(q, "retained", -1.0)
+            return linear([*mine[0], *theirs[0]], [*mine[1], *theirs[1]]) <= 0
+
+        latest: dict[int, int] = {}
+        neighbours = []
+        for q, template in enumerate(self.template):
+            if template in latest and len(self.frontiers[template]) > 1:
+                neighbours.append((latest[template], q))
+            latest[template] = q
+        m.first = pyo.Constraint(expr=m.before[0] == 0)
+        m.one = pyo.Constraint(range(count), rule=lambda m, p: linear(figures(p, "retained")[0]) == 1)
+        m.chain = pyo.Constraint(range(count), rule=chain)
+        m.level = pyo.Constraint([(p, b) for p in range(count) for b in (0, 1)], rule=level)
+        m.order = pyo.Constraint(neighbours, rule=order)
+        extra = [self.plans(p)[o].time - min(plan.time for plan in self.plans(p)) for p, o in pairs]
+        m.time = pyo.Objective(expr=linear(list(m.x.values()), [e / self.percent for e in extra]))
+        return m
+
+    def run(self, control: Control, budget: int, *, gap: float) -> Candidate | None:
+        """The best choice whose simulated peak fits, or None. gap: at which a solve stops, in % of the step time."""
+        best: Candidate | None = None
+        target, too_much = float(budget), float("inf")
+        for _ in range(ROUNDS):
+            chosen = self._solve(control, target, gap)
+            if chosen is None:
+                break
+            found = judge(self.problem, self._flat(chosen), "hierarchical", "gap")
+            if found.peak > budget:
+                too_much = min(too_much, target)
+                target -= (found.peak - budget) + 0.0005 * budget
+                continue
+            best = better(best, found)
+            slack = budget - found.peak
+            if slack <= 0.004 * budget or too_much < float("inf"):
+                break
+            target += slack
+        return best
+
+    def _solve(self, control: Control, target: float, gap: float) -> list[int] | None:
+        for p, bases in enumerate(self.base):
+            for backward, base in enumerate(bases):
+                self.engine.set_rhs(self.model.level[p, backward], -float("inf"), (target - base) / self.unit)
+        result = self.engine.solve(control, stage="levels", absolute_gap=gap, nodes=400)
+        if result.x is None:
+            return None
+        x = result.x
+        return [
+            max(range(len(self.plans(p))), key=lambda o, p=p: x[self.engine.column(self.model.x[p, o])])
+            for p in range(len(self.leaves))
+        ]
+
+    def _flat(self, chosen: list[int]) -> list[FlatRerun]:
+        flat = [r for p, o in enumerate(chosen) for r in self._mapped(p, self.plans(p)[o])]
+        return sorted(flat, key=lambda r: r.before)  # stable: the plan's own order within a point
+
+    def _mapped(self, p: int, plan: BlockPlan) -> list[FlatRerun]:
+        operations = self.operations[p]
+        return [FlatRerun(operations[r.op], operations[r.before]) for r in plan.reruns]
+
+    def menu(self, most: int) -> list[tuple[FlatRerun, ...]]:
+        """For every template with several instances, a few plans along its frontier, over its first instance."""
+        found: list[tuple[FlatRerun, ...]] = []
+        for template, plans in enumerate(self.frontiers):
+            if self.template.count(template) > 1:
+                rerun = [plan for plan in plans if plan.reruns]
+                picked = {round(n * (len(rerun) - 1) / max(1, most - 1)) for n in range(min(most, len(rerun)))}
+                first = self.template.index(template)
+                found += [tuple(self._mapped(first, rerun[n])) for n in sorted(picked)]
+        return found

@@ -1,0 +1,171 @@
+"""A training step as a chain of stages, which is what the classical strategies reason about.
+
+Stages are leaves of the hierarchy. Where a value reaches a little over the next leaf (a residual that spans two of
+them), the leaves between are joined; values that reach further (skips of a U-Net, an encoder's output, masks) are kept
+all the time, and the rest is treated as a chain. How well that describes the step, the simulator tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import simulate, steps_with_turn
+from remate_runtime.step.graph import FlatRerun, Graph
+
+from ...partition.canonical import readers_of
+from ...partition.hierarchy import Part
+from ...partition.leaf_graph import leaf_graph
+from ..blocks.block_frontier import BlockPlan, measured
+from ..problem import Problem
+
+NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
+MOST = 120  # stages: the dynamic programme takes their number to the third power
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """One stage. forward, backward: ranges of operations. makes: operations that make again, from the boundary before
+    it, what the next stage reads. needs: those that make again what its own backward reads. carried: bytes of what the
+    next stage reads. lasting: bytes of what it makes that is kept whatever is decided."""
+
+    forward: tuple[int, int]
+    backward: tuple[int, int]
+    makes: tuple[int, ...]
+    needs: tuple[int, ...]
+    carried: int
+    lasting: int
+
+
+class Chain:
+    """The stages of a step, and the bytes beside what they retain. blocks: the hierarchy they come from (the whole step
+    is one block where there is none). stages: in forward order. keep[s], drop[s]: stage s
+    alone, retaining everything and nothing but its outputs. before_backward[s]: bytes held when backward of stage s
+    begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
+    the stage holds by itself. By the simulator, without reruns."""
+
+    def __init__(self, problem: Problem, blocks: Sequence[Part]) -> None:
+        self.problem = problem
+        graph = problem.graph
+        whole = Part("model", "", "model", (0, problem.turn), (problem.turn, len(problem.real)))
+        self.blocks = tuple(blocks) or (whole,)
+        parts = _joined(problem, [leaf for part in self.blocks for leaf in part.leaves()])
+        of = _stage_of(graph, parts)
+        reach = {s: _reach(problem, of, s) for s in problem.storages}
+        self.stages = [_stage(problem, part, k, reach) for k, part in enumerate(parts)]
+        readers = readers_of(graph)
+        self.leaf = [leaf_graph(graph, part, readers) for part in parts]
+        self.keep = [measured(leaf, ()) for leaf in self.leaf]
+        self.drop = [self._dropped(k) for k in range(len(parts))]
+        self._bases(of)
+
+    def retained(self, k: int, plan: BlockPlan) -> int:
+        """Bytes that stage k retains under a plan, what is kept whatever is decided apart."""
+        return plan.retained - self.stages[k].lasting
+
+    def _dropped(self, k: int) -> BlockPlan:
+        leaf, stage = self.leaf[k], self.stages[k]
+        first = leaf.graph.turn
+        if first == len(leaf.graph.operations):
+            return self.keep[k]
+        return measured(leaf, tuple(FlatRerun(f - stage.forward[0], first) for f in stage.needs))
+
+    def _bases(self, of: Sequence[int]) -> None:
+        graph = self.problem.graph
+        linked = link(graph)
+        timeline = simulate(linked)
+        count = len(self.stages)
+        self.baseline = timeline.peak
+        self.before_backward, worst = [0] * count, [0] * count
+        at_turn, begun = timeline.after[timeline.turn], [False] * count
+        for n, step in enumerate(steps_with_turn(linked)):
+            if step is None or step.op < graph.turn:
+                continue
+            k = of[step.op]
+            if not begun[k]:
+                begun[k], self.before_backward[k] = True, timeline.after[n - 1]
+            worst[k] = max(worst[k], timeline.during[n])
+        for k in range(count - 1, -1, -1):  # a stage without backward: as the stage after it
+            if not begun[k]:
+                self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_turn
+        self.in_backward = [0] * count
+        lower = 0
+        for k in range(count):
+            here = self.retained(k, self.keep[k])
+            self.in_backward[k] = max(0, worst[k] - lower - self.keep[k].backward_peak)
+            lower += here
+            self.before_backward[k] = max(0, self.before_backward[k] - lower)
+
+
+def closure(problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int]) -> tuple[int, ...]:
+    """Operations from `begin` on that must run again to have the storages `wanted`, in order; `kept` ones are there."""
+    needed: set[int] = set()
+    left = [s for s in wanted if s not in kept]
+    while left:
+        f = problem.producer[left.pop()]
+        if f < begin or f >= problem.turn or f in needed:
+            continue
+        needed.add(f)
+        left += [u for u in problem.reads[f] if u not in kept]
+    return tuple(sorted(needed))
+
+
+def _stage(problem: Problem, part: Part, k: int, reach: dict[int, int]) -> Stage:
+    begin, end = part.forward
+    inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
+    lasting = frozenset(s for s in inside if reach[s] > k + 1 or s in problem.returned)
+    carried = [s for s in inside if reach[s] == k + 1 and s not in lasting]
+    read = {s for i in range(*part.backward) for s in problem.reads[i] if begin <= problem.producer[s] < end}
+    return Stage(
+        part.forward,
+        part.backward,
+        closure(problem, carried, begin, lasting),
+        closure(problem, sorted(read.difference(carried)), begin, lasting.union(carried)),
+        sum(problem.size[s] for s in carried),
+        sum(problem.size[s] for s in lasting),
+    )
+
+
+def _stage_of(graph: Graph, parts: Sequence[Part]) -> list[int]:
+    of = [0] * len(graph.operations)
+    for k, part in enumerate(parts):
+        for i in (*range(*part.forward), *range(*part.backward)):
+            of[i] = k
+    return of
+
+
+def _reach(problem: Problem, of: Sequence[int], s: int) -> int:
+    """The last stage that reads a storage in forward or backward; one past the end if an earlier stage's backward does,
+    for it must then be there until late."""
+    home = of[problem.producer[s]]
+    stages = [of[i] for i in problem.readers[s]]
+    return max(of) + 2 if any(k < home for k in stages) else max(stages, default=home)
+
+
+def _joined(problem: Problem, parts: list[Part]) -> list[Part]:
+    """Leaves with those joined that a value reaches over, and neighbours joined evenly where there are too many."""
+    of = _stage_of(problem.graph, parts)
+    spans = [(of[problem.producer[s]] + 1, _reach(problem, of, s)) for s in problem.storages]
+    glued = [False] * len(parts)  # to the part before
+    for first, last in spans:
+        if last - first < NEAR:
+            for k in range(first + 1, last + 1):
+                glued[k] = True
+    if parts and sum(not g for g in glued) < 3:  # joined all the way: not that kind of chain
+        glued = [False] * len(parts)
+    groups: list[list[Part]] = []
+    for part, glue in zip(parts, glued, strict=True):
+        if glue and groups:
+            groups[-1].append(part)
+        else:
+            groups.append([part])
+    width = -(-len(groups) // MOST)
+    groups = [[p for group in groups[n : n + width] for p in group] for n in range(0, len(groups), width)]
+    return [_one(group) for group in groups]
+
+
+def _one(group: list[Part]) -> Part:
+    first, last = group[0], group[-1]
+    forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])
+    return msgspec.structs.replace(first, forward=forward, backward=backward, parts=())

@@ -1,0 +1,110 @@
+"""Checkpointing of whole segments: keep what enters a segment, run it again just before its backward.
+
+Two ways to choose the segments. Per block, as `torch.utils.checkpoint` is mostly used: each repeated block of the model
+is a segment, and as many of them, from the first on, as the budget asks for. And T. Chen, B. Xu, C. Zhang, C. Guestrin,
+"Training deep nets with sublinear memory cost", arXiv:1604.06174, algorithm 3: segments that retain about equal bytes,
+in a number that the budget chooses (the square root of the number of layers is best when all are equal).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from remate_runtime.step.graph import FlatRerun
+
+from ...partition.hierarchy import Part
+from ..milp.budget_search import Candidate, judge
+from ..milp.highs import Control
+from ..problem import Problem
+from .chain import Chain, closure
+
+COUNTS = 32  # numbers of segments that are tried
+
+Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backward operations
+
+
+def checkpoint_blocks(chain: Chain, budget: int, control: Control, name: str) -> Iterator[Candidate]:
+    """The fewest first blocks whose checkpointing fits the budget; all of them, if nothing does."""
+    problem, segments = chain.problem, _blocks(chain.blocks)
+    low, high = 0, len(segments)  # invariant: `high` is the answer unless fewer fit
+    while low < high and not control.stopped():
+        middle = (low + high) // 2
+        found = judge(problem, segment_reruns(problem, segments[:middle]), name)
+        yield found
+        if found.peak <= budget:
+            high = middle
+        else:
+            low = middle + 1
+    yield judge(problem, segment_reruns(problem, segments[:high]), name)
+
+
+def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
+    """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
+    stages = chain.stages
+    sizes = [chain.retained(k, chain.keep[k]) for k in range(len(stages))]
+    total = sum(sizes)
+    seen: set[tuple[int, ...]] = set()
+    for count in _counts(len(stages)):
+        starts, filled = [0], 0
+        for k, size in enumerate(sizes):  # a new segment where the bytes so far reach the next equal share
+            if filled >= total * len(starts) / count and k > starts[-1]:
+                starts.append(k)
+            filled += size
+        if tuple(starts) in seen or control.stopped():
+            continue
+        seen.add(tuple(starts))
+        ends = [*starts[1:], len(stages)]
+        segments = [
+            ((stages[a].forward[0], stages[b - 1].forward[1]), (stages[b - 1].backward[0], stages[a].backward[1]))
+            for a, b in zip(starts, ends, strict=True)
+        ]
+        yield judge(chain.problem, segment_reruns(chain.problem, segments[:-1]), name)
+
+
+def _counts(stages: int) -> list[int]:
+    """Numbers of segments: about evenly from two to all, the square root among them."""
+    even = {2 + round(n * (stages - 2) / (COUNTS - 1)) for n in range(COUNTS)}
+    return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
+
+
+def segment_reruns(problem: Problem, segments: Sequence[Segment]) -> list[FlatRerun]:
+    """Of every segment, what its backward reads is made again when that begins; what others read is kept."""
+    made: list[FlatRerun] = []
+    for (begin, end), (first, stop) in segments:
+        if first == stop:
+            continue
+        made += [FlatRerun(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
+    return sorted(made, key=lambda r: r.before)
+
+
+def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple[list[int], int, frozenset[int]]:
+    inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
+    elsewhere = {
+        s
+        for s in inside
+        if s in problem.returned or any(not begin <= i < end and not first <= i < stop for i in problem.readers[s])
+    }
+    read = sorted({s for i in range(first, stop) for s in problem.reads[i] if begin <= problem.producer[s] < end})
+    return read, begin, frozenset(elsewhere)
+
+
+def _blocks(parts: Sequence[Part]) -> list[Segment]:
+    """The outermost parts whose label occurs more than once; if there are none, the leaves."""
+    count = Counter(_labels(parts))
+    found = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]
+    return [(part.forward, part.backward) for part in found]
+
+
+def _labels(parts: Sequence[Part]) -> Iterator[str]:
+    for part in parts:
+        yield part.label
+        yield from _labels(part.parts)
+
+
+def _repeated(parts: Sequence[Part], count: Counter[str]) -> Iterator[Part]:
+    for part in parts:
+        if count[part.label] > 1:
+            yield part
+        else:
+            yield from _repeated(part.parts, count)

@@ -1,0 +1,1 @@
+"""Local search over reruns: no solver needed."""

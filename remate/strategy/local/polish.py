@@ -1,0 +1,109 @@
+"""Local improvement of a schedule: drop reruns that the slack permits, and run the others as late as they can.
+
+Never worse than its input: everything is confirmed by the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from remate_runtime.step.graph import FlatRerun
+
+from ..milp.budget_search import Candidate, better, judge
+from ..milp.highs import Control
+from ..problem import Problem
+from .ledger import Ledger
+
+ROUNDS = 8
+
+
+def polish(problem: Problem, given: Candidate, budget: int, control: Control) -> Candidate:
+    """The same schedule, or a faster or smaller one that still fits."""
+    best = given
+    moved = as_late_as_possible(problem, best.reruns)
+    if moved != list(best.reruns):
+        late = judge(problem, moved, best.strategy, best.status, best.chosen)
+        if late.peak <= max(best.peak, budget) and late.time <= best.time:
+            best = late
+    share = 1.0
+    for _ in range(ROUNDS):
+        if control.stopped():
+            break
+        dropped = _drop(problem, best, budget, share)
+        if not dropped:
+            break
+        fewer = pruned(problem, [r for n, r in enumerate(best.reruns) if n not in dropped])
+        moved = as_late_as_possible(problem, fewer)
+        fits = Ledger(problem, moved).peak <= budget  # quicker than the judge, who has the last word
+        tried = judge(problem, moved, best.strategy, best.status, best.chosen) if fits else None
+        if tried is not None and tried.peak <= budget and tried.time < best.time:
+            best = better(best, tried) or best
+        elif len(dropped) == 1:
+            break
+        else:
+            share /= 4  # the ledger was too hopeful: take only the best few
+    return best
+
+
+def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[int]:
+    """Reruns that can go together, the longest first: what they make again must fit in memory meanwhile."""
+    ledger = Ledger(problem, given.reruns)
+    live = ledger.live.copy()
+    dropped: set[int] = set()
+    touched: set[int] = set()
+    order = sorted(range(len(given.reruns)), key=lambda n: (-problem.time[given.reruns[n].op], n))
+    most = max(1, int(share * len(order)))
+    for n in order:
+        needed = [(old, new) for old, new in ledger.before.get(n, ()) if new.reads]
+        if any(old.storage in touched for old, _ in needed):
+            continue
+        trial = live.copy() if len(needed) > 1 else live
+        spans: list[tuple[int, int, int]] = []
+        fits = True
+        for old, new in needed:
+            begin, end, size = old.death + 1, new.birth, problem.size[old.storage]
+            if begin < end and int(trial[begin:end].max()) + size > budget:
+                fits = False
+                break
+            spans.append((begin, end, size))
+            if trial is not live:
+                trial[begin:end] += size
+        if fits:
+            for begin, end, size in spans:
+                live[begin:end] += size
+            touched.update(old.storage for old, _ in needed)
+            dropped.add(n)
+            if len(dropped) >= most:
+                break
+    return dropped
+
+
+def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
+    """Without the reruns whose outputs nothing reads any more."""
+    kept = list(reruns)
+    while True:
+        ledger = Ledger(problem, kept)
+        dead = {n for n, pairs in ledger.before.items() if not any(new.reads for _, new in pairs)}
+        if not dead:
+            return kept
+        kept = [r for n, r in enumerate(kept) if n not in dead]
+
+
+def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
+    """Every rerun just before the first operation that reads what it makes."""
+    ledger = Ledger(problem, reruns)
+    anchor: dict[int, int] = {}
+    for step in range(len(ledger.order) - 1, -1, -1):
+        n = ledger.again[step]
+        if n < 0:
+            continue
+        reads = [life.reads[0] for life in ledger.by_step[step] if life.reads]
+        if not reads:
+            anchor[n] = reruns[n].before
+            continue
+        first = min(reads)
+        reader = ledger.again[first]
+        anchor[n] = ledger.order[first] if reader < 0 else anchor[reader]
+    place = {n: step for step, n in enumerate(ledger.again)}
+    moved = [(anchor[n], n) for n in range(len(reruns))]
+    return [FlatRerun(reruns[n].op, before) for before, n in sorted(moved, key=lambda m: (m[0], place[m[1]]))]

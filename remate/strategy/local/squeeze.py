@@ -1,0 +1,149 @@
+"""Make a schedule smaller, one rerun at a time: at its worst moment, let go what is cheapest to make again later.
+
+Greedy, so not fast schedules, but feasible ones where a formulation finds none: a rerun may stand anywhere here, even
+in the forward, and an operation may run again as often as memory asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import numpy as np
+
+from remate_runtime.step.graph import FlatRerun
+
+from ..milp.highs import Control
+from ..problem import Problem
+from .ledger import Ledger, Life
+from .polish import as_late_as_possible, pruned
+
+DEEPEST = 200  # operations that may have to run again for the sake of one
+
+
+class Taste:
+    """How moves are ranked: by time over bytes at the worst step (reach 0), over bytes and steps above the budget that
+    they relieve (reach 1), or between; and how much chance has a say (spread 0: none)."""
+
+    def __init__(self, reach: float = 0.0, spread: float = 0.0, chance: random.Random | None = None) -> None:
+        self.reach, self.spread, self.chance = reach, spread, chance
+
+    def noise(self) -> float:
+        return 1.0 if self.chance is None else math.exp(self.chance.gauss(0.0, self.spread))
+
+
+PLAIN = Taste()
+
+
+class _Move(msgspec.Struct, frozen=True):
+    """Reruns to insert so that a storage can be let go. score: ns per byte."""
+
+    score: float
+    storage: int
+    step: int
+    operations: tuple[int, ...]
+
+
+def squeeze(
+    problem: Problem,
+    reruns: tuple[FlatRerun, ...],
+    budget: int,
+    control: Control,
+    *,
+    taste: Taste = PLAIN,
+    rounds: int = 400,
+) -> tuple[FlatRerun, ...]:
+    """Reruns whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
+    current = list(reruns)
+    ledger = Ledger(problem, current)
+    best, refused = tuple(reruns), set[tuple[int, int]]()
+    for _ in range(rounds):
+        worst = int(ledger.live.argmax())
+        if ledger.peak <= budget or control.stopped():
+            break
+        moves = sorted(_moves(problem, ledger, worst, budget, taste), key=lambda m: (m.score, m.storage))
+        moves = [m for m in moves if (m.storage, m.step) not in refused]
+        accepted = False
+        for move in moves[:12]:
+            trial = _insert(problem, ledger, current, move)
+            after = Ledger(problem, trial)
+            if _worst(after) < _worst(ledger):
+                current, ledger, accepted = trial, after, True
+                break
+            refused.add((move.storage, move.step))
+        if not accepted:
+            break
+        refused.clear()
+        best = tuple(current)
+    fewer = as_late_as_possible(problem, pruned(problem, best))
+    return tuple(fewer) if Ledger(problem, fewer).peak <= Ledger(problem, best).peak else best
+
+
+def _worst(ledger: Ledger) -> tuple[int, int]:
+    """The peak, and at how many steps it is reached."""
+    return ledger.peak, int((ledger.live == ledger.peak).sum())
+
+
+def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, taste: Taste) -> list[_Move]:
+    """Storages live but not read at the worst step, each with what would have to run again before its next read."""
+    by_storage: dict[int, list[Life]] = {}
+    for life in ledger.lives:
+        by_storage.setdefault(life.storage, []).append(life)
+    moves: list[_Move] = []
+    excess = np.maximum(ledger.live - budget, 0)
+    for life in ledger.lives:
+        if not (life.birth < worst <= life.death) or not problem.size[life.storage]:
+            continue
+        if problem.producer[life.storage] >= problem.turn or worst in life.reads:
+            continue
+        later = [r for r in life.reads if r > worst]
+        if not later or (life.death > life.reads[-1]):  # pinned: there anyway
+            continue
+        operations = _needed(problem, by_storage, life.storage, worst, later[0])
+        if operations is not None:
+            time = sum(problem.time[f] for f in operations)
+            idle = slice(max((r for r in life.reads if r < worst), default=life.birth) + 1, later[0])
+            size = problem.size[life.storage]
+            relief = float(np.minimum(excess[idle], size).sum())
+            gain = size * (max(relief, 1.0) / size) ** taste.reach
+            moves.append(_Move((time + 1) / gain * taste.noise(), life.storage, later[0], operations))
+    return moves
+
+
+def _needed(
+    problem: Problem, by_storage: dict[int, list[Life]], storage: int, worst: int, step: int
+) -> tuple[int, ...] | None:
+    """Operations to run again, in order, to have `storage` at `step` without holding more at `worst`."""
+    wanted, needed = [problem.producer[storage]], set[int]()
+    while wanted:
+        f = wanted.pop()
+        if f in needed:
+            continue
+        needed.add(f)
+        if len(needed) > DEEPEST:
+            return None
+        for u in problem.reads[f]:
+            if u == storage or not _there(by_storage[u], worst, step):
+                wanted.append(problem.producer[u])
+    return tuple(sorted(needed))
+
+
+def _there(lives: list[Life], worst: int, step: int) -> bool:
+    """Whether a storage is live at `step`, or was last so after `worst`: then it can simply stay."""
+    last = None
+    for life in lives:
+        if life.birth < step:
+            last = life
+    return last is not None and (last.death >= step or last.birth > worst or last.death > worst)
+
+
+def _insert(problem: Problem, ledger: Ledger, reruns: list[FlatRerun], move: _Move) -> list[FlatRerun]:
+    """The reruns with those of the move just before its step."""
+    again = ledger.again[move.step]
+    if again >= 0:  # the reader is itself a rerun: stand before it in the list
+        at, before = again, reruns[again].before
+    else:
+        before = ledger.order[move.step]
+        at = max((n for n, r in enumerate(reruns) if r.before == before), default=len(reruns) - 1) + 1
+    return [*reruns[:at], *(FlatRerun(f, before) for f in move.operations), *reruns[at:]]

@@ -1,0 +1,1 @@
+"""Integer programs in Pyomo, solved by HiGHS, and what they share."""

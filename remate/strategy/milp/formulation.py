@@ -1,0 +1,177 @@
+"""The retention model in Pyomo, for any segments, stages and allowed reruns.
+
+Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `rerun[f, k]`: f runs again
+in stage k. `peak`: bytes, bounded by the budget.
+
+    minimise  sum of time[f] * rerun[f, k]                      or the peak
+    need      hold[s, k] + rerun[producer(s), k] >= 1           for every s that a backward operation of stage k reads
+    closure   rerun[f, k] <= hold[u, k] + rerun[producer(u), k] for every forward storage u that f reads
+    chain     hold[s, k'] <= hold[s, k] + rerun[producer(s), k] for consecutive stages k < k' that may need s
+    memory    base + sum of bytes * (hold, rerun alive there) <= peak     at every position that no other implies
+
+Memory rows share most of their terms, so each is written as a level that changes from the previous row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyomo.environ as pyo
+from pyomo.core.expr.numeric_expr import LinearExpression
+
+from remate_runtime.collector import paused_collector
+
+from ..problem import Problem
+from .highs import Control, Engine, Result, binaries
+from .windows import Key, Windows, rows
+
+PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
+NODES = 60  # of branch and bound in one solve: unlike seconds, a limit that gives the same result every time
+INTEGRAL = 1e-6
+TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
+
+
+def linear(variables: list[Any], coefficients: Sequence[float] | None = None) -> Any:
+    """A linear expression, built without the overhead of adding term by term."""
+    return LinearExpression(linear_coefs=coefficients or [1] * len(variables), linear_vars=variables)
+
+
+class Formulation:
+    """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak)."""
+
+    def __init__(self, problem: Problem, w: Windows, reference: int) -> None:
+        self.problem, self.windows = problem, w
+        self.unit = max(reference, 1) / PARTS
+        self.percent = max(problem.baseline_time, 1) / 100.0
+        with paused_collector():
+            self.model: Any = self._build()
+            self.engine = Engine(self.model)
+        self.keys: list[Key] = [("hold", *key) for key in self.model.hold] + [
+            ("rerun", *key) for key in self.model.rerun
+        ]
+        self.columns = self.engine.columns([*self.model.hold.values(), *self.model.rerun.values()])
+        self._levels = self.engine.columns(self.model.level.values())
+        self._peak = self.engine.columns([self.model.peak])
+        self.time_cost = self.engine.cost.copy()
+
+    def _build(self) -> pyo.ConcreteModel:
+        w, problem = self.windows, self.problem
+        m: Any = pyo.ConcreteModel()
+        m.hold = pyo.Var([(s, k) for s, ks in w.stages.items() for k in ks], domain=pyo.Binary)
+        m.rerun = pyo.Var(list(w.position), domain=pyo.Binary)
+        m.peak = pyo.Var(bounds=(0, None))
+
+        def available(s: int, k: int) -> list[Any]:
+            made = problem.producer[s], k
+            return [m.hold[s, k], m.rerun[made]] if made in w.position else [m.hold[s, k]]
+
+        def need(m: Any, s: int, k: int) -> Any:
+            return linear(available(s, k)) >= 1
+
+        def closure(m: Any, f: int, k: int, u: int) -> Any:
+            return linear([*available(u, k), m.rerun[f, k]], [*[1] * len(available(u, k)), -1]) >= 0
+
+        def chain(m: Any, s: int, k: int, later: int) -> Any:
+            return linear([*available(s, k), m.hold[s, later]], [*[1] * len(available(s, k)), -1]) >= 0
+
+        m.need = pyo.Constraint(sorted(w.read), rule=need)
+        m.closure = pyo.Constraint([(f, k, u) for f, k in w.position for u in problem.reads[f]], rule=closure)
+        m.chain = pyo.Constraint(
+            [(s, ks[n], ks[n + 1]) for s, ks in w.stages.items() for n in range(len(ks) - 1)], rule=chain
+        )
+        self._memory(m)
+        cost = [max(problem.time[f], 1) / self.percent for f, _ in w.position]
+        m.time = pyo.Objective(expr=linear(list(m.rerun.values()), cost))
+        return m
+
+    def _memory(self, m: Any) -> None:
+        self.rows = rows(self.problem, self.windows)
+        m.level = pyo.Var(range(len(self.rows)))
+        variables = {"hold": m.hold, "rerun": m.rerun}
+
+        def change(m: Any, n: int) -> Any:
+            parts = [(variables[kind][a, k], amount / self.unit) for (kind, a, k), amount in self.rows[n].change]
+            parts = [(v, amount) for v, amount in parts if abs(amount) >= TINY]
+            before = [(m.level[n - 1], 1.0)] if n else []
+            terms = [(m.level[n], -1.0), *before, *parts]
+            return linear([v for v, _ in terms], [c for _, c in terms]) == 0
+
+        m.change = pyo.Constraint(range(len(self.rows)), rule=change)
+        m.memory = pyo.Constraint(
+            range(len(self.rows)), rule=lambda m, n: m.level[n] + self.rows[n].base / self.unit <= m.peak
+        )
+
+    def solve(
+        self,
+        control: Control,
+        budget: float,
+        *,
+        gap: float,
+        goal: float = -1.0,
+        start: Mapping[Key, bool] | None = None,
+        stage: str = "",
+    ) -> Result:
+        """Least extra time (in % of the step) under `budget` bytes, up to `gap`; anything not above `goal` will do."""
+        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
+        self.engine.set_cost(self.time_cost)
+        relaxed = self.engine.solve(control, stage=stage, relax=True)
+        if relaxed.x is None:
+            return relaxed
+        near = self._near(control, relaxed, gap=gap, goal=goal, stage=stage)
+        if near.x is not None:
+            if near.objective <= max(goal, relaxed.objective + gap):
+                return Result("gap", near.x, near.objective, relaxed.objective)
+            first = near.x
+        else:
+            first = self._start(start)
+        return self.engine.solve(control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=first)
+
+    def _near(self, control: Control, relaxed: Result, *, gap: float, goal: float, stage: str) -> Result:
+        """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at
+        once."""
+        assert relaxed.x is not None
+        columns = self.columns[self.columns >= 0]
+        value = relaxed.x[columns]
+        fixed = np.abs(value - np.round(value)) < INTEGRAL
+        settled, whole = columns[fixed], np.round(value[fixed])
+        lower, upper = self.engine.lower[settled].copy(), self.engine.upper[settled].copy()
+        self.engine.set_bounds(settled, whole, whole)
+        found = self.engine.solve(control, stage=stage, absolute_gap=gap / 2, target=goal, nodes=NODES)
+        self.engine.set_bounds(settled, lower, upper)
+        return found
+
+    def priced(self, control: Control, cost: np.ndarray, budget: float, *, nodes: int, stage: str) -> Result:
+        """Least `cost` (by column) under `budget` bytes."""
+        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
+        self.engine.set_cost(cost)
+        return self.engine.solve(control, stage=stage, relative_gap=1e-4, nodes=nodes)
+
+    def smallest(self, control: Control, *, relative_gap: float, stage: str) -> Result:
+        """Least peak (in `unit` bytes)."""
+        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([np.inf]))
+        cost = np.zeros_like(self.time_cost)
+        cost[self._peak] = 1.0
+        self.engine.set_cost(cost)
+        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES)
+
+    def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:
+        if start is None:
+            return None
+        x = np.full(len(self.engine.cost), np.nan)
+        for key, column in zip(self.keys, self.columns, strict=True):
+            if column >= 0 and key in start:
+                x[column] = float(start[key])
+        return x
+
+    def peak(self, result: Result) -> float:
+        """Bytes that the formulation counts for a solution."""
+        assert result.x is not None
+        base = np.array([row.base for row in self.rows])
+        return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0))
+
+    def chosen(self, result: Result) -> dict[Key, bool]:
+        """The values of all hold and rerun variables."""
+        assert result.x is not None
+        return dict(zip(self.keys, binaries(result.x, self.columns).tolist(), strict=True))

@@ -1,0 +1,51 @@
+"""From the variables of a formulation to reruns: each just before its first actual need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from remate_runtime.step.graph import FlatRerun
+
+from ..problem import Problem
+from .windows import Key, Windows
+
+
+def place(problem: Problem, w: Windows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
+    """Reruns of a solution, in step order. Reruns that nothing needs are dropped."""
+    by_stage: dict[int, list[tuple[int, int]]] = {}
+    for f, k, anchor in w.slots:
+        if chosen["rerun", f, k]:
+            by_stage.setdefault(k, []).append((f, anchor))
+    made: list[FlatRerun] = []
+    for k, operations in by_stage.items():
+        first: dict[int, int] = {}
+        for f, anchor in sorted(operations, reverse=True):
+            point = _first_need(problem, w, chosen, f, k, first)
+            if point is None and _held_later(problem, w, chosen, f, k):
+                point = anchor
+            if point is not None:
+                first[f] = point
+        made.extend(FlatRerun(f, point) for f, point in first.items())
+    return sorted(made, key=lambda r: (r.before, r.op))
+
+
+def _first_need(
+    problem: Problem, w: Windows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
+) -> int | None:
+    points = [
+        i if i >= problem.turn else first[i]
+        for s in problem.writes[f]
+        if not chosen.get(("hold", s, k), True)
+        for i in problem.readers[s]
+        if (i in first if i < problem.turn else w.stage[i - problem.turn] == k)
+    ]
+    return min(points, default=None)
+
+
+def _held_later(problem: Problem, w: Windows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
+    """Whether a later stage counts on what this rerun makes."""
+    for s in problem.writes[f]:
+        later = [n for n in w.stages.get(s, ()) if n > k]
+        if later and chosen["hold", s, later[0]] and not chosen.get(("hold", s, k), True):
+            return True
+    return False

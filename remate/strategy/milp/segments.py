@@ -1,0 +1,83 @@
+"""Where to cut: segments of the forward between small cuts, and the stages of the backward that belong to them.
+
+A cut after forward position i carries the storages made up to i that the forward still reads after i. Good boundaries
+carry few new bytes. Found by dynamic programming over the cuts, so models with and without modules are treated alike.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..problem import Problem
+
+
+class Segments(msgspec.Struct, frozen=True):
+    """ends: last forward position of each segment, ascending. of: segment by forward position. stage: by backward
+    operation index minus turn, its stage; stage k is the backward of segment len(ends) - 1 - k. boundary: storages that
+    some chosen cut carries."""
+
+    ends: tuple[int, ...]
+    of: tuple[int, ...]
+    stage: tuple[int, ...]
+    boundary: frozenset[int]
+
+
+def segments(problem: Problem, length: int) -> Segments:
+    """Cut the forward into segments of about `length` operations, at the cuts that carry the fewest new bytes."""
+    ends = _choose(problem, max(2, length))
+    of: list[int] = []
+    for number, end in enumerate(ends):
+        of.extend([number] * (end + 1 - len(of)))
+    boundary = frozenset(
+        s for s in problem.storages if of[problem.producer[s]] < of[min(problem.last_forward_read(s), problem.turn - 1)]
+    )
+    return Segments(tuple(ends), tuple(of), _stages(problem, of, boundary, len(ends)), boundary)
+
+
+def _choose(problem: Problem, length: int) -> list[int]:
+    """Ends of the segments: least carried bytes plus a penalty for segments far from `length`."""
+    positions = problem.forward
+    if not positions:
+        return [problem.turn - 1] if problem.turn else []
+    n = len(positions)
+    rank = {p: r for r, p in enumerate(positions)}
+    made = [[s for s in problem.writes[p] if s not in problem.pinned] for p in positions]
+    last = [[_rank_of_last(problem, s, rank) for s in group] for group in made]
+    mean = sum(problem.size[s] for group in made for s in group) / max(1, n)
+    longest = 3 * length
+    best = [0.0] + [float("inf")] * n  # by number of operations before the cut
+    back = [0] * (n + 1)
+    for end in range(1, n + 1):
+        carried = 0
+        for begin in range(end - 1, max(-1, end - 1 - longest), -1):
+            if end < n:
+                carried += sum(problem.size[s] for s, z in zip(made[begin], last[begin], strict=True) if z >= end)
+            stretch = (end - begin) / length - 1
+            cost = best[begin] + carried / max(mean, 1.0) + stretch * stretch
+            if cost < best[end]:
+                best[end], back[end] = cost, begin
+    ends: list[int] = []
+    at = n
+    while at > 0:
+        ends.append(problem.turn - 1 if at == n else positions[at] - 1)
+        at = back[at]
+    return ends[::-1]
+
+
+def _rank_of_last(problem: Problem, s: int, rank: dict[int, int]) -> int:
+    inside = [i for i in problem.readers[s] if i < problem.turn]
+    return rank[inside[-1]] if inside else -1
+
+
+def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: int) -> tuple[int, ...]:
+    """Stage of every backward operation: a new one begins when nothing inside later segments is read any more."""
+    top = [-1] * (len(problem.real) - problem.turn)
+    for i in problem.backward:
+        local = (problem.producer[s] for s in problem.reads[i] if s not in boundary)
+        top[i - problem.turn] = max((of[f] for f in local if 0 <= f < problem.turn), default=-1)
+    highest = -1
+    stages = [0] * len(top)
+    for at in range(len(top) - 1, -1, -1):
+        highest = max(highest, top[at])
+        stages[at] = count - 1 - max(highest, 0)
+    return tuple(stages)

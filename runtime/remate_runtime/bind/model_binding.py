@@ -1,0 +1,188 @@
+"""The live model against the signature of a schedule: parameters, buffers, ties, frozen parameters, training flags.
+
+Everything is compared once when the schedule is applied, with all mismatches in one error; every call then only looks
+whether the live tensors are still those that were compared, and compares again those that are not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import BindError
+from ..format.schedule import Model
+from ..format.tensor_type import TensorType, parse_type
+from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
+
+_SHOWN = 20  # mismatches in one message
+
+
+class Slot:
+    """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
+
+    __slots__ = ("dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
+
+    def __init__(
+        self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
+    ) -> None:
+        registered = module._parameters if parameter else module._buffers
+        self.holder: dict[str, Any] = registered if key in registered else module.__dict__  # a plain attribute
+        self.kind = "parameter" if parameter else "buffer"
+        self.key, self.name, self.type, self.frozen = key, name, type_, frozen
+        self.dtype = TORCH_DTYPES[type_.dtype]
+        self.tensor: torch.Tensor | None = None
+        self.pointer = -1
+
+    def get(self) -> Any:
+        return self.holder.get(self.key)
+
+
+class Bound:
+    """A model matched with a schedule's signature. Raises BindError with every mismatch."""
+
+    def __init__(self, model: nn.Module, planned: Model) -> None:
+        self.model, self.planned = model, planned
+        faults: list[str] = []
+        modules = dict(model.named_modules(remove_duplicate=False))
+        frozen = set(planned.frozen)
+        self._slots = _slots(modules, planned.parameters, frozen, True, faults)
+        self._slots += _slots(modules, planned.buffers, frozen, False, faults)
+        self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
+        self._others(faults)
+        exceptions = set(planned.exceptions)
+        faults += [f"module {name!r}: not in the model" for name in sorted(exceptions - modules.keys())]
+        self._children = _children(modules, planned.training, exceptions)
+        faults += self._collect(self.device())[1]
+        _raise(faults, model, planned)
+
+    def device(self) -> torch.device:
+        """The device that the model is on: that of its first parameter, or buffer, that follows the model."""
+        for slot in self._slots:
+            tensor = slot.get()
+            if isinstance(tensor, torch.Tensor) and not slot.type.cpu:
+                return tensor.device
+        return (
+            torch.device("cuda", torch.cuda.current_device()) if self.planned.device == "cuda" else torch.device("cpu")
+        )
+
+    def tensors(self, device: torch.device) -> list[torch.Tensor]:
+        """Live parameters, then buffers, in the order of the file. Raises BindError where one does not fit."""
+        found, faults = self._collect(device)
+        _raise(faults, self.model, self.planned)
+        return found
+
+    def _collect(self, device: torch.device) -> tuple[list[Any], list[str]]:
+        found: list[Any] = []
+        faults: list[str] = []
+        for slot in self._slots:
+            tensor: Any = slot.holder.get(slot.key)
+            if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
+                _compare(slot, tensor, device, faults)
+            if slot.frozen and tensor is not None and tensor.requires_grad:
+                faults.append(f"parameter {slot.name!r}: frozen when planned, now it requires grad")
+            found.append(tensor)
+        for other, name in self._tied:
+            if other.get() is not name.get():
+                faults.append(f"parameter {other.name!r}: one tensor with {name.name!r} when planned, now another")
+        return found, faults
+
+    def check_modules(self) -> None:
+        """Raise BindError if a submodule was replaced, or its training flag is not the recorded one."""
+        for siblings, key, module, flag, _ in self._children:
+            if siblings.get(key) is not module or module.training is not flag:
+                self._report_modules()
+
+    def _report_modules(self) -> None:
+        faults = []
+        for siblings, key, module, flag, name in self._children:
+            if siblings.get(key) is not module:
+                faults.append(f"module {name!r}: replaced after the schedule was applied; apply it again")
+            elif module.training is not flag:
+                modes = ("train()", "eval()") if flag else ("eval()", "train()")
+                faults.append(f"module {name!r}: in {modes[0]} mode when planned, now in {modes[1]}")
+        _raise(faults, self.model, self.planned)
+
+    def _others(self, faults: list[str]) -> None:
+        """Parameters that the schedule does not know would silently get no gradient."""
+        known = {id(slot.get()) for slot in self._slots}
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
+                faults.append(f"parameter {name!r}: not in the schedule, it would get no gradient")
+
+
+def check_autocast(planned: str | None, device: torch.device) -> None:
+    """Raise BindError unless the ambient autocast is the recorded one: its casts are part of the operations."""
+    enabled = torch.is_autocast_enabled(device.type)
+    now = SHORT_DTYPES.get(torch.get_autocast_dtype(device.type)) if enabled else None
+    if now != planned:
+        was, is_ = (f"autocast to {name}" if name else "no autocast" for name in (planned, now))
+        raise BindError(
+            f"the schedule was planned under {was}, the call is under {is_}\n  call as planned, or plan again so"
+        )
+
+
+def _slots(
+    modules: dict[str, nn.Module], planned: dict[str, str], frozen: set[str], parameter: bool, faults: list[str]
+) -> list[Slot]:
+    kind = "parameter" if parameter else "buffer"
+    slots = []
+    for name, text in planned.items():
+        path, _, key = name.rpartition(".")
+        module = modules.get(path)
+        if module is None or not isinstance(getattr(module, key, None), torch.Tensor):
+            faults.append(f"{kind} {name!r}: not in the model")
+            continue
+        slots.append(Slot(module, key, name, parse_type(text), name in frozen, parameter))
+    return slots
+
+
+def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Slot:
+    path, _, key = name.rpartition(".")
+    module = modules.get(path)
+    if module is None or key not in module._parameters:
+        faults.append(f"parameter {name!r}: not in the model")
+        module = nn.Module()
+    return Slot(module, key, name, TensorType("f32", ()), False, True)
+
+
+def _children(
+    modules: dict[str, nn.Module], training: bool, exceptions: set[str]
+) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
+    """For every submodule: the dict that holds it, its key there, itself, the recorded training flag, its path."""
+    unlike = {id(modules[name]) for name in exceptions & modules.keys()}
+    found = []
+    for name, module in modules.items():
+        if name:
+            path, _, key = name.rpartition(".")
+            flag = training != (id(module) in unlike)
+            found.append((modules[path]._modules, key, module, flag, name))
+    return found
+
+
+def _compare(slot: Slot, tensor: Any, device: torch.device, faults: list[str]) -> None:
+    """Compare a tensor that is new here, and remember it if it fits."""
+    want = torch.device("cpu") if slot.type.cpu else device
+    if not isinstance(tensor, torch.Tensor):
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has none")
+    elif tensor.layout is not torch.strided or tensor.device != want:
+        faults.append(f"{slot.kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
+    elif tensor.shape != slot.type.shape or tensor.dtype is not slot.dtype or not laid_out(tensor, slot.type):
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
+    else:
+        slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+
+
+def _raise(faults: list[str], model: nn.Module, planned: Model) -> None:
+    if not faults:
+        return
+    shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
+    hint = "plan again for this model, or bring it back to what was planned"
+    if all(name.startswith("module.") for name, _ in model.named_parameters()):
+        hint = "apply the schedule first, then wrap the result (DistributedDataParallel and the like)"
+    raise BindError(
+        f"{type(model).__name__} is not what the schedule was planned for ({planned.name}):\n  - "
+        + "\n  - ".join(shown)
+        + f"\n  {hint}"
+    )

@@ -1,0 +1,1 @@
+"""What executes a linked step on a device. Needs torch."""

@@ -1,0 +1,1 @@
+"""The engine that calls one operator after the other."""

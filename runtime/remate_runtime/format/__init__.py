@@ -1,0 +1,1 @@
+"""The schedule file: types, reading, writing, faults with their places. Needs no torch."""

@@ -1,0 +1,148 @@
+"""Text -> Schedule, strictly. Meant for files that nobody has looked at. Needs no torch.
+
+A good file takes one pass of msgspec, one of the JSON parser for duplicate keys, and one over the content. Only a bad
+one is walked again, to report every fault with its line, column, JSON pointer and a hint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError, ScheduleFaultsError
+from .field_check import ShapeWalk
+from .limits import MAX_FAULTS, MAX_FILE_BYTES
+from .positions import line_column, locate, scan
+from .schedule import FEATURES, FORMAT, VERSION, Schedule
+from .semantic_check import Content
+
+_decoder = msgspec.json.Decoder(Schedule)
+
+
+def load(path: str | os.PathLike[str], namespaces: Collection[str] = ()) -> Schedule:
+    """Read a schedule file. namespaces: operator namespaces to allow beyond `operators.NAMESPACES`.
+
+    Raises ScheduleError; its `faults` are all that was found.
+    """
+    return decode(read(path), namespaces)
+
+
+def read(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file, never more than MAX_FILE_BYTES. Raises ScheduleError R000 or R070."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ScheduleError("R000", f"{os.fspath(path)!r} cannot be read: {reason}", hint="check the path") from error
+    _check_size(data)
+    return data
+
+
+def decode(data: bytes | str, namespaces: Collection[str] = ()) -> Schedule:
+    """Decode and check everything that can be checked without expanding blocks. Arrays in arguments become lists.
+
+    Raises ScheduleError; its `faults` are all that was found.
+    """
+    text = _text(data)
+    schedule = _fast(text)
+    if schedule is not None:
+        faults = _header(msgspec.structs.asdict(schedule)) or Content(namespaces).schedule(schedule)
+        if not faults:
+            return schedule
+        raise ScheduleFaultsError(locate(text, faults[:MAX_FAULTS]))
+    raise ScheduleFaultsError(_diagnose(text, namespaces))
+
+
+def _text(data: bytes | str) -> str:
+    if isinstance(data, str):
+        try:
+            data = data.encode()
+        except UnicodeEncodeError as error:
+            raise _located("R001", "half a character (an unpaired surrogate)", data, error.start) from error
+    _check_size(data)
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise ScheduleError("R001", "the file starts with a byte-order mark", "", "save it as UTF-8 without BOM", 1, 1)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode()
+        raise _located("R001", f"byte 0x{data[error.start]:02x} is not UTF-8", before, len(before)) from error
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_FILE_BYTES:
+        hint = "write repeated parts as blocks with several instances"
+        raise ScheduleError("R070", f"the file has more than {MAX_FILE_BYTES >> 20} MiB", hint=hint)
+
+
+def _located(code: str, message: str, text: str, offset: int) -> ScheduleError:
+    line, column = line_column(text, offset)
+    return ScheduleError(code, message, "", "save the file as UTF-8", line, column)
+
+
+def _fast(text: str) -> Schedule | None:
+    """The schedule, or None if anything at all is wrong with the text or its shape."""
+    try:
+        schedule = _decoder.decode(text)
+        json.JSONDecoder(object_pairs_hook=_refuse_twice).decode(text)
+    except (msgspec.MsgspecError, RecursionError, ValueError):
+        return None
+    return schedule
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1 and len(dict(pairs)) < len(pairs):
+        raise ValueError("the same key twice")
+
+
+def _diagnose(text: str, namespaces: Collection[str]) -> list[ScheduleError]:
+    found = scan(text).faults
+    if any(fault.code != "R003" for fault in found):
+        return found
+    tree = json.loads(text)
+    if type(tree) is not dict:
+        return [*found, *locate(text, [_not_a_schedule("the file holds no object")])]
+    header = _header(tree)
+    if header:
+        return locate(text, [*found, *header])
+    content = Content(namespaces)
+    shape = ShapeWalk(content.struct)
+    shape.walk(tree, Schedule)
+    faults = _once([*found, *shape.faults, *content.faults])
+    if not faults:  # the two parsers disagree about what JSON is
+        faults = [ScheduleError("R002", "the file is not JSON that this reader accepts")]
+    return locate(text, faults[:MAX_FAULTS])
+
+
+def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
+    return list({(fault.code, fault.where, fault.message): fault for fault in faults}.values())
+
+
+def _header(tree: dict[str, Any]) -> list[ScheduleError]:
+    """Faults that make the rest unreadable. Nothing else is reported beside them."""
+    if tree.get("format") != FORMAT:
+        return [_not_a_schedule(f"`format` is not {FORMAT!r}")]
+    version, requires = tree.get("version"), tree.get("requires", ())
+    if type(version) is int and version > VERSION:
+        hint = "update remate, or write the file again with `remate plan`"
+        return [
+            ScheduleError("R005", f"version {version}; this reader knows versions up to {VERSION}", "/version", hint)
+        ]
+    if type(version) is int and version < 1:
+        return [ScheduleError("R013", f"version {version}: versions start at 1", "/version")]
+    faults = []
+    if isinstance(requires, (list, tuple)):
+        for index, feature in enumerate(requires):
+            if isinstance(feature, str) and feature not in FEATURES:
+                message = f"the file requires {feature[:80]!r}, which this reader does not have"
+                faults.append(ScheduleError("R006", message, f"/requires/{index}", "update remate"))
+    return faults
+
+
+def _not_a_schedule(message: str) -> ScheduleError:
+    return ScheduleError("R004", message, "", f'a schedule file starts with "format": "{FORMAT}"', 1, 1)

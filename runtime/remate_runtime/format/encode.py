@@ -1,0 +1,190 @@
+"""Schedule -> canonical text, and saving it atomically. Needs no torch.
+
+Canonical: fields in the order of the structs, defaults left out, one operation, rerun, instance or map entry per line,
+two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError
+from .schedule import Block, Schedule
+
+WIDTH = 120  # a tree of inputs or outputs that fits is written on one line
+_to_json = json.JSONEncoder(allow_nan=False).encode
+
+
+def encode(schedule: Schedule) -> bytes:
+    """The canonical text of a schedule. `decode(encode(s)) == s` (arrays inside arguments read back as lists).
+
+    Raises ScheduleError R021 if an argument has no JSON form (a tensor, nan or an infinity as a bare float).
+    """
+    try:
+        return ("\n".join(_schedule(schedule)) + "\n").encode("ascii")
+    except (TypeError, ValueError) as error:
+        hint = 'write infinities and nan as {"float": "inf"}; arguments are JSON values and %references'
+        raise ScheduleError("R021", f"a value of the schedule has no JSON form: {error}", hint=hint) from error
+
+
+def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
+    """Write the canonical text to `path`: temporary file in the same folder, fsync, rename.
+
+    A reader sees the old file or the new one, never part of one, and `path` stays as it was if anything fails.
+    Raises ScheduleError: R000 if the file cannot be written, any other code if `load` would refuse the text.
+    """
+    from .decode import decode
+
+    text = encode(schedule)
+    decode(text)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(6)}.tmp")
+    try:
+        _write(temporary, text)
+        with suppress(FileNotFoundError):
+            os.chmod(temporary, target.stat().st_mode & 0o777)
+        os.replace(temporary, target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ScheduleError(
+            "R000", f"{os.fspath(path)} cannot be written: {reason}", hint="name a file in a folder that exists"
+        ) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+    _sync_folder(target.parent)
+
+
+def _write(path: Path, text: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _schedule(schedule: Schedule) -> Iterable[str]:
+    fields = _fields(schedule)
+    lines: dict[str, list[str]] = {}
+    for name, value in fields.items():
+        if name == "model":
+            lines[name] = _object({k: _model_field(k, v, 4) for k, v in _fields(value).items()}, 2)
+        elif name == "solve":
+            lines[name] = _object({k: [_line(v)] for k, v in _fields(value).items()}, 2)
+        elif name == "blocks":
+            lines[name] = _object({k: _block(v, 4) for k, v in value.items()}, 2)
+        elif name in ("program", "reruns"):
+            lines[name] = _array(value, 2)
+        else:
+            lines[name] = [_line(value)]
+    return _object(lines, 0)
+
+
+def _model_field(name: str, value: Any, indent: int) -> list[str]:
+    if name in ("inputs", "outputs"):
+        return _tree(value, indent, indent + len(name) + 5)
+    return _entries(value, indent)
+
+
+def _block(block: Block, indent: int) -> list[str]:
+    lines: dict[str, list[str]] = {}
+    for name, value in _fields(block).items():
+        if name == "plans":
+            lines[name] = _object({k: _array(v, indent + 4) for k, v in value.items()}, indent + 2)
+        else:
+            lines[name] = _entries(value, indent + 2)
+    return _object(lines, indent)
+
+
+def _entries(value: Any, indent: int) -> list[str]:
+    """A map or an array with one entry per line; anything else on one line."""
+    if isinstance(value, dict):
+        return _object({k: [_line(v)] for k, v in value.items()}, indent)
+    if isinstance(value, (tuple, list)):
+        return _array(value, indent)
+    return [_line(value)]
+
+
+def _tree(value: Any, indent: int, column: int) -> list[str]:
+    """A nested value on one line if it fits into WIDTH from `column` on, else one entry per line, recursively."""
+    line = _line(value)
+    if column + len(line) <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+        return [line]
+    inner = indent + 2
+    if isinstance(value, dict):
+        return _object({k: _tree(v, inner, inner + len(_to_json(k)) + 3) for k, v in value.items()}, indent)
+    return _join("[", [_tree(v, inner, inner + 1) for v in value], "]", indent)
+
+
+def _object(entries: dict[str, list[str]], indent: int) -> list[str]:
+    """entries: the lines of each value, the first without its indent."""
+    keyed = [[f"{_to_json(name)}: {lines[0]}", *lines[1:]] for name, lines in entries.items()]
+    return _join("{", keyed, "}", indent)
+
+
+def _array(items: Iterable[Any], indent: int) -> list[str]:
+    return _join("[", [[_line(item)] for item in items], "]", indent)
+
+
+def _join(opening: str, items: list[list[str]], closing: str, indent: int) -> list[str]:
+    if not items:
+        return [opening + closing]
+    pad = " " * (indent + 2)
+    out = [opening]
+    for item in items:
+        out.append(pad + item[0])
+        out.extend(item[1:])
+        out[-1] += ","
+    out[-1] = out[-1][:-1]
+    out.append(" " * indent + closing)
+    return out
+
+
+def _line(value: Any) -> str:
+    return _to_json(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """JSON-ready form. Only structs need work: JSON's encoder takes the rest as it is."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _plain(field) for name, field in _fields(value).items()}
+    return value
+
+
+def _fields(value: msgspec.Struct) -> dict[str, Any]:
+    """Fields that differ from their defaults, by their names in the file."""
+    out = {}
+    for attribute, name, default in _layout(type(value)):
+        field = getattr(value, attribute)
+        if field is not default and not (field == default and type(field) is type(default)):
+            out[name] = field
+    return out
+
+
+@cache
+def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """(attribute, name in the file, default) of every field of a struct."""
+    layout = []
+    for field in msgspec.structs.fields(kind):
+        made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        layout.append((field.name, field.encode_name, made))
+    return tuple(layout)

@@ -1,0 +1,93 @@
+"""Every fault of fields and JSON types in a decoded file, found against the structs of `format`.
+
+msgspec stops at the first fault and gives no pointer; this walk runs only after msgspec has refused a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from ..errors import ScheduleError
+from .signature import escape
+from .suggest import did_you_mean
+
+_NAMES = {
+    dict: "an object",
+    list: "an array",
+    str: "text",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    type(None): "null",
+}
+_WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
+    inspect.StrType: ("text", (str,)),
+    inspect.IntType: ("an integer", (int,)),
+    inspect.FloatType: ("a number", (int, float)),
+    inspect.BoolType: ("true or false", (bool,)),
+    inspect.NoneType: ("null", (type(None),)),
+    inspect.VarTupleType: ("an array", (list,)),
+    inspect.DictType: ("an object", (dict,)),
+    inspect.StructType: ("an object", (dict,)),
+}
+
+
+class ShapeWalk:
+    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it."""
+
+    def __init__(self, visit: Callable[[msgspec.Struct, str], None]) -> None:
+        self.faults: list[ScheduleError] = []
+        self._visit = visit
+
+    def walk(self, value: Any, kind: type[msgspec.Struct], where: str = "") -> None:
+        self._value(value, _type_of(kind), where)
+
+    def _value(self, value: Any, kind: inspect.Type, where: str) -> None:
+        if isinstance(kind, inspect.AnyType):
+            return
+        choices = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+        chosen = next((choice for choice in choices if _fits(value, choice)), None)
+        if chosen is None:
+            wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
+            self.faults.append(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
+        elif isinstance(chosen, inspect.StructType):
+            self._struct(value, chosen, where)
+        elif isinstance(chosen, inspect.DictType):
+            for key, item in value.items():
+                self._value(item, chosen.value_type, f"{where}/{escape(key)}")
+        elif isinstance(chosen, inspect.VarTupleType) and not isinstance(chosen.item_type, inspect.AnyType):
+            for index, item in enumerate(value):
+                self._value(item, chosen.item_type, f"{where}/{index}")
+
+    def _struct(self, value: dict[str, Any], kind: inspect.StructType, where: str) -> None:
+        before = len(self.faults)
+        known = {field.encode_name: field for field in kind.fields}
+        for key in value.keys() - known.keys():
+            self.faults.append(_unknown(key, [name for name in known if name not in value] or list(known), where))
+        for name, field in known.items():
+            if name in value:
+                self._value(value[name], field.type, f"{where}/{escape(name)}")
+            elif field.required:
+                self.faults.append(ScheduleError("R011", f"the field {name!r} is missing", where, f"add {name!r}"))
+        if len(self.faults) == before:
+            self._visit(msgspec.convert(value, kind.cls), where)
+
+
+def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
+    hint = did_you_mean(key, names, "delete it; remarks belong into `note`")
+    return ScheduleError("R010", f"unknown field {key[:80]!r}", f"{where}/{escape(key)}", hint)
+
+
+def _fits(value: Any, kind: inspect.Type) -> bool:
+    # bool is an int to Python, not to JSON
+    return type(value) in _WANTED[type(kind)][1]
+
+
+@cache
+def _type_of(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)

@@ -1,0 +1,52 @@
+"""The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
+
+Plans, reruns, costs, notes and sources may be edited freely; an operation, its arguments, a binding or the signature
+may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import ScheduleError
+from .schedule import KEEP_ALL, Block, Operation, Schedule
+
+
+def fingerprint(schedule: Schedule) -> str:
+    """`sha256:<hex>` over the blocks, the program and the model's signature."""
+    step = {
+        "model": replace(schedule.model, fingerprint="", note=""),
+        "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},
+        "program": [replace(instance, plan=KEEP_ALL, note="") for instance in schedule.program],
+    }
+    return "sha256:" + hashlib.sha256(msgspec.json.encode(step, order="sorted")).hexdigest()
+
+
+def check_fingerprint(schedule: Schedule) -> None:
+    """Raise ScheduleError R083 if the step is not the one that was planned."""
+    if fingerprint(schedule) != schedule.model.fingerprint:
+        raise ScheduleError(
+            "R083",
+            "operations, bindings or signature differ from those that the fingerprint was made of",
+            "/model/fingerprint",
+            "restore them from version control, or plan the model again; plans, reruns and notes may be edited",
+        )
+
+
+def _bare(block: Block) -> Block:
+    return replace(
+        block,
+        forward=tuple(_step(op) for op in block.forward),
+        backward=tuple(_step(op) for op in block.backward),
+        instances=tuple(replace(i, plan=KEEP_ALL, note="") for i in block.instances),
+        constants={name: replace(c, note="") for name, c in block.constants.items()},
+        plans={},
+        note="",
+    )
+
+
+def _step(op: Operation) -> Operation:
+    return replace(op, ns=0, workspace=0, source="", note="")

@@ -1,0 +1,123 @@
+"""Checks of literals: arguments of operations and elements of constants. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+from .limits import MAX_DEPTH, MAX_ELEMENTS, MAX_INTEGER, MAX_TEXT
+from .schedule import Constant
+from .tensor_type import DTYPES, parse_type
+
+FLOATS = ("inf", "-inf", "nan")
+# the objects with one key that an argument may be (`complex` has an array instead of a text)
+CHOICES: dict[str, tuple[str, ...]] = {
+    "dtype": tuple(DTYPES),
+    "device": ("main", "cpu"),
+    "layout": ("strided",),
+    "memory_format": ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format"),
+    "float": FLOATS,
+}
+_ARGUMENT_DEPTH = 6  # arrays and objects around an operation's `args`
+
+
+class Faults(Protocol):
+    """Where a check reports, and the checks it shares with the others."""
+
+    def add(self, code: str, message: str, where: str, hint: str = "") -> None: ...
+    def name(self, name: str, where: str) -> None: ...
+    def reference(self, text: str, where: str) -> None: ...
+    def tensor_type(self, text: str, where: str) -> bool: ...
+
+
+def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
+    """A literal, a reference, an array, or one of the objects with one key. depth: arrays and objects around it."""
+    if type(value) is str:
+        if value.startswith("%") and not value.startswith("%%"):
+            faults.reference(value, where)
+        elif len(value) > MAX_TEXT:
+            faults.add("R073", f"a text of more than {MAX_TEXT} characters", where)
+    elif isinstance(value, (list, tuple)):
+        if depth >= MAX_DEPTH:
+            faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
+            return
+        for index, item in enumerate(value):
+            check_argument(faults, item, f"{where}/{index}", depth + 1)
+    elif isinstance(value, dict):
+        check_special(faults, value, where)
+    else:
+        check_number(faults, value, where)
+
+
+def check_special(faults: Faults, value: dict[str, Any], where: str) -> None:
+    """`{"dtype": "f32"}`, `{"float": "-inf"}`, `{"complex": [0.0, 1.0]}` and the like."""
+    key, item = next(iter(value.items()), ("", None))
+    if len(value) != 1 or (key not in CHOICES and key != "complex"):
+        hint = f"an object in an argument has one key: {', '.join(CHOICES)} or complex"
+        faults.add("R021", "not a literal", where, hint)
+    elif key == "complex":
+        if not (isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_finite, item))):
+            faults.add(
+                "R021", "a complex number has a real and an imaginary part", f"{where}/complex", "write [0.0, 1.0]"
+            )
+    elif not isinstance(item, str) or item not in CHOICES[key]:
+        found = repr(item)[:80] if isinstance(item, str) else "what is there"
+        faults.add("R021", f"{found} is no {key}", f"{where}/{key}", f"one of {', '.join(CHOICES[key])}")
+
+
+def check_number(faults: Faults, value: Any, where: str) -> None:
+    """A number (or null, true, false) that fits 64 bits."""
+    if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
+        faults.add("R021", f"{str(value)[:40]} does not fit 64 bits", where)
+    elif type(value) is float and not math.isfinite(value):
+        faults.add("R021", "a number too large for 64 bits", where, 'write {"float": "inf"}')
+
+
+def check_elements(faults: Faults, constant: Constant, where: str) -> None:
+    """The elements of a constant: as many as its type has, each of its dtype."""
+    kind = parse_type(constant.type)
+    if (
+        kind.numel > MAX_ELEMENTS or kind.nbytes > MAX_ELEMENTS * DTYPES[kind.dtype][1]
+    ):  # strides can spread few elements over very much memory
+        hint = "make it a buffer of the model"
+        faults.add(
+            "R072", f"a constant that takes the place of more than {MAX_ELEMENTS} elements", f"{where}/type", hint
+        )
+        return
+    if kind.numel != len(constant.data):
+        message = f"{constant.type} has {kind.numel} elements, data {len(constant.data)}"
+        faults.add("R023", message, f"{where}/data")
+        return
+    for index, item in enumerate(constant.data):
+        if not _is_element(item, kind.dtype):
+            hint = 'true or false for bool, integers in range, {"float": "inf"}, {"complex": [re, im]}'
+            faults.add("R023", f"not an element of {kind.dtype}", f"{where}/data/{index}", hint)
+
+
+def _is_element(item: Any, dtype: str) -> bool:
+    if dtype == "bool":
+        return type(item) is bool
+    if dtype[0] in "iu":
+        low, high = _range(dtype)
+        return type(item) is int and low <= item <= high
+    if dtype[0] == "c":
+        parts = item.get("complex") if isinstance(item, dict) and len(item) == 1 else None
+        return isinstance(parts, (list, tuple)) and len(parts) == 2 and all(map(_is_finite, parts))
+    return _is_real(item)
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    bits = int(dtype[1:])
+    return (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _is_real(item: Any) -> bool:
+    if isinstance(item, dict):
+        return len(item) == 1 and item.get("float") in FLOATS
+    return _is_finite(item)
+
+
+def _is_finite(item: Any) -> bool:
+    if type(item) is int:
+        return -MAX_INTEGER - 1 <= item <= MAX_INTEGER
+    return type(item) is float and math.isfinite(item)

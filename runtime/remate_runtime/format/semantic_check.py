@@ -1,0 +1,270 @@
+"""Checks of a schedule's content that need no expansion: names, tensor types, literals, references, operators, ranges.
+
+What needs the whole graph (does a name exist, do types agree, is a rerun legal) is checked by `expand`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError
+from ..operators.tables import NAMESPACES, REFUSED, namespace
+from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
+from .literals import check_argument, check_elements
+from .schedule import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+from .signature import escape
+from .tensor_type import DTYPES, parse_type
+from .tree_check import TreeCheck
+
+_NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
+_REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
+_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
+_SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[0-9]{1,9})?")
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+_DEVICES = ("cpu", "cuda")
+_STOPPED_BY = ("gap", "optimal", "time", "iterations", "heuristic", "edited")
+_FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
+_NAME_HINT = "letters, digits and _ ~ - joined by single dots"
+
+
+class Content:
+    """Collects faults. `schedule` checks a whole file, `struct` one object by itself (not the objects in it)."""
+
+    def __init__(self, namespaces: Collection[str] = ()) -> None:
+        self.faults: list[ScheduleError] = []
+        self._namespaces = NAMESPACES | set(namespaces)
+        self._operators: dict[str, tuple[str, str, str] | None] = {}
+        self._checks: dict[type, Callable[[Any, str], None]] = {
+            Schedule: self._schedule,
+            Model: self._model,
+            Solve: self._solve,
+            Block: self._block,
+            Operation: self._operation,
+            Constant: self._constant,
+            Instance: self._instance,
+            Rerun: self._rerun,
+        }
+
+    def schedule(self, schedule: Schedule) -> list[ScheduleError]:
+        self._schedule(schedule, "")
+        self._model(schedule.model, "/model")
+        self._solve(schedule.solve, "/solve")
+        for name, block in schedule.blocks.items():
+            self._whole_block(block, f"/blocks/{escape(name)}")
+        for index, instance in enumerate(schedule.program):
+            self._instance(instance, f"/program/{index}")
+        for index, rerun in enumerate(schedule.reruns):
+            self._rerun(rerun, f"/reruns/{index}")
+        return self.faults
+
+    def struct(self, value: msgspec.Struct, where: str) -> None:
+        self._checks[type(value)](value, where)
+
+    def _whole_block(self, block: Block, where: str) -> None:
+        self._block(block, where)
+        for name, constant in block.constants.items():
+            self._constant(constant, f"{where}/constants/{escape(name)}")
+        for side, operations in (("forward", block.forward), ("backward", block.backward)):
+            for index, operation in enumerate(operations):
+                self._operation(operation, f"{where}/{side}/{index}")
+        for index, instance in enumerate(block.instances):
+            self._instance(instance, f"{where}/instances/{index}")
+        for name, plan in block.plans.items():
+            for index, rerun in enumerate(plan):
+                self._rerun(rerun, f"{where}/plans/{escape(name)}/{index}")
+
+    # One method per struct of the format
+
+    def _schedule(self, schedule: Schedule, where: str) -> None:
+        self._text(schedule.schema, f"{where}/$schema")
+        self._text(schedule.name, f"{where}/name")
+        self._text(schedule.note, f"{where}/note")
+        self._number(schedule.revision, f"{where}/revision")
+        self._names(schedule.blocks, f"{where}/blocks")
+
+    def _model(self, model: Model, where: str) -> None:
+        if not _FINGERPRINT.fullmatch(model.fingerprint):
+            self.add(
+                "R014",
+                "not a fingerprint",
+                f"{where}/fingerprint",
+                "sha256: and 64 hexadecimal digits, as the planner writes it",
+            )
+        for field in ("name", "torch", "note"):
+            self._text(getattr(model, field), f"{where}/{field}")
+        if model.device not in _DEVICES:
+            self._choice(model.device, _DEVICES, f"{where}/device")
+        if model.autocast is not None and model.autocast not in DTYPES:
+            self._choice(model.autocast, tuple(DTYPES), f"{where}/autocast")
+        for field in ("parameters", "buffers"):
+            self._types(getattr(model, field), f"{where}/{field}")
+        for field in ("exceptions", "frozen"):
+            for index, name in enumerate(getattr(model, field)):
+                self.name(name, f"{where}/{field}/{index}")
+        self._names(model.tied, f"{where}/tied")
+        for other, name in model.tied.items():
+            self.name(name, f"{where}/tied/{escape(other)}")
+        self._references(model.gradients, f"{where}/gradients")
+        trees = TreeCheck(self)
+        trees.inputs(model.inputs, f"{where}/inputs")
+        if model.outputs is None:
+            self.add(
+                "R011", "the field 'outputs' is missing", where, 'a model that returns nothing has {"literal": null}'
+            )
+        else:
+            trees.output(model.outputs, f"{where}/outputs")
+
+    def _solve(self, solve: Solve, where: str) -> None:
+        for field in ("strategy", "solver", "cost", "note"):
+            self._text(getattr(solve, field), f"{where}/{field}")
+        if solve.stopped_by not in _STOPPED_BY:
+            self._choice(solve.stopped_by, _STOPPED_BY, f"{where}/stopped_by")
+        for field in _FIGURES:
+            self._number(getattr(solve, field) or 0, f"{where}/{field}")
+        if solve.gap is not None and not -1e9 < solve.gap < 1e9:
+            self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
+
+    def _block(self, block: Block, where: str) -> None:
+        self._text(block.note, f"{where}/note")
+        if block.instances and (block.forward or block.backward or block.constants):
+            hint = "put the operations into a block of their own and name it in `instances`"
+            self.add("R015", "a block has either operations or instances", where, hint)
+        for field in ("inputs", "parameters", "buffers"):
+            self._types(getattr(block, field), f"{where}/{field}")
+        self._names(block.constants, f"{where}/constants")
+        self._references(block.gradients, f"{where}/gradients")
+        self._references(block.updates, f"{where}/updates")
+        self._names(block.plans, f"{where}/plans")
+        if block.plans.get(KEEP_ALL):
+            self.add(
+                "R046", f"{KEEP_ALL!r} is the plan without reruns", f"{where}/plans/{KEEP_ALL}", "give it another name"
+            )
+
+    def _operation(self, operation: Operation, where: str) -> None:
+        self.name(operation.id, f"{where}/id")
+        self._operator(operation.op, f"{where}/op")
+        for index, argument in enumerate(operation.args):
+            check_argument(self, argument, f"{where}/args/{index}")
+        for name, argument in operation.kwargs.items():
+            self.name(name, f"{where}/kwargs/{escape(name)}")
+            check_argument(self, argument, f"{where}/kwargs/{escape(name)}")
+        out = operation.out
+        if isinstance(out, str):
+            self.tensor_type(out, f"{where}/out")
+        else:
+            if not 0 < len(out) <= MAX_OUTPUTS:
+                self.add("R013", f"an operation has 1 to {MAX_OUTPUTS} outputs", f"{where}/out")
+            for index, item in enumerate(out[:MAX_OUTPUTS]):
+                if item is not None:
+                    self.tensor_type(item, f"{where}/out/{index}")
+        if not (0 <= operation.ns <= MAX_INTEGER and 0 <= operation.workspace <= MAX_INTEGER):
+            self._number(operation.ns, f"{where}/ns")
+            self._number(operation.workspace, f"{where}/workspace")
+        if operation.source and (len(operation.source) > MAX_NAME or not _SOURCE.fullmatch(operation.source)):
+            self.add("R014", "not a source line", f"{where}/source", "write file.py:12, without folders")
+        self._text(operation.note, f"{where}/note")
+
+    def _constant(self, constant: Constant, where: str) -> None:
+        self._text(constant.note, f"{where}/note")
+        if self.tensor_type(constant.type, f"{where}/type"):
+            check_elements(self, constant, where)
+
+    def _instance(self, instance: Instance, where: str) -> None:
+        self.name(instance.id, f"{where}/id")
+        self.name(instance.block, f"{where}/block")
+        self.name(instance.plan, f"{where}/plan")
+        if instance.prefix:
+            self.name(instance.prefix, f"{where}/prefix")
+        self._references(instance.bindings, f"{where}/with")
+        self._text(instance.note, f"{where}/note")
+
+    def _rerun(self, rerun: Rerun, where: str) -> None:
+        if not rerun.rerun:
+            self.add("R013", "a rerun that names nothing", f"{where}/rerun", "delete this entry")
+        for index, name in enumerate(rerun.rerun):
+            self.name(name, f"{where}/rerun/{index}")
+        self.name(rerun.before, f"{where}/before")
+        self._text(rerun.note, f"{where}/note")
+
+    # Pieces
+
+    def add(self, code: str, message: str, where: str, hint: str = "") -> None:
+        if len(self.faults) < MAX_FAULTS:
+            self.faults.append(ScheduleError(code, message, where, hint))
+
+    def name(self, name: str, where: str) -> None:
+        if len(name) > MAX_NAME:
+            self.add("R073", f"a name of more than {MAX_NAME} characters", where)
+        elif not _NAME.fullmatch(name):
+            hint = "write it without %" if name.startswith("%") else _NAME_HINT
+            self.add("R014", f"{name[:80]!r} is not a name", where, hint)
+
+    def _names(self, entries: Mapping[str, Any], where: str) -> None:
+        for name in entries:
+            self.name(name, f"{where}/{escape(name)}")
+
+    def reference(self, text: str, where: str) -> None:
+        if len(text) > MAX_NAME:
+            self.add("R073", f"a reference of more than {MAX_NAME} characters", where)
+        elif not _REFERENCE.fullmatch(text):
+            hint = "write %name or %name:2; a text that starts with % is written %%"
+            self.add("R022", f"{text[:80]!r} is not a reference", where, hint)
+
+    def _references(self, entries: Mapping[str, str], where: str) -> None:
+        for name, text in entries.items():
+            self.name(name, f"{where}/{escape(name)}")
+            self.reference(text, f"{where}/{escape(name)}")
+
+    def tensor_type(self, text: str, where: str) -> bool:
+        try:
+            parse_type(text)
+        except ScheduleError as error:
+            self.add(error.code, error.message, where, error.hint)
+            return False
+        return True
+
+    def _types(self, entries: Mapping[str, str], where: str) -> None:
+        for name, text in entries.items():
+            self.name(name, f"{where}/{escape(name)}")
+            self.tensor_type(text, f"{where}/{escape(name)}")
+
+    def _text(self, text: str, where: str) -> None:
+        if len(text) > MAX_TEXT:
+            self.add("R073", f"a text of more than {MAX_TEXT} characters", where, "shorten it")
+
+    def _number(self, number: int, where: str) -> None:
+        if not 0 <= number <= MAX_INTEGER:
+            self.add("R013", f"{str(number)[:40]} is not between 0 and 2^63 - 1", where)
+
+    def _choice(self, text: str, choices: tuple[str, ...], where: str) -> None:
+        self.add("R013", f"{text[:80]!r} is not one of {', '.join(choices)}", where)
+
+    def _operator(self, op: str, where: str) -> None:
+        if op not in self._operators:
+            self._operators[op] = self._judge(op)
+        fault = self._operators[op]
+        if fault is not None:
+            self.add(fault[0], fault[1], where, fault[2])
+
+    def _judge(self, op: str) -> tuple[str, str, str] | None:
+        if len(op) > MAX_NAME or not _OPERATOR.fullmatch(op):
+            return "R014", f"{op[:80]!r} is not an operator's name", "write namespace.name or namespace.name.overload"
+        if namespace(op) not in self._namespaces:
+            hint = f"allowed: {', '.join(sorted(self._namespaces))}; allow another only if you trust the file"
+            return "R050", f"operators of the namespace {namespace(op)!r} are not allowed", hint
+        name, _, overload = op.split(".", 1)[1].partition(".")
+        if overload == "default":
+            return "R014", f"{op!r}: the overload `default` is left out", f"write {op.removesuffix('.default')}"
+        if f"{namespace(op)}.{name}" in REFUSED:
+            return "R050", f"{op} reads files, state or memory beyond its arguments", "no model needs it in a schedule"
+        if (name.endswith("_") and not name.endswith("__")) or overload == "out" or overload.endswith("_out"):
+            return (
+                "R052",
+                f"{op} writes over its arguments",
+                "write the functional operator; in-place execution is derived",
+            )
+        return None

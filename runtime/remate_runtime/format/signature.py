@@ -1,0 +1,63 @@
+"""The trees of a model's inputs and outputs in a schedule file: which leaves they have, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it."""
+
+    name: str
+    text: str
+    grad: bool
+    where: str  # JSON pointer
+
+
+def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
+    """Tensor leaves of `{"args": [...], "kwargs": {...}}` in call order."""
+    for at, tree in enumerate(inputs.get("args", ())):
+        yield from leaves(tree, "tensor", f"/model/inputs/args/{at}")
+    for name, tree in inputs.get("kwargs", {}).items():
+        yield from leaves(tree, "tensor", f"/model/inputs/kwargs/{escape(name)}")
+
+
+def output_leaves(outputs: Any) -> Iterator[Leaf]:
+    yield from leaves(outputs, "value", "/model/outputs")
+
+
+def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
+    """Leaves of one tree. Raise ScheduleError R016 for what is no tree."""
+    if isinstance(tree, dict) and key in tree:
+        name, text = tree.get("name"), tree[key]
+        if not (isinstance(name, str) and isinstance(text, str) and isinstance(tree.get("grad", False), bool)):
+            raise ScheduleError("R016", "a tensor leaf has a name, and grad is true or false", where)
+        yield Leaf(name, text, tree.get("grad", False), where)
+    elif isinstance(tree, dict) and "literal" in tree:
+        return
+    elif isinstance(tree, dict) and ("tuple" in tree or "list" in tree):
+        kind = "tuple" if "tuple" in tree else "list"
+        for at, child in enumerate(_typed(tree[kind], list, where)):
+            yield from leaves(child, key, f"{where}/{kind}/{at}")
+    elif isinstance(tree, dict) and ("dict" in tree or "fields" in tree):
+        kind = "dict" if "dict" in tree else "fields"
+        for name, child in _typed(tree[kind], dict, where).items():
+            yield from leaves(child, key, f"{where}/{kind}/{escape(name)}")
+    else:
+        raise ScheduleError("R016", "no tree", where, f"use {key}, literal, tuple, list, dict or record with fields")
+
+
+def _typed(value: Any, kind: type, where: str) -> Any:
+    if not isinstance(value, kind):
+        raise ScheduleError("R016", f"expected a JSON {'array' if kind is list else 'object'}", where)
+    return value
+
+
+def escape(part: str) -> str:
+    """One part of a JSON pointer (RFC 6901)."""
+    return part.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,1 @@
+"""Operators and literals of a schedule as live objects of torch."""

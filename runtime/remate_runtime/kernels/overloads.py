@@ -1,0 +1,174 @@
+"""Operators and literals of a schedule -> live objects of torch. Nothing in a file reaches Python by name: an operator
+is looked up as an exact overload in an allowed namespace, and everything else is spelled from fixed tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..errors import BindError, ScheduleError
+from ..format.tensor_type import DTYPES, TensorType
+from ..operators.tables import IN_PLACE, LOOSE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
+from ..step.graph import Op
+
+_NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
+
+TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
+SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
+_MEMORY_FORMATS = {
+    name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}
+
+
+def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
+    """The live operator overload that `name` (`aten.add.Tensor`, `aten.addmm`) stands for.
+
+    namespaces: allowed beyond `operators.NAMESPACES`. Raises ScheduleError R050 (namespace), R051 (unknown operator),
+    R052 (it writes over its arguments, or reaches outside the step).
+    """
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise ScheduleError(
+            "R051", f"{name[:80]!r} is no operator", hint="write namespace.name or namespace.name.overload"
+        )
+    if parts[1] not in NAMESPACES and parts[1] not in namespaces:
+        hint = f"if you trust the library that registers it, load with namespaces=({parts[1]!r},)"
+        raise ScheduleError(
+            "R050", f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", hint=hint
+        )
+    packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
+    found = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
+    if not isinstance(found, OpOverload):
+        hint = "import the library that registers it, or plan again with this version of torch"
+        raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
+    if found._schema.is_mutable or name in REFUSED:
+        raise ScheduleError(
+            "R052",
+            f"operator {name!r} writes over its arguments or outside the step",
+            hint="name a functional operator",
+        )
+    return found
+
+
+def check_operator(op: Op, live: OpOverload) -> None:
+    """Compare what the file and the static tables say of an operation with the live operator's schema.
+
+    Raises ScheduleError R053. Keeps a wrong table from corrupting gradients: an unlisted view would be counted, and
+    overwritten, as a storage of its own; an unlisted random operator would draw anew when it reruns.
+    """
+    schema = live._schema
+    returns, named = schema.returns, {a.name for a in schema.arguments}
+    multiple = len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
+    if len(op.args) > len(schema.arguments) or not named.issuperset(op.kwargs):
+        raise _differs(op, f"its arguments do not fit {schema}")
+    if op.multiple != multiple or (len(returns) > 1 and len(op.writes) != len(returns)) or not op.writes:
+        raise _differs(op, f"its outputs do not fit {schema}")
+    if any(r.alias_info is not None for r in returns) and op.op not in VIEWS:
+        raise _differs(op, f"{op.op} returns a view of its argument, which the operator tables do not say")
+    if torch.Tag.nondeterministic_seeded in live.tags and op.op not in RANDOM and op.op not in NOT_RANDOM:
+        raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
+
+
+def calling(name: str, live: OpOverload) -> Callable[..., Any]:
+    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
+    function = live._op
+    if name not in LOOSE:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = function(*args, **kwargs)
+        return made.clone() if made.untyped_storage().nbytes() > made.nbytes else made
+
+    return run
+
+
+def in_place(op: Op) -> OpOverload:
+    """The in-place form of an operation that the linker lets write over an argument."""
+    name = IN_PLACE[op.op][0]
+    namespace, packet, *rest = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+
+
+def has_kernel(live: OpOverload, device: torch.device) -> bool:
+    """Whether the operator runs on this kind of device."""
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        live.name(), "CUDA" if device.type == "cuda" else "CPU"
+    )
+
+
+def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.device, planned: str) -> None:
+    """Raise BindError naming the operators without a kernel for `device`; `planned` is the device class of the file."""
+    lacking = sorted({name for name, live in operators if not has_kernel(live, device)})
+    if lacking:
+        raise BindError(
+            f"the schedule was planned for {planned} and uses operators that {device.type} does not have: "
+            f"{', '.join(lacking)}\n  plan again with the model and its inputs on {device.type}"
+        )
+
+
+def literal(argument: Any, device: torch.device) -> Any:
+    """A literal in Graph form -> what torch takes. `{"device": "main"}` becomes `device`."""
+    if isinstance(argument, tuple):
+        return [literal(a, device) for a in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((key, value),) = argument.items()
+    if key == "dtype":
+        return TORCH_DTYPES[value]
+    if key == "device":
+        return device if value == "main" else torch.device("cpu")
+    if key == "memory_format":
+        return _MEMORY_FORMATS[value]
+    if key == "layout":
+        return torch.strided
+    return complex(*value) if key == "complex" else float(value)
+
+
+def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
+    """The tensor of a constant of the file."""
+    where = torch.device("cpu") if type_.cpu else device
+    elements = [literal(e, where) if isinstance(e, dict) else e for e in data]
+    flat = torch.tensor(elements, dtype=TORCH_DTYPES[type_.dtype], device=where)
+    if type_.strides is None:
+        return flat.view(type_.shape)
+    place = torch.zeros(type_.shape, dtype=torch.int64, device=where)
+    for dim, (size, stride) in enumerate(zip(type_.shape, type_.strides, strict=True)):
+        spread = [1] * dim + [size] + [1] * (len(type_.shape) - dim - 1)
+        place += stride * torch.arange(size, device=where).view(spread)
+    storage = flat.new_zeros(int(place.max()) + 1 if flat.numel() else 0)
+    storage[place.flatten()] = flat
+    return storage.as_strided(type_.shape, type_.strides)
+
+
+def empty(type_: TensorType, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor of exactly this type."""
+    where = torch.device("cpu") if type_.cpu else device
+    dtype = TORCH_DTYPES[type_.dtype]
+    if type_.strides is None:
+        return torch.empty(type_.shape, dtype=dtype, device=where)
+    return torch.empty_strided(type_.shape, type_.strides, dtype=dtype, device=where)
+
+
+def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
+    """Whether the strides are the recorded ones. Dimensions of size 1 have no stride that matters."""
+    if type_.strides is None:
+        return tensor.is_contiguous()
+    pairs = zip(tensor.shape, tensor.stride(), type_.strides, strict=True)
+    return all(size < 2 or have == want for size, have, want in pairs)
+
+
+def described(tensor: torch.Tensor) -> str:
+    """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
+    dtype = SHORT_DTYPES.get(tensor.dtype, str(tensor.dtype))
+    strides = "" if tensor.is_contiguous() else "{{{}}}".format(",".join(map(str, tensor.stride())))
+    return f"{dtype}[{','.join(map(str, tensor.shape))}]{strides} on {tensor.device}"
+
+
+def _differs(op: Op, what: str) -> ScheduleError:
+    hint = "plan again with the installed versions of torch and remate"
+    return ScheduleError("R053", f"operation {op.id!r}: {what}", hint=hint)

@@ -1,0 +1,43 @@
+"""What a schedule must pass before any of it runs. Needs no torch."""
+
+from __future__ import annotations
+
+import warnings
+
+import msgspec
+
+from ..format.fingerprint import check_fingerprint
+from ..format.schedule import Schedule
+from ..step.expand import expand
+from .linker import Linked, link
+from .simulator import simulate
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A legal schedule: its executions, and the peak in bytes that they give (never the one that the file states).
+
+    where: JSON pointer of every operation.
+    """
+
+    linked: Linked
+    peak: int
+    where: tuple[str, ...]
+
+
+def verify(schedule: Schedule) -> Verified:
+    """Expand, link and simulate. Raises ScheduleError for what is illegal, and for operations that somebody edited;
+    warns if the peak is over the file's budget (plans may be edited).
+    """
+    check_fingerprint(schedule)
+    expanded = expand(schedule)
+    linked = link(expanded.graph, expanded.reruns)
+    peak = simulate(linked).peak
+    budget = schedule.solve.budget
+    if peak > budget:
+        warnings.warn(
+            f"schedule {schedule.name!r}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
+            "parameters, buffers, inputs and optimizer state); add reruns, or plan again",
+            UserWarning,
+            stacklevel=4,
+        )
+    return Verified(linked, peak, expanded.where)

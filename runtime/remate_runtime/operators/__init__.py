@@ -1,0 +1,1 @@
+"""What must be known of operators without torch: views, random ones, in-place forms."""

@@ -1,0 +1,81 @@
+"""Arguments of an operation: their JSON in a schedule file, and their form in a Graph.
+
+`"%x"` refers to a value, `"%%x"` is the literal text `%x`, arrays nest, and an object with one key spells what JSON
+cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import ScheduleError
+from ..format.suggest import did_you_mean
+from ..format.tensor_type import DTYPES
+from .graph import Ref
+
+MEMORY_FORMATS = frozenset({"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"})
+_SPELLINGS: dict[str, Callable[[Any], bool]] = {
+    "dtype": lambda v: isinstance(v, str) and v in DTYPES,
+    "device": lambda v: v in ("main", "cpu"),
+    "layout": lambda v: v == "strided",
+    "memory_format": lambda v: isinstance(v, str) and v in MEMORY_FORMATS,
+    "float": lambda v: v in ("inf", "-inf", "nan"),
+    "complex": lambda v: isinstance(v, list | tuple) and len(v) == 2 and all(isinstance(x, int | float) for x in v),
+}
+
+
+def to_graph(argument: Any, scope: Mapping[str, int], reads: list[int]) -> Any:
+    """JSON -> Graph form. Values read are appended to `reads`. Raise ScheduleError R021, R030."""
+    if isinstance(argument, str):
+        if not argument.startswith("%"):
+            return argument
+        if argument.startswith("%%"):
+            return argument[1:]
+        value = resolve(argument, scope)
+        reads.append(value)
+        return Ref(value)
+    if isinstance(argument, list | tuple):
+        return tuple(to_graph(a, scope, reads) for a in argument)
+    if isinstance(argument, dict):
+        return check_spelling(argument)
+    return argument
+
+
+def to_json(argument: Any, name: Callable[[int], str]) -> Any:
+    """Graph form -> JSON; `name` gives the local name of a value, without `%`."""
+    if isinstance(argument, Ref):
+        return "%" + name(argument.value)
+    if isinstance(argument, str):
+        return "%" + argument if argument.startswith("%") else argument
+    if isinstance(argument, list | tuple):
+        return [to_json(a, name) for a in argument]  # as a reader gives it
+    return argument
+
+
+def resolve(reference: str, scope: Mapping[str, int]) -> int:
+    """The value that `%name` refers to. Raise ScheduleError R030 or R035 with the names it may have meant."""
+    value = scope.get(reference[1:]) if reference.startswith("%") else None
+    if value is None:
+        raise _missing(reference, scope)
+    return value
+
+
+def _missing(reference: str, scope: Mapping[str, int]) -> ScheduleError:
+    name = reference.lstrip("%")
+    operation = name.partition(":")[0]
+    outputs = [f"%{other}" for other in scope if other.partition(":")[0] == operation]
+    if outputs:
+        return ScheduleError("R035", f"{reference[:120]!r} is no output", hint=f"write {', '.join(outputs[:8])}")
+    hint = did_you_mean(name, scope, "name a value of this block", "%")
+    return ScheduleError("R030", f"{reference[:120]!r} refers to no value here", hint=hint)
+
+
+def check_spelling(literal: dict[str, Any]) -> dict[str, Any]:
+    """Raise ScheduleError R021 unless `literal` is one of the objects that spell a literal."""
+    if len(literal) == 1:
+        ((key, value),) = literal.items()
+        if key in _SPELLINGS and _SPELLINGS[key](value):
+            return literal
+    known = ", ".join(f'{{"{key}": …}}' for key in _SPELLINGS)
+    raise ScheduleError("R021", f"{str(literal)[:120]} is not a literal", hint=f"the objects that spell one: {known}")

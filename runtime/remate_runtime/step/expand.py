@@ -1,0 +1,372 @@
+"""Schedule -> flat Graph and flat reruns: what the templates, instances and plans of a file mean.
+
+Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
+reverse. Reruns before one point run in this order: those of the top level, then of enclosing blocks, then of the
+instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError, ScheduleFaultsError
+from ..format.schedule import Operation, Schedule
+from ..format.signature import escape, input_leaves, output_leaves
+from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
+from ..operators.tables import RANDOM, VIEWS
+from .arguments import resolve, to_graph
+from .graph import FlatRerun, Graph, Op, Value
+from .layout import Place, lay_out
+from .reruns import flat_reruns
+
+MAX_FAULTS = 100
+
+
+class Expanded(msgspec.Struct, frozen=True):
+    """graph: the step without plan. reruns: in execution order.
+
+    where: JSON pointer of every operation's line. stated: JSON pointer of every rerun's name. places: all instances,
+    enclosing ones before those inside.
+    """
+
+    graph: Graph
+    reruns: tuple[FlatRerun, ...]
+    where: tuple[str, ...]
+    stated: tuple[str, ...]
+    places: tuple[Place, ...]
+
+
+def expand(schedule: Schedule) -> Expanded:
+    """Expand blocks and plans. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    return _Expansion(schedule).result()
+
+
+class _Expansion:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.faults: list[ScheduleError] = []
+        self.values: list[Value] = []
+        self.names: dict[str, int] = {}  # full name -> value
+        self.places, self.turn = lay_out(schedule)
+        count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
+        self.lines: list[Operation | None] = [None] * count
+        self.where = [""] * count
+        self.full_ids: list[str] = [""] * count
+        self.made: list[tuple[int | None, ...]] = [()] * count
+
+    def result(self) -> Expanded:
+        self._sources()
+        for place in self.places:
+            if place.leaf:
+                self._values_of(place)
+        self._raise()
+        scopes = self._scopes()
+        self._raise()
+        operations = self._operations(scopes)
+        self._raise()
+        gradients, updates, outputs = self._gradients(scopes), self._updates(scopes), self._outputs()
+        self._raise()
+        graph = Graph(
+            tuple(self.values),
+            operations,
+            self.turn,
+            outputs,
+            gradients,
+            updates,
+            self._roots(operations),
+            self.schedule.model.device,
+        )
+        stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
+        reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)
+        return Expanded(graph, reruns, tuple(self.where), named, tuple(self.places))
+
+    def _raise(self) -> None:
+        if len(self.faults) == 1:
+            raise self.faults[0]
+        if self.faults:
+            raise ScheduleFaultsError(self.faults)
+
+    def _fault(self, fault: ScheduleError, where: str) -> None:
+        located = ScheduleError(fault.code, fault.message, fault.where or where, fault.hint)
+        self.faults.append(located)
+        if len(self.faults) >= MAX_FAULTS:
+            self._raise()
+
+    # Values
+
+    def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
+        try:
+            made = parse_type(text)
+            if data is not None and len(data) != made.numel:
+                raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
+        except ScheduleError as fault:
+            self._fault(fault, where)
+            made = TensorType("u8", (0,))
+        if name in self.names:
+            self._fault(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
+        self.names[name] = len(self.values)
+        self.values.append(Value(name, made, kind, producer, data))
+        return len(self.values) - 1
+
+    def _sources(self) -> None:
+        model = self.schedule.model
+        for leaf in input_leaves(model.inputs):
+            self._add(leaf.name, leaf.text, "input", leaf.where)
+        for name, text in model.parameters.items():
+            self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
+        for name, text in model.buffers.items():
+            self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
+        for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
+            for name in names:
+                if name not in model.parameters:
+                    self._fault(ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}")
+
+    def _values_of(self, place: Place) -> None:
+        block, inside = place.block, f"/blocks/{escape(place.block_name)}"
+        for name, constant in block.constants.items():
+            where = f"{inside}/constants/{escape(name)}"
+            self._add(f"{place.id}.{name}", constant.type, "constant", where, -1, constant.data)
+        for part, lines, span in (
+            ("forward", block.forward, place.forward),
+            ("backward", block.backward, place.backward),
+        ):
+            for at, line in enumerate(lines):
+                index = span[at]
+                self.lines[index], self.where[index] = line, f"{inside}/{part}/{at}"
+                self.full_ids[index] = full = f"{place.id}.{line.id}"
+                many = not isinstance(line.out, str)
+                outs = (line.out,) if isinstance(line.out, str) else line.out
+                self.made[index] = tuple(
+                    None
+                    if text is None
+                    else self._add(f"{full}:{k}" if many else full, text, "op", self.where[index], index)
+                    for k, text in enumerate(outs)
+                )
+
+    def _tangents(self) -> None:
+        for leaf in output_leaves(self.schedule.model.outputs):
+            if leaf.grad and leaf.text[1:] in self.names:
+                of = self.values[self.names[leaf.text[1:]]]
+                self._add(f"grad.{leaf.name}", str(of.type.dense), "tangent", leaf.where)
+
+    # Scopes: local names of every leaf block
+
+    def _scopes(self) -> list[dict[str, int]]:
+        """By place: what a name means inside it. Bindings may refer to values of siblings and of enclosing inputs."""
+        self._tangents()
+        scopes: list[dict[str, int]] = []
+        for place in self.places:
+            scope: dict[str, int] = {}
+            self._bind(place, scopes[place.parent] if place.parent >= 0 else None, scope)
+            for name in place.block.constants:
+                self._local(scope, name, self.names[f"{place.id}.{name}"], place)
+            if place.leaf:
+                self._local_values(place, scope)
+            scopes.append(scope)
+        return scopes
+
+    def _local_values(self, place: Place, scope: dict[str, int]) -> None:
+        for lines, span in ((place.block.forward, place.forward), (place.block.backward, place.backward)):
+            for line, index in zip(lines, span, strict=True):
+                if isinstance(line.out, str):
+                    self._local(scope, line.id, self.made[index][0], place)
+                else:
+                    for k, value in enumerate(self.made[index]):
+                        self._local(scope, f"{line.id}:{k}", value, place)
+
+    def _local(self, scope: dict[str, int], name: str, value: int | None, place: Place) -> None:
+        if name in scope:
+            self._fault(ScheduleError("R031", f"{name[:120]!r} stands for two things in the block"), place.where)
+        if value is not None:
+            scope[name] = value
+
+    def _bind(self, place: Place, above: dict[str, int] | None, scope: dict[str, int]) -> None:
+        block, given = place.block, place.instance.bindings
+        model, where = self.schedule.model, place.where
+        known = {**block.inputs, **block.parameters, **block.buffers}
+        for name in given:
+            if name not in known:
+                self._fault(
+                    ScheduleError("R034", f"block {place.block_name!r} has no input {name[:120]!r}"),
+                    f"{where}/with/{escape(name)}",
+                )
+        for name, text in known.items():
+            if name in given:
+                value = self._outer(given[name], place, above, f"{where}/with/{escape(name)}")
+            elif name in block.inputs:
+                self._fault(ScheduleError("R034", f"input {name[:120]!r} of {place.id!r} is not bound"), where)
+                continue
+            else:
+                full = f"{place.prefix}.{name}" if place.prefix else name
+                value = self.names.get(full) if full in model.parameters or full in model.buffers else None
+                if value is None:
+                    hint = "add it under `model`, or bind it in `with`"
+                    self._fault(
+                        ScheduleError("R037", f"the model has no parameter or buffer {full[:120]!r}", "", hint), where
+                    )
+            if value is not None:
+                self._local(scope, name, value, place)
+                self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
+
+    def _outer(self, reference: str, place: Place, above: dict[str, int] | None, where: str) -> int | None:
+        """A reference made in the scope around `place`."""
+        if above is not None:
+            value = above.get(reference[1:])
+            if value is None:
+                value = self.names.get(f"{self.places[place.parent].id}.{reference[1:]}")
+            if value is not None and reference.startswith("%"):
+                return value
+        try:
+            return resolve(reference, self.names if above is None else {})
+        except ScheduleError as fault:
+            self._fault(fault, where)
+            return None
+
+    def _same_type(self, value: int, text: str, where: str) -> None:
+        try:
+            expected = parse_type(text)
+        except ScheduleError as fault:
+            self._fault(fault, where)
+            return
+        got = self.values[value].type
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+            message = f"{self.values[value].name[:120]!r} is {got}, the block declares {expected}"
+            self._fault(ScheduleError("R038", message), where)
+
+    # Operations
+
+    def _operations(self, scopes: list[dict[str, int]]) -> tuple[Op, ...]:
+        operations: list[Op | None] = [None] * len(self.lines)
+        for place, scope in zip(self.places, scopes, strict=True):
+            if place.leaf:
+                for index in (*place.forward, *place.backward):
+                    try:
+                        operations[index] = self._operation(index, scope)
+                    except ScheduleError as fault:
+                        self._fault(fault, self.where[index])
+        total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
+        if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
+            self._fault(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
+        return tuple(op for op in operations if op is not None)
+
+    def _operation(self, index: int, scope: Mapping[str, int]) -> Op:
+        line = self.lines[index]
+        assert line is not None
+        found: list[int] = []
+        args = tuple(self._arguments(enumerate(line.args), scope, found, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scope, found, index, "kwargs")
+        reads = tuple(dict.fromkeys(found))
+        for value in reads:
+            self._available(value, index)
+        view = line.op in VIEWS
+        if view and (len(reads) != 1 or not self.made[index]):
+            raise ScheduleError("R053", f"{line.op} is a view: it reads exactly one value")
+        return Op(
+            self.full_ids[index],
+            line.op,
+            args,
+            kwargs,
+            reads,
+            self.made[index],
+            not isinstance(line.out, str),
+            view,
+            line.op in RANDOM,
+            line.ns,
+            line.workspace,
+            line.source,
+        )
+
+    def _arguments(
+        self, given: Iterable[tuple[Any, Any]], scope: Mapping[str, int], found: list[int], index: int, part: str
+    ) -> dict[Any, Any]:
+        made, key = {}, None
+        try:
+            for key, argument in given:
+                made[key] = to_graph(argument, scope, found)
+        except ScheduleError as fault:
+            where = f"{self.where[index]}/{part}/{escape(str(key))}"
+            raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
+        return made
+
+    def _available(self, value: int, index: int) -> None:
+        source = self.values[value]
+        if source.producer >= index or (source.kind == "tangent" and index < self.turn):
+            raise ScheduleError("R036", f"reads {source.name[:120]!r} before it is made", hint="reorder the operations")
+
+    def _roots(self, operations: tuple[Op, ...]) -> tuple[int, ...]:
+        root = list(range(len(self.values)))
+        for op in operations:
+            if op.view:
+                for value in op.writes:
+                    if value is not None:
+                        root[value] = root[op.reads[0]]
+        return tuple(root)
+
+    # Signature
+
+    def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+        found: dict[int, int] = {}
+        wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
+        wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
+        for scope, stated, where in self._stated("gradients", scopes):
+            for name, text in stated.items():
+                at = f"{where}/{escape(name)}"
+                try:
+                    source, value = resolve("%" + name, scope), resolve(text, scope)
+                    self._check_gradient(source, value, wanted, found)
+                except ScheduleError as fault:
+                    self._fault(fault, at)
+                    continue
+                found[source] = value
+        return tuple(sorted(found.items()))
+
+    def _check_gradient(self, source: int, value: int, wanted: set[str], found: dict[int, int]) -> None:
+        target, made = self.values[source], self.values[value]
+        if target.name not in wanted:
+            raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
+        if source in found:
+            raise ScheduleError(
+                "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
+            )
+        if (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {target.type}")
+
+    def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
+        if field == "gradients":
+            yield self.names, self.schedule.model.gradients, "/model/gradients"
+        for place, scope in zip(self.places, scopes, strict=True):
+            yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
+
+    def _updates(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+        found: dict[int, int] = {}
+        for scope, stated, where in self._stated("updates", scopes):
+            for name, text in stated.items():
+                at = f"{where}/{escape(name)}"
+                try:
+                    buffer, value = resolve("%" + name, scope), resolve(text, scope)
+                except ScheduleError as fault:
+                    self._fault(fault, at)
+                    continue
+                target, made = self.values[buffer], self.values[value]
+                if target.kind != "buffer" or made.producer >= self.turn or made.kind == "tangent" or buffer in found:
+                    self._fault(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
+                elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+                    self._fault(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
+                found[buffer] = value
+        return tuple(sorted(found.items()))
+
+    def _outputs(self) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for leaf in output_leaves(self.schedule.model.outputs):
+            try:
+                value = resolve(leaf.text, self.names)
+            except ScheduleError as fault:
+                self._fault(ScheduleError("R064", fault.message, leaf.where, fault.hint), leaf.where)
+                continue
+            if self.values[value].producer >= self.turn or self.values[value].kind == "tangent":
+                self._fault(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
+            found[value] = None
+        return tuple(found)

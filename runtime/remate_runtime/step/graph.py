@@ -1,0 +1,77 @@
+"""The flat training step: what a schedule file expands to, and what every planner strategy works on. Needs no torch.
+
+Operations stand in step order: forward first (`operations[:turn]`), then backward. Values are numbered; an operation
+refers to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of v.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ..format.tensor_type import TensorType
+
+SOURCES = ("parameter", "buffer", "input", "constant", "tangent")
+
+
+class Ref(msgspec.Struct, frozen=True):
+    """A value inside an operation's arguments."""
+
+    value: int
+
+
+class Value(msgspec.Struct, frozen=True):
+    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`."""
+
+    name: str
+    type: TensorType
+    kind: str
+    producer: int = -1  # index in Graph.operations; -1 for sources
+    data: tuple[Any, ...] | None = None  # elements of a constant
+
+
+class Op(msgspec.Struct, frozen=True):
+    """One operation. args and kwargs hold Ref, literals and (nested) tuples; `op` names the overload as in the file."""
+
+    id: str
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    reads: tuple[int, ...]  # values in the arguments, in order, each once
+    writes: tuple[int | None, ...]  # values made; None where the operator returns none
+    multiple: bool  # the operator returns a tuple or list
+    view: bool  # outputs share the storage of the first value read
+    random: bool  # draws from the generator
+    ns: int = 0
+    workspace: int = 0
+    source: str = ""
+
+
+class Graph(msgspec.Struct, frozen=True):
+    """A training step without its plan.
+
+    outputs: values that the module returns (they live until the step ends). gradients: (source value, its gradient).
+    updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
+    """
+
+    values: tuple[Value, ...]
+    operations: tuple[Op, ...]
+    turn: int
+    outputs: tuple[int, ...]
+    gradients: tuple[tuple[int, int], ...]
+    updates: tuple[tuple[int, int], ...]
+    root: tuple[int, ...]
+    device: str = "cpu"
+
+    def nbytes(self, value: int) -> int:
+        """Bytes that the allocator hands out for the storage of `value`; CUDA rounds up to 512."""
+        size = self.values[self.root[value]].type.nbytes
+        return -(-size // 512) * 512 if self.device == "cuda" else size
+
+
+class FlatRerun(msgspec.Struct, frozen=True):
+    """Operation `op` (an index into the forward) runs again just before operation `before` (an index), in list order."""
+
+    op: int
+    before: int

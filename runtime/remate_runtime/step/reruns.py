@@ -1,0 +1,95 @@
+"""Plans of a schedule file -> flat reruns over operation indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ..errors import ScheduleError, ScheduleFaultsError
+from ..format.limits import MAX_FAULTS, MAX_RERUNS
+from ..format.schedule import KEEP_ALL, Rerun, Schedule
+from ..format.signature import escape
+from ..format.suggest import did_you_mean
+from ..link.linker import check_reruns
+from .graph import FlatRerun, Graph
+from .layout import Place
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """A rerun, and the JSON pointer of its name in the file."""
+
+    rerun: FlatRerun
+    where: str
+
+
+def flat_reruns(
+    schedule: Schedule, places: list[Place], graph: Graph, operations: Mapping[str, int]
+) -> tuple[Stated, ...]:
+    """Reruns in execution order (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
+    instances = {place.id: place for place in places}
+    stated = [("", "/reruns", schedule.reruns)]
+    faults: list[ScheduleError] = []
+    for name, block in schedule.blocks.items():
+        if block.plans.get(KEEP_ALL):
+            where = f"/blocks/{escape(name)}/plans/{KEEP_ALL}"
+            faults.append(ScheduleError("R046", "keep-all is the plan without reruns", where, "choose another name"))
+    for place in places:  # enclosing places come first
+        try:
+            reruns = place.plan()
+        except ScheduleError as fault:
+            faults.append(fault)
+            continue
+        pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
+        stated.append((place.id + ".", pointer, reruns))
+    flat: list[Stated] = []
+    for prefix, where, reruns in stated:
+        for at, rerun in enumerate(reruns):
+            try:
+                found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
+                check_reruns(graph, (one.rerun for one in found))
+                flat += found
+            except ScheduleError as fault:
+                faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
+            if len(flat) > MAX_RERUNS or len(faults) >= MAX_FAULTS:
+                break  # a small file can state very many
+        if len(flat) > MAX_RERUNS:
+            raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", where)
+    if faults:
+        unique = list({(f.code, f.where, f.message): f for f in faults}.values())
+        raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
+    return tuple(sorted(flat, key=lambda one: one.rerun.before))  # stable: the order of statement within a point
+
+
+def _flatten(
+    rerun: Rerun, prefix: str, graph: Graph, instances: Mapping[str, Place], operations: Mapping[str, int], where: str
+) -> list[Stated]:
+    point = operations.get(prefix + rerun.before)
+    if point is None and prefix + rerun.before in instances:
+        backward = instances[prefix + rerun.before].backward
+        point = backward.start if backward else None
+    if point is None and prefix + rerun.before in instances:
+        message = f"the instance {rerun.before[:120]!r} has no backward"
+        raise ScheduleError("R044", message, f"{where}/before", "name an operation")
+    if point is None:
+        hint = _meant(rerun.before, prefix, operations, instances)
+        raise ScheduleError("R044", f"{rerun.before[:120]!r} is no operation or instance here", f"{where}/before", hint)
+    found: list[Stated] = []
+    for at, name in enumerate(rerun.rerun):
+        here = f"{where}/rerun/{at}"
+        if prefix + name in operations:
+            found.append(Stated(FlatRerun(operations[prefix + name], point), here))
+        elif prefix + name in instances:
+            inside = instances[prefix + name].forward
+            found += [Stated(FlatRerun(op, point), here) for op in inside if not graph.operations[op].view]
+            if len(found) > MAX_RERUNS:
+                raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", f"{where}/rerun")
+        else:
+            hint = _meant(name, prefix, operations, instances)
+            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, hint)
+    return found
+
+
+def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, Place]) -> str:
+    known = [n[len(prefix) :] for n in (*operations, *instances) if n.startswith(prefix)]
+    return did_you_mean(name, known, "name an operation by its id")

@@ -1,0 +1,16 @@
+"""The schedules that the pages of these tests show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remate.inspect.analysis import Opened, open_schedule
+
+SCHEDULE = Path(__file__).parents[1] / "cli" / "data" / "mlp.json"
+
+
+@pytest.fixture(scope="session")
+def mlp() -> Opened:
+    return open_schedule(str(SCHEDULE))

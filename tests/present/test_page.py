@@ -1,0 +1,148 @@
+"""The page: complete in itself, safe with any text, and its figures are the simulator's."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from itertools import accumulate
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from remate.inspect.analysis import Opened, derive
+from remate.measure.memory_trace import memory_trace
+from remate.present.report import frontier, page
+from remate_runtime.format.encode import encode, save
+from remate_runtime.link.simulator import steps_with_turn
+
+from .documents import Document
+
+HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&${title}<!--\u202e"
+
+
+def hostile(opened: Opened) -> Opened:
+    """The same schedule with an attack in every free text."""
+    schedule = opened.schedule
+    blocks = {name: replace(block, note=HOSTILE) for name, block in schedule.blocks.items()}
+    model = replace(schedule.model, name=HOSTILE, torch=HOSTILE)
+    solve = replace(schedule.solve, strategy=HOSTILE, solver=HOSTILE, cost=HOSTILE)
+    return derive(replace(schedule, name=HOSTILE, note=HOSTILE, model=model, solve=solve, blocks=blocks))
+
+
+def test_elements_are_closed_and_ids_differ(mlp: Opened) -> None:
+    document = Document(page(mlp))
+    assert (document.open, document.wrong) == ([], [])
+    ids = [attributes["id"] for _, attributes in document.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    labels = {a["aria-labelledby"] for _, a in document.elements if "aria-labelledby" in a}
+    assert labels <= set(ids)
+
+
+def test_nothing_is_loaded(mlp: Opened) -> None:
+    text = page(mlp)
+    document = Document(text)
+    for tag, attributes in document.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base", "a")
+        assert not {"src", "href", "action", "style"} & set(attributes)
+        assert not [name for name in attributes if name.startswith("on")]
+    outside = set(re.findall(r"https?://[^\s\"'<>)]+", text))
+    assert outside == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert "url(" not in text
+    assert "@import" not in text
+    assert "innerHTML" not in text
+
+
+def test_policy_allows_the_page_and_nothing_else(mlp: Opened) -> None:
+    text = page(mlp)
+    document = Document(text)
+    (policy,) = (m["content"] or "" for m in document.named("meta") if m.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy
+    for kind, tag in (("style", "<style>"), ("script", "<script>")):
+        content = text.split(tag, 1)[1].split(f"</{kind}>", 1)[0]
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+
+
+def test_hostile_texts_stay_texts(mlp: Opened) -> None:
+    plain, attacked = Document(page(mlp)), Document(page(hostile(mlp)))
+    assert [tag for tag, _ in attacked.elements if tag in ("script", "style", "img")] == ["style", "script", "script"]
+    assert (attacked.open, attacked.wrong) == ([], [])
+    assert attacked.text.count(HOSTILE) > 6
+    assert set(attacked.data()) == set(plain.data())
+
+
+def test_data_in_a_script_cannot_end_it() -> None:
+    from remate.present.report.payload import script_text
+
+    text = script_text({"a": HOSTILE + "\u2028"})
+    assert not set("<>&\u2028") & set(text)
+
+
+def test_figures_for_the_script_are_the_simulators(mlp: Opened) -> None:
+    data = Document(page(mlp)).data()
+    steps, timeline = data["steps"], mlp.timeline
+    assert max(steps["during"]) == timeline.peak == steps["during"][data["peak"]]
+    assert steps["op"][data["turn"]] == -1
+    operations = mlp.graph.operations
+    shown = [s for s in steps_with_turn(mlp.linked) if s is None or not operations[s.op].view]
+    assert len(steps["op"]) == len(shown)
+    held = data["held"]
+    first = list(accumulate(held["first"]))
+    workspace = [0 if op < 0 else data["ops"]["workspace"][op] for op in steps["op"]]
+    for at, during in enumerate(steps["during"]):
+        inside = [i for i, start in enumerate(first) if start <= at <= start + held["more"][i]]
+        assert sum(held["bytes"][i] for i in inside) + workspace[at] == during
+
+
+def test_names_for_the_script(mlp: Opened) -> None:
+    data = Document(page(mlp)).data()
+    found = {
+        (f"{data['places'][place]}." if place >= 0 else "") + data["locals"][local]
+        for place, local in zip(data["ops"]["place"], data["ops"]["local"], strict=True)
+    }
+    assert found == {op.id for op in mlp.graph.operations if not op.view}
+
+
+def test_the_same_schedule_makes_the_same_page(mlp: Opened) -> None:
+    assert page(mlp) == page(derive(mlp.schedule))
+
+
+def test_measured_curve(mlp: Opened) -> None:
+    trace = memory_trace(mlp.schedule, 50, [0, 10, 60, 100], [0, 700, mlp.timeline.peak * 2, 0])
+    document = Document(page(mlp, trace))
+    assert "Measured peak" in document.text
+    assert max(document.data()["measured"][1]) == mlp.timeline.peak * 2
+    assert [a for a in document.named("path") if a.get("class") == "measured"]
+    assert document.data()["top"] == max(mlp.timeline.peak * 2, mlp.keep_all.peak)
+
+
+def test_frontier(mlp: Opened, tmp_path: Path) -> None:
+    save(mlp.schedule, tmp_path / "here.json")
+    looser = replace(mlp.schedule, solve=replace(mlp.schedule.solve, budget=mlp.schedule.solve.budget + 1000))
+    save(looser, tmp_path / "looser <b>.json")
+    slower = msgspec.json.decode(encode(mlp.schedule))
+    for block in slower["blocks"].values():
+        for line in block.get("forward", []):
+            line["ns"] = line.get("ns", 0) + 1000
+    (tmp_path / "other-costs.json").write_text(json.dumps(slower))
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "notes.txt").write_text("not looked at")
+    found = frontier(mlp, str(tmp_path / "here.json"), str(tmp_path))
+    assert [(p.file, p.here) for p in found.points] == [("here.json", True), ("looser <b>.json", False)]
+    assert [name for name, _ in found.skipped] == ["broken.json", "other-costs.json"]
+    document = Document(page(mlp, None, found))
+    assert (document.open, document.wrong) == ([], [])
+    assert "looser <b>.json" in document.text
+
+
+def test_step_without_operations(mlp: Opened) -> None:
+    """Nothing to draw is drawn, without a fault."""
+    schedule = mlp.schedule
+    model = replace(schedule.model, outputs={"literal": None}, gradients={})
+    empty = derive(replace(schedule, program=(), reruns=(), blocks={}, model=model))
+    document = Document(page(empty))
+    assert (document.open, document.wrong) == ([], [])
