@@ -39,6 +39,13 @@ class Budget(msgspec.Struct, frozen=True):
         return f"{self.size} bytes" if self.share is None else f"{float(self.share) * 100:g}% of the keep-all peak"
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """A budget as it was written, and in bytes."""
+
+    text: str
+    budget: int
+
+
 def parse_budget(given: str | int) -> Budget:
     """Read a budget. An int is bytes. Raises BudgetError for anything else than a positive size or share."""
     if isinstance(given, bool) or not isinstance(given, str | int):

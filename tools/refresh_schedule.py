@@ -16,13 +16,9 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
-from remate_runtime.format.fingerprint import fingerprint
-from remate_runtime.format.schedule import Schedule
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
+from remate_runtime.format import Schedule, decode, encode, fingerprint
+from remate_runtime.link import link, simulate
+from remate_runtime.step import expand
 
 _RECORD = {"strategy": "by hand", "solver": "none", "stopped_by": "edited", "cost": "by hand"}
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time")

@@ -8,12 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from remate_runtime.format.schedule import Schedule
+from remate_runtime.format import Schedule
 
-from ..budget import parse_budget
+from ..budget import Asked, parse_budget
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
-from ..present.frontier_summary import Asked
 from ..strategy import Shared, Solution, solve
 from .plan import Progress, prepare, schedule_of
 

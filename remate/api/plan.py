@@ -9,11 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
-from remate_runtime.format.fingerprint import fingerprint
-from remate_runtime.format.schedule import FORMAT, REVISION, VERSION, Schedule, Solve
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
+from remate_runtime.format import FORMAT, REVISION, VERSION, Schedule, Solve, fingerprint
+from remate_runtime.link import link, simulate
+from remate_runtime.step import expand
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from remate_runtime.step.graph import Graph
+from remate_runtime.step import Graph
 
 from ..errors import CaptureError
 from . import surroundings, torch_api
@@ -26,7 +26,7 @@ from .origins import complete, origins
 from .signature import Signature
 from .simplify import simplify
 from .stand_in import on_meta, stand_in
-from .step import Output, Step
+from .step import Output, TracedModule
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
 __all__ = ["CaptureError", "Captured", "capture"]
@@ -53,7 +53,7 @@ def capture(
         model, args, kwargs = stand_in(model, args, kwargs or {})
     with surroundings.attributes_as_buffers(model):
         signature = Signature(model, tuple(args), dict(kwargs or {}))
-        step = Step(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
+        step = TracedModule(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
         try:
             with surroundings.checkpoints_run_once():
                 traced = torch_api.trace(step, signature.tensors)
@@ -63,7 +63,7 @@ def capture(
         return _captured(signature, step, traced)
 
 
-def _warn(step: Step) -> None:
+def _warn(step: TracedModule) -> None:
     surroundings.warn_of_stored_tensors(step.stored)
     for name, kind in step.opaque.items():
         warnings.warn(
@@ -74,7 +74,7 @@ def _warn(step: Step) -> None:
         )
 
 
-def _captured(signature: Signature, step: Step, traced: Traced) -> Captured:
+def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captured:
     fx = traced.module.graph
     found = origins(fx)
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
@@ -98,7 +98,7 @@ def _captured(signature: Signature, step: Step, traced: Traced) -> Captured:
     graph = Graph(
         lowered.values,
         lowered.operations,
-        lowered.turn,
+        lowered.backward_start,
         tuple(dict.fromkeys(outputs.values())),
         tuple(dict.fromkeys(pairs(GRADIENT))),
         pairs(MUTATION),
@@ -110,7 +110,7 @@ def _captured(signature: Signature, step: Step, traced: Traced) -> Captured:
     return Captured(graph, signature.model(graph, tree), lowered.modules, classes)
 
 
-def _source(signature: Signature, step: Step, port: Port) -> Source:
+def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
     if port.kind in (PARAMETER, BUFFER):
         return Source(signature.parameter(port.key), port.kind)
     if port.kind == INPUT:
@@ -132,7 +132,7 @@ def _unwrapped(port: Port, node: Node) -> Node:
 
 
 def _refuse_mutations(
-    signature: Signature, step: Step, ends: list[tuple[Port, Node]], sources: dict[Node, Source]
+    signature: Signature, step: TracedModule, ends: list[tuple[Port, Node]], sources: dict[Node, Source]
 ) -> None:
     """Only buffers may be updated, and only parameters and inputs have gradients."""
     for port, node in ends:

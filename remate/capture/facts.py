@@ -7,7 +7,7 @@ from functools import cache
 import torch
 from torch._ops import OpOverload
 
-from remate_runtime.operators import tables as operators
+from remate_runtime import operators
 
 
 def name(operator: OpOverload) -> str:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from remate_runtime.format.tensor_type import DTYPES, TensorType
-from remate_runtime.step.arguments import MEMORY_FORMATS
+from remate_runtime.format import DTYPES, TensorType
+from remate_runtime.step import MEMORY_FORMATS
 
 from ..errors import CaptureError
 from .trees import literal

@@ -10,8 +10,8 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.step.graph import Op, Ref, Value
+from remate_runtime.format import TensorType
+from remate_runtime.step import Op, Ref, Value
 
 from ..errors import CaptureError
 from . import facts, literals, torch_api
@@ -29,11 +29,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Lowered(msgspec.Struct, frozen=True):
-    """values, operations, turn, root as in Graph. modules: by operation. at: value by node, absent if not a tensor."""
+    """values, operations, backward_start, root as in Graph. modules: by operation. at: value by node, absent if not a tensor."""
 
     values: tuple[Value, ...]
     operations: tuple[Op, ...]
-    turn: int
+    backward_start: int
     root: tuple[int, ...]
     modules: tuple[str, ...]
     at: dict[Node, int]
@@ -75,15 +75,15 @@ class Lowering:
         nodes = list(self._module.graph.nodes)
         forward = [n for n in nodes if not torch_api.is_backward(n)]
         backward = [n for n in nodes if torch_api.is_backward(n)]
-        turn = 0
+        backward_start = 0
         for part in (forward, backward):
             for node in part:
                 try:
                     self._node(node)
                 except literals.UnwritableError as reason:
                     raise self._error(node, f"{self._called(node)} has {reason}") from None
-            turn = turn if part is backward else len(self._operations)
-        parts = tuple(self._values), tuple(self._operations), turn, tuple(self._root), tuple(self._modules)
+            backward_start = backward_start if part is backward else len(self._operations)
+        parts = tuple(self._values), tuple(self._operations), backward_start, tuple(self._root), tuple(self._modules)
         return Lowered(*parts, self._at)
 
     def _node(self, node: Node) -> None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from remate_runtime.format.schedule import Model
-from remate_runtime.step.arguments import to_json
-from remate_runtime.step.graph import Graph
+from remate_runtime.format import Model
+from remate_runtime.step import Graph, to_json
 
 from ..errors import CaptureError
 from . import literals, torch_api, trees
@@ -48,7 +47,7 @@ class Signature:
         shared = {
             "name": type(module).__name__,
             "training": module.training,
-            "exceptions": tuple(n for n, m in module.named_modules() if n and m.training != module.training),
+            "mode_overrides": tuple(n for n, m in module.named_modules() if n and m.training != module.training),
             "autocast": None if self.autocast is None else literals.dtype(self.autocast[1]),
             "parameters": {n: self._type(n, t) for n, t in self._parameters.items()},
             "frozen": tuple(n for n, t in self._parameters.items() if not t.requires_grad),
@@ -107,7 +106,7 @@ def fingerprint(graph: Graph, shared: dict[str, Any]) -> str:
     ]
     values = [(v.name, str(v.type), v.kind, v.data) for v in graph.values]
     pairs = [[(name(a), name(b)) for a, b in group] for group in (graph.gradients, graph.updates)]
-    content = [operations, values, graph.turn, [name(v) for v in graph.outputs], pairs, shared]
+    content = [operations, values, graph.backward_start, [name(v) for v in graph.outputs], pairs, shared]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 

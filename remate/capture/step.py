@@ -21,7 +21,7 @@ class Output(msgspec.Struct, frozen=True):
     grad: bool
 
 
-class Step(torch.nn.Module):
+class TracedModule(torch.nn.Module):
     """`forward(*leaves)` calls `model(*args, **kwargs)` with its tensors replaced by `leaves`; returns a flat tuple.
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost

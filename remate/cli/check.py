@@ -15,7 +15,7 @@ from .several import Report, each
 
 if TYPE_CHECKING:
     from ..capture.captured import Captured
-    from ..inspect.analysis import Opened
+    from ..inspect.analysis import Analysis
     from ..inspect.staleness import Difference
 
 _SHOWN = 20
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format.decode import read
+    from remate_runtime.format import read
 
     from ..inspect.analysis import open_text
     from ..inspect.check import findings
@@ -65,7 +65,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
 
 
-def _summary(path: str, opened: Opened) -> str:
+def _summary(path: str, opened: Analysis) -> str:
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     operations, reruns = len(opened.graph.operations), len(opened.expanded.reruns)
     instances = count(len(opened.schedule.program), "instance")
@@ -90,8 +90,8 @@ class _Model:
         self.target = target
         self._captured: dict[tuple[str, ...], Captured] = {}
 
-    def differences(self, opened: Opened) -> list[Difference]:
-        from remate_runtime.format.signature import output_leaves
+    def differences(self, opened: Analysis) -> list[Difference]:
+        from remate_runtime.format import output_leaves
 
         from ..inspect.staleness import differences
 

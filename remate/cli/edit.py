@@ -14,7 +14,7 @@ from . import exit_codes
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Opened
+    from ..inspect.analysis import Analysis
     from ..inspect.edit import Editor
 
 
@@ -74,11 +74,11 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
         editor.rerun(args.rerun, args.before)
 
 
-def _told(opened: Opened, edited: Opened) -> str:
+def _told(opened: Analysis, edited: Analysis) -> str:
     from msgspec.structs import replace
 
     from ..inspect.diff import compare
-    from .diff import described
+    from ..present.changes import described
 
     changes = replace(compare(opened, edited), solve=(), other=())
     text = described(changes)

@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _format(path: str, check: bool, changed: list[str], report: Report) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format.decode import read
+    from remate_runtime.format import read
 
     from ..inspect.canonical import format_file, is_canonical
 

@@ -32,8 +32,8 @@ def drive(files: list[str]) -> int:
 def _described(path: str, old: str, new: str) -> str:
     from ..inspect.analysis import open_schedule
     from ..inspect.diff import compare
+    from ..present.changes import described
     from ..present.text import duration, size
-    from .diff import described
 
     try:
         if _NOTHING in (old, new):

@@ -29,8 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _lint(path: str, report: Report) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format.decode import read
-    from remate_runtime.format.positions import locate
+    from remate_runtime.format import locate, read
 
     from ..inspect.analysis import open_text
     from ..inspect.lint import CODES, lint

@@ -23,8 +23,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from remate_runtime.format.decode import read
-    from remate_runtime.format.schedule import VERSION
+    from remate_runtime.format import VERSION, read
 
     from ..inspect.migrate import migrate
 

@@ -12,7 +12,7 @@ from . import exit_codes
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from remate_runtime.format.schedule import Schedule
+    from remate_runtime.format import Schedule
 
 
 def configure(commands: Any) -> None:

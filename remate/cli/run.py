@@ -11,7 +11,7 @@ from ..present.text import PEAK_NOTE, count, duration, size, table
 from . import exit_codes
 
 if TYPE_CHECKING:
-    from remate_runtime.format.schedule import Schedule
+    from remate_runtime.format import Schedule
 
     from ..measure.allocator import MemoryCurve
     from ..measure.beside_eager import Trial
@@ -43,7 +43,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from remate_runtime.format.decode import load
+    from remate_runtime.format import load
 
     from .build_file import load_target
     from .device import placed

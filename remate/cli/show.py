@@ -10,7 +10,7 @@ from ..present.text import PEAK_NOTE, count, duration, percent, size, table
 from . import exit_codes
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Opened
+    from ..inspect.analysis import Analysis
 
 _SHOWN = 10
 
@@ -39,13 +39,13 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.FINE
 
 
-def _head(opened: Opened) -> str:
+def _head(opened: Analysis) -> str:
     schedule, model = opened.schedule, opened.schedule.model
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
     lines = [f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}"]
     lines += [f"  {line}" for line in schedule.note.splitlines()]
-    forward = opened.graph.turn
+    forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
         f"{count(len(opened.expanded.reruns), 'rerun')}"
@@ -53,7 +53,7 @@ def _head(opened: Opened) -> str:
     return "\n".join(lines)
 
 
-def figures(opened: Opened) -> str:
+def figures(opened: Analysis) -> str:
     """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     rows = [
@@ -79,7 +79,7 @@ def _overhead(time: int, base: int) -> str:
     return f"{(time / base - 1) * 100:+.2f}%" if base else ""
 
 
-def _blocks(opened: Opened) -> str:
+def _blocks(opened: Analysis) -> str:
     schedule = opened.schedule
     uses: Counter[tuple[str, str]] = Counter((i.block, i.plan) for i in schedule.program)
     for block in schedule.blocks.values():
@@ -93,7 +93,7 @@ def _blocks(opened: Opened) -> str:
     return table(rows, right=(2, 3, 4))
 
 
-def _kept(opened: Opened, limit: int | None) -> str:
+def _kept(opened: Analysis, limit: int | None) -> str:
     from ..inspect.analysis import grouped, held_at
 
     total = sum(h.nbytes for h in held_at(opened, opened.timeline.turn))
@@ -101,7 +101,7 @@ def _kept(opened: Opened, limit: int | None) -> str:
     return _listed(f"held when backward starts: {size(total)}", rows, limit)
 
 
-def _rerun(opened: Opened, limit: int | None) -> str:
+def _rerun(opened: Analysis, limit: int | None) -> str:
     from ..inspect.analysis import rerunning
 
     found = rerunning(opened)
@@ -111,7 +111,7 @@ def _rerun(opened: Opened, limit: int | None) -> str:
     return _listed(f"reruns: {duration(sum(r.ns for r in found))}", rows, limit)
 
 
-def _at_peak(opened: Opened, limit: int | None) -> str:
+def _at_peak(opened: Analysis, limit: int | None) -> str:
     from ..inspect.analysis import grouped, operation_at
 
     timeline = opened.timeline

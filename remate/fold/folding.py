@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..capture.captured import Captured
 from ..partition.hierarchy import Hierarchy, whole

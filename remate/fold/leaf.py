@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from remate_runtime.format.schedule import Block, Constant, Operation
-from remate_runtime.step.arguments import to_json
-from remate_runtime.step.graph import Graph, Op
+from remate_runtime.format import Block, Constant, Operation
+from remate_runtime.step import Graph, Op, to_json
 
 from ..capture.captured import Captured
 from ..partition.canonical import Form
-from ..partition.hierarchy import Part
+from ..partition.hierarchy import BlockSpan
 from .names import Names, joined, packet, relative
 
 
@@ -26,7 +25,7 @@ class Written(msgspec.Struct, frozen=True):
     values: dict[int, str]
 
 
-def write_leaf(captured: Captured, part: Part, form: Form) -> Written:
+def write_leaf(captured: Captured, part: BlockSpan, form: Form) -> Written:
     """The block of a leaf, with names relative to its prefix."""
     graph, taken = captured.graph, Names()
     names = _source_names(graph, part, form, taken)
@@ -34,7 +33,7 @@ def write_leaf(captured: Captured, part: Part, form: Form) -> Written:
     ids: list[str] = []
     for i in form.operations:
         op, module = graph.operations[i], relative(captured.modules[i], part.prefix)
-        local = taken.take(joined(module, "grad" if i >= graph.turn else "", packet(op.op)))
+        local = taken.take(joined(module, "grad" if i >= graph.backward_start else "", packet(op.op)))
         ids.append(local)
         values.update(_outputs(op, local))
     local_of = dict(zip(form.operations, ids, strict=True))
@@ -80,7 +79,7 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
     )
 
 
-def _source_names(graph: Graph, part: Part, form: Form, taken: Names) -> tuple[str, ...]:
+def _source_names(graph: Graph, part: BlockSpan, form: Form, taken: Names) -> tuple[str, ...]:
     """Parameters and buffers by their own name below the prefix; others by role: `x` from forward, `grad` from backward.
 
     Names of parameters are settled first, since they must not be renamed.
@@ -99,7 +98,7 @@ def _role(graph: Graph, value: int) -> str:
     about = graph.values[value]
     if about.kind != "op":
         return about.name
-    return "grad" if about.producer >= graph.turn else "x"
+    return "grad" if about.producer >= graph.backward_start else "x"
 
 
 def _declarations(graph: Graph, form: Form, names: tuple[str, ...]) -> dict[str, dict[str, str]]:

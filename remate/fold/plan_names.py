@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remate_runtime.format.schedule import KEEP_ALL
+from remate_runtime.format import KEEP_ALL
 
 
 def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.format.schedule import KEEP_ALL, Rerun
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.format import KEEP_ALL, Rerun
+from remate_runtime.step import FlatRerun, Graph
 
-from ..partition.hierarchy import Part
+from ..partition.hierarchy import BlockSpan
 from .plan_names import plan_name
 
 _Plan = tuple[Rerun, ...]
@@ -30,7 +30,7 @@ class Plans(msgspec.Struct, frozen=True):
 def split(
     graph: Graph,
     reruns: Sequence[FlatRerun],
-    parts: Sequence[Part],
+    parts: Sequence[BlockSpan],
     templates: Sequence[str],
     ids: dict[int, str],
     menu: Sequence[Sequence[FlatRerun]] = (),
@@ -69,7 +69,7 @@ def _by_point(reruns: Sequence[FlatRerun]) -> dict[int, list[int]]:
     return dict(sorted(points.items()))
 
 
-def _define(graph: Graph, part: Part, plan: _Plan, defined: dict[str, _Plan], ids: dict[int, str]) -> str:
+def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan], ids: dict[int, str]) -> str:
     """The name of `plan` in its template, where it is added if it is new."""
     if not plan:
         return KEEP_ALL
@@ -87,7 +87,7 @@ def _define(graph: Graph, part: Part, plan: _Plan, defined: dict[str, _Plan], id
 
 
 def _spell(
-    graph: Graph, points: dict[int, list[int]], scope: Sequence[Part], ids: dict[int, str], enclosing: str
+    graph: Graph, points: dict[int, list[int]], scope: Sequence[BlockSpan], ids: dict[int, str], enclosing: str
 ) -> _Plan:
     """Rerun entries, with the path of an instance in `scope` for all of its operations, or for its backward's start."""
     instances = [part for top in scope for part in _below(top)]
@@ -114,11 +114,11 @@ def _spell(
     return tuple(entries)
 
 
-def _below(part: Part) -> list[Part]:
+def _below(part: BlockSpan) -> list[BlockSpan]:
     return [part, *(p for child in part.parts for p in _below(child))]
 
 
-def _rerunnable(graph: Graph, part: Part) -> list[int]:
+def _rerunnable(graph: Graph, part: BlockSpan) -> list[int]:
     return [i for i in range(*part.forward) if not graph.operations[i].view]
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.format.schedule import Block, Instance, Model, Rerun
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.format import Block, Instance, Model, Rerun
+from remate_runtime.step import FlatRerun, Graph
 
 from ..capture.captured import Captured
-from ..partition.hierarchy import Part
+from ..partition.hierarchy import BlockSpan
 from .plans import split
 from .templates import Templates, Use
 
@@ -28,7 +28,7 @@ class Folded(msgspec.Struct, frozen=True):
 def write(
     captured: Captured,
     reruns: tuple[FlatRerun, ...],
-    parts: tuple[Part, ...],
+    parts: tuple[BlockSpan, ...],
     menu: Sequence[Sequence[FlatRerun]] = (),
 ) -> Folded:
     """Fold the step along `parts`, which hold every operation once. menu: see `fold`."""
@@ -53,7 +53,7 @@ def write(
     return Folded(blocks, program, top, _model(captured, full, uses))
 
 
-def _full_names(graph: Graph, parts: tuple[Part, ...], templates: Templates) -> list[str]:
+def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates) -> list[str]:
     """The name of every value at the top level."""
     full = [templates.constants.get(v, value.name) for v, value in enumerate(graph.values)]
     for part in parts:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.format.schedule import Block, Instance
-from remate_runtime.step.graph import Graph
+from remate_runtime.format import Block, Instance
+from remate_runtime.step import Graph
 
 from ..capture.captured import Captured
 from ..partition.canonical import form
-from ..partition.hierarchy import Part
+from ..partition.hierarchy import BlockSpan
 from .leaf import Written, write_leaf
 from .names import Names, relative
 
@@ -38,11 +38,11 @@ class Templates:
         self._leaves: dict[bytes, tuple[str, Written]] = {}
         self._composites: dict[bytes, str] = {}
 
-    def use(self, part: Part) -> Use:
-        """Place a part: find or make its template, and say what an instance of it must bind."""
+    def use(self, part: BlockSpan) -> Use:
+        """InstanceSpan a part: find or make its template, and say what an instance of it must bind."""
         return self._composite(part) if part.parts else self._leaf(part)
 
-    def _leaf(self, part: Part) -> Use:
+    def _leaf(self, part: BlockSpan) -> Use:
         graph = self._captured.graph
         shape = form(graph, part)
         if shape.key not in self._leaves:
@@ -63,7 +63,7 @@ class Templates:
         ordered = dict(sorted(bindings.items(), key=lambda pair: order[pair[0]]))
         return Use(name, ordered, tuple(p for p, _ in shape.gradients))
 
-    def _composite(self, part: Part) -> Use:
+    def _composite(self, part: BlockSpan) -> Use:
         graph = self._captured.graph
         uses = [self.use(child) for child in part.parts]
         inside = {v for i in _operations(part) for v in graph.operations[i].writes if v is not None}
@@ -108,7 +108,7 @@ class Templates:
         graph, about = self._captured.graph, self._captured.graph.values[v]
         if about.kind != "op":
             return about.name
-        return "grad" if about.producer >= graph.turn else "x"
+        return "grad" if about.producer >= graph.backward_start else "x"
 
     def _value_name(self, v: int) -> str:
         op = self._captured.graph.operations[self._captured.graph.values[v].producer]
@@ -121,7 +121,7 @@ def relative_id(full: str, enclosing: str) -> str:
     return full.removeprefix(enclosing + ".")
 
 
-def _nested_prefix(child: Part, part: Part) -> str | None:
+def _nested_prefix(child: BlockSpan, part: BlockSpan) -> str | None:
     """What the nested instance must say so that its parameters are found below the child's prefix."""
     if not part.prefix:
         own = child.prefix
@@ -132,7 +132,7 @@ def _nested_prefix(child: Part, part: Part) -> str | None:
     return None if own == relative_id(child.id, part.id) else own
 
 
-def _by_prefix(graph: Graph, part: Part, local: str, v: int) -> bool:
+def _by_prefix(graph: Graph, part: BlockSpan, local: str, v: int) -> bool:
     """Whether the prefix of `part` finds the parameter or buffer v under the name `local`."""
     about = graph.values[v]
     return about.kind in _OWN and about.name == (f"{part.prefix}.{local}" if part.prefix else local)
@@ -142,5 +142,5 @@ def _declared(block: Block) -> list[str]:
     return [*block.inputs, *block.parameters, *block.buffers]
 
 
-def _operations(part: Part) -> tuple[int, ...]:
+def _operations(part: BlockSpan) -> tuple[int, ...]:
     return (*range(*part.forward), *range(*part.backward))

@@ -9,18 +9,14 @@ from functools import cached_property
 import msgspec
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
-from remate_runtime.format.decode import decode, read
-from remate_runtime.format.positions import locate
-from remate_runtime.format.schedule import Schedule
-from remate_runtime.link.linker import Holding, Linked, link
-from remate_runtime.link.simulator import Timeline, simulate, steps_with_turn
-from remate_runtime.step.expand import Expanded, expand
-from remate_runtime.step.graph import Graph, Ref
+from remate_runtime.format import Schedule, decode, locate, read
+from remate_runtime.link import Allocation, Linked, Timeline, link, simulate, steps_with_turn
+from remate_runtime.step import Expanded, Graph, Ref, expand
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
-class Opened(msgspec.Struct, frozen=True, dict=True):
+class Analysis(msgspec.Struct, frozen=True, dict=True):
     """A schedule and everything that is derived from it."""
 
     schedule: Schedule
@@ -33,23 +29,23 @@ class Opened(msgspec.Struct, frozen=True, dict=True):
         return self.linked.graph
 
     @cached_property
-    def contents(self) -> dict[Holding, list[tuple[int, int]]]:
+    def contents(self) -> dict[Allocation, list[tuple[int, int]]]:
         """What each storage holds: (position from which on, value). More than one where an operation wrote over it."""
         root = self.graph.root
-        held: dict[int, Holding] = {}  # by value that owns its storage in the graph: where it is now
-        born = {(h.birth, h.value): h for h in self.linked.holdings}
-        found = {h: [(h.birth, h.value)] for h in self.linked.holdings}
+        held: dict[int, Allocation] = {}  # by value that owns its storage in the graph: where it is now
+        born = {(h.birth, h.value): h for h in self.linked.allocations}
+        found = {h: [(h.birth, h.value)] for h in self.linked.allocations}
         for at, step in enumerate(steps_with_turn(self.linked)):
             op = None if step is None else self.graph.operations[step.op]
             if step is None or op is None or op.view:
                 continue
             over = op.args[step.in_place] if step.in_place >= 0 else None
             for made in op.writes:
-                holding = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made or 0))
-                if made is not None and holding is not None:
-                    held[made] = holding
+                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made or 0))
+                if made is not None and allocation is not None:
+                    held[made] = allocation
                     if isinstance(over, Ref):
-                        found[holding].append((at, made))
+                        found[allocation].append((at, made))
         return found
 
     @cached_property
@@ -63,24 +59,24 @@ class Opened(msgspec.Struct, frozen=True, dict=True):
         return simulate(self.without_reruns)
 
 
-def open_schedule(path: str) -> Opened:
+def open_schedule(path: str) -> Analysis:
     """Read the file at `path`. Raises ScheduleError; its `faults` are all that was found, with line and column."""
     return open_text(read(path))
 
 
-def open_text(data: bytes) -> Opened:
+def open_text(data: bytes) -> Analysis:
     """The same for the bytes of a file."""
     schedule = decode(data)
     try:
-        return derive(schedule)
+        return analyse(schedule)
     except ScheduleError as error:
         raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
 
 
-def derive(schedule: Schedule) -> Opened:
+def analyse(schedule: Schedule) -> Analysis:
     expanded = expand(schedule)
     linked = link(expanded.graph, expanded.reruns)
-    return Opened(schedule, expanded, linked, simulate(linked))
+    return Analysis(schedule, expanded, linked, simulate(linked))
 
 
 class Rerunning(msgspec.Struct, frozen=True):
@@ -92,7 +88,7 @@ class Rerunning(msgspec.Struct, frozen=True):
     ns: int
 
 
-def rerunning(opened: Opened) -> list[Rerunning]:
+def rerunning(opened: Analysis) -> list[Rerunning]:
     """What runs again, by name without numbers, the most expensive first."""
     operations = opened.graph.operations
     count: Counter[tuple[str, str]] = Counter()
@@ -113,24 +109,24 @@ class Group(msgspec.Struct, frozen=True):
     nbytes: int
 
 
-def held_at(opened: Opened, position: int) -> list[Holding]:
+def held_at(opened: Analysis, position: int) -> list[Allocation]:
     """The storages that are held while the step at `position` runs."""
-    return [h for h in opened.linked.holdings if h.birth <= position <= h.death and h.nbytes]
+    return [h for h in opened.linked.allocations if h.birth <= position <= h.death and h.nbytes]
 
 
-def grouped(opened: Opened, position: int) -> list[Group]:
+def grouped(opened: Analysis, position: int) -> list[Group]:
     """What is held while the step at `position` runs, in groups, the largest first."""
     found: dict[tuple[str, str], list[int]] = {}
-    for holding in held_at(opened, position):
-        found.setdefault(_label(opened, holding, position), []).append(holding.nbytes)
+    for allocation in held_at(opened, position):
+        found.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
     groups = [Group(name, kind, len(sizes), sum(sizes)) for (name, kind), sizes in found.items()]
     return sorted(groups, key=lambda group: (-group.nbytes, group.name))
 
 
-def _label(opened: Opened, holding: Holding, position: int) -> tuple[str, str]:
-    if holding.value < 0:
+def _label(opened: Analysis, allocation: Allocation, position: int) -> tuple[str, str]:
+    if allocation.value < 0:
         return "generator state", ""
-    inside = [value for at, value in opened.contents[holding] if at <= position]
+    inside = [value for at, value in opened.contents[allocation] if at <= position]
     value = opened.graph.values[inside[-1]]
     return pattern(value.name), str(value.type)
 
@@ -140,7 +136,7 @@ def pattern(name: str) -> str:
     return _INDEX.sub("*", name)
 
 
-def operation_at(opened: Opened, position: int) -> str:
+def operation_at(opened: Analysis, position: int) -> str:
     """The id of the operation that runs at `position`; a rerun says so; `(turn)` where backward starts."""
     step = steps_with_turn(opened.linked)[position]
     if step is None:

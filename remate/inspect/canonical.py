@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remate_runtime.format.decode import decode, read
-from remate_runtime.format.encode import encode, save
+from remate_runtime.format import decode, encode, read, save
 
 
 def is_canonical(path: str | Path) -> bool:

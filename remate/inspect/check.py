@@ -10,20 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.fingerprint import check_fingerprint
-from remate_runtime.format.positions import locate
+from remate_runtime.format import check_fingerprint, locate
 
-from .analysis import Opened
+from .analysis import Analysis
 
 _GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 
-def findings(opened: Opened, text: str) -> list[ScheduleError]:
+def findings(opened: Analysis, text: str) -> list[ScheduleError]:
     """All faults of a schedule that could be opened, with their places in `text`; empty if it keeps its promises."""
     return locate(text, [*_edited(opened), *promises(opened)])
 
 
-def _edited(opened: Opened) -> Iterator[ScheduleError]:
+def _edited(opened: Analysis) -> Iterator[ScheduleError]:
     """R083 if the step is not the one that was planned: a runtime would refuse the file."""
     try:
         check_fingerprint(opened.schedule)
@@ -31,7 +30,7 @@ def _edited(opened: Opened) -> Iterator[ScheduleError]:
         yield fault
 
 
-def promises(opened: Opened) -> Iterator[ScheduleError]:
+def promises(opened: Analysis) -> Iterator[ScheduleError]:
     """Figures of the solve record that the schedule does not give (R081), and a peak over the budget (R080)."""
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     if timeline.peak > solve.budget:
@@ -51,7 +50,7 @@ def promises(opened: Opened) -> Iterator[ScheduleError]:
     yield from _bound(opened)
 
 
-def _bound(opened: Opened) -> Iterator[ScheduleError]:
+def _bound(opened: Analysis) -> Iterator[ScheduleError]:
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     if solve.lower_bound is None:
         return

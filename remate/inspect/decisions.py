@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.step.layout import Place
+from remate_runtime.step import InstanceSpan
 
-from .analysis import Opened, pattern
+from .analysis import Analysis, pattern
 from .names import owners
 
 
@@ -38,14 +38,14 @@ class Decision(msgspec.Struct, frozen=True):
     again: tuple[Choice, ...]
 
 
-def decisions(old: Opened, new: Opened) -> tuple[Decision, ...]:
+def decisions(old: Analysis, new: Analysis) -> tuple[Decision, ...]:
     """One Decision for each kind of change; instances that changed alike share it, in program order."""
     before, after = _points(old), _points(new)
     plans = {place.id: place.instance.plan for place in old.expanded.places}
-    known = {op.id for op in old.graph.operations[: old.graph.turn]}
+    known = {op.id for op in old.graph.operations[: old.graph.backward_start]}
     changed: dict[str, list[Choice]] = {}
     home = owners(new)
-    for index, op in enumerate(new.graph.operations[: new.graph.turn]):
+    for index, op in enumerate(new.graph.operations[: new.graph.backward_start]):
         a, b = before.get(op.id, ()), after.get(op.id, ())
         if a != b and op.id in known:
             changed.setdefault(home[index].id, []).append(_choice(new, index, home[index], a, b))
@@ -59,7 +59,7 @@ def decisions(old: Opened, new: Opened) -> tuple[Decision, ...]:
     return tuple(_decision(block, plan, choices, names) for (block, plan, choices), names in groups.items())
 
 
-def _points(opened: Opened) -> dict[str, tuple[str, ...]]:
+def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
     operations = opened.graph.operations
     found: dict[str, list[str]] = {}
     for rerun in opened.expanded.reruns:
@@ -67,7 +67,7 @@ def _points(opened: Opened) -> dict[str, tuple[str, ...]]:
     return {op: tuple(points) for op, points in found.items()}
 
 
-def _choice(opened: Opened, index: int, place: Place, old: tuple[str, ...], new: tuple[str, ...]) -> Choice:
+def _choice(opened: Analysis, index: int, place: InstanceSpan, old: tuple[str, ...], new: tuple[str, ...]) -> Choice:
     op, graph = opened.graph.operations[index], opened.graph
     made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
 

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.format.fingerprint import fingerprint
-from remate_runtime.format.schedule import Schedule
+from remate_runtime.format import Schedule, fingerprint
 
-from .analysis import Opened
+from .analysis import Analysis
 from .decisions import Decision, decisions
 from .graph_diff import BlockChange, graph_changes
 
@@ -60,7 +59,7 @@ class Changes(msgspec.Struct, frozen=True):
     effect: Effect
 
 
-def compare(old: Opened, new: Opened) -> Changes:
+def compare(old: Analysis, new: Analysis) -> Changes:
     """What changed from `old` to `new`."""
     a, b = old.schedule, new.schedule
     same_step = fingerprint(a) == fingerprint(b)
@@ -94,7 +93,7 @@ def _plans(a: Schedule, b: Schedule) -> tuple[PlanChange, ...]:
     return tuple(found)
 
 
-def _instances(old: Opened, new: Opened) -> tuple[FieldChange, ...]:
+def _instances(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
     """Instances that came, went, or are of another block."""
     a, b = ({p.id: p.block_name for p in opened.expanded.places} for opened in (old, new))
     return tuple(FieldChange(i, a.get(i), b.get(i)) for i in dict.fromkeys((*a, *b)) if a.get(i) != b.get(i))
@@ -156,7 +155,7 @@ def _sources(s: Schedule) -> dict[tuple[str, str], str]:
     return {(n, op.id): op.source for n, b in s.blocks.items() for op in (*b.forward, *b.backward) if op.source}
 
 
-def _effect(old: Opened, new: Opened) -> Effect:
+def _effect(old: Analysis, new: Analysis) -> Effect:
     return Effect(
         (old.timeline.peak, new.timeline.peak),
         (old.timeline.time, new.timeline.time),
@@ -166,7 +165,7 @@ def _effect(old: Opened, new: Opened) -> Effect:
     )
 
 
-def gap(opened: Opened) -> float | None:
+def gap(opened: Analysis) -> float | None:
     """How much of the keep-all time the schedule may be slower than the fastest one within its budget; None if no
     bound is known, or the budget is not met."""
     solve, timeline = opened.schedule.solve, opened.timeline

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
-from remate_runtime.format.schedule import KEEP_ALL, Rerun
-from remate_runtime.format.suggest import did_you_mean
-from remate_runtime.step.layout import Place, lay_out
+from remate_runtime.format import KEEP_ALL, Rerun, did_you_mean
+from remate_runtime.step import InstanceSpan, lay_out
 
 from ..fold.plan_names import plan_name
-from .analysis import Opened, derive
+from .analysis import Analysis, analyse
 from .diff import gap
 from .lines import lines, with_plan
 from .names import Named, Names
@@ -30,13 +29,13 @@ class EditError(RemateError):
 class Editor:
     """Edits one schedule. everywhere: an edit reaches all instances that share the line or the plan it changes."""
 
-    def __init__(self, opened: Opened, everywhere: bool = False) -> None:
+    def __init__(self, opened: Analysis, everywhere: bool = False) -> None:
         self.opened, self.schedule, self.everywhere = opened, opened.schedule, everywhere
         self._names = Names(opened)
 
-    def result(self) -> Opened:
+    def result(self) -> Analysis:
         """The edited schedule with its figures. Raise ScheduleError R04x if an edit is not legal."""
-        found = derive(self.schedule)
+        found = analyse(self.schedule)
         base = found.keep_all
         solve = replace(
             self.schedule.solve,
@@ -47,7 +46,7 @@ class Editor:
             baseline_time=base.time,
             gap=gap(found),
         )
-        return Opened(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
+        return Analysis(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
 
     def plan(self, instance: str, plan: str) -> None:
         """Let `instance` (full id) use another plan of its block."""
@@ -88,10 +87,10 @@ class Editor:
 
     # Names
 
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[InstanceSpan]:
         return lay_out(self.schedule)[0]
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> InstanceSpan:
         return next(place for place in self._places() if place.id == name)
 
     def _forward(self, found: Named, name: str) -> list[int]:
@@ -99,8 +98,8 @@ class Editor:
         graph = self.opened.graph
         if found.place is not None:
             return [i for i in found.place.forward if not graph.operations[i].view]
-        if not 0 <= found.operation < graph.turn or graph.operations[found.operation].view:
-            what = "a view" if 0 <= found.operation < graph.turn else "not a forward operation"
+        if not 0 <= found.operation < graph.backward_start or graph.operations[found.operation].view:
+            what = "a view" if 0 <= found.operation < graph.backward_start else "not a forward operation"
             raise EditError(f"{name} is {what}\n  hint: only forward operations that are no views rerun")
         return [found.operation]
 
@@ -179,10 +178,10 @@ class Editor:
             self.schedule = replace(self.schedule, blocks={**self.schedule.blocks, place.block_name: block})
         self.schedule = with_plan(self.schedule, targets, name)
 
-    def _assign(self, place: Place, plan: str) -> None:
+    def _assign(self, place: InstanceSpan, plan: str) -> None:
         self.schedule = with_plan(self.schedule, self._targets(place), plan)
 
-    def _targets(self, place: Place) -> list[str]:
+    def _targets(self, place: InstanceSpan) -> list[str]:
         """Pointers of the instance lines that an edit of `place` changes."""
         if self.everywhere:
             mine = place.block_name, place.instance.plan
@@ -195,7 +194,7 @@ class Editor:
             )
         return [place.where]
 
-    def _fresh(self, place: Place, entries: tuple[Rerun, ...]) -> str:
+    def _fresh(self, place: InstanceSpan, entries: tuple[Rerun, ...]) -> str:
         operations = self.opened.graph.operations
         prefix = place.id + "."
         every = [operations[i].id.removeprefix(prefix) for i in place.forward if not operations[i].view]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.step.graph import FlatRerun
-from remate_runtime.step.layout import Place
+from remate_runtime.step import FlatRerun, InstanceSpan
 
-from .analysis import Group, Opened, grouped, operation_at
+from .analysis import Analysis, Group, grouped, operation_at
 from .lines import with_plan
 from .names import Named, Names
 from .steps import Span, Steps
@@ -57,7 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
     peak: Moment
 
 
-def explain(opened: Opened, text: str) -> Explanation:
+def explain(opened: Analysis, text: str) -> Explanation:
     """Explain what `text` names. Raise UnknownNameError."""
     found = Names(opened).find(text)
     about = _Explainer(opened)
@@ -67,19 +66,19 @@ def explain(opened: Opened, text: str) -> Explanation:
     return about.operation(operation) if operation >= 0 else about.source(found.value)
 
 
-def moment(opened: Opened, limit: int | None = _HOLDERS) -> Moment:
+def moment(opened: Analysis, limit: int | None = _HOLDERS) -> Moment:
     timeline = opened.timeline
     part = "forward" if timeline.peak_at < timeline.turn else "backward"
     step = operation_at(opened, timeline.peak_at) if timeline.during else "(the step has no operations)"
     return Moment(step, part, timeline.peak, tuple(grouped(opened, timeline.peak_at)[:limit]))
 
 
-def _operation(opened: Opened, found: Named) -> int:
+def _operation(opened: Analysis, found: Named) -> int:
     return found.operation if found.operation >= 0 else opened.graph.values[found.value].producer
 
 
 class _Explainer:
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.opened, self.graph = opened, opened.graph
         self.steps, self.trials = Steps(opened), Trials(opened)
 
@@ -93,7 +92,7 @@ class _Explainer:
             base = self.graph.values[self.graph.root[op.reads[0]]]
             facts.append(f"a view of %{base.name}: takes no memory and no time, made again whenever it is needed")
             return self._done(op.id, "operation", "view", facts, (), ())
-        if index >= self.graph.turn:
+        if index >= self.graph.backward_start:
             facts.append("backward operations run once; only forward operations rerun")
             return self._done(op.id, "operation", "backward", facts, self._held(index), ())
         facts += self._uses(index)
@@ -107,7 +106,7 @@ class _Explainer:
         facts = [f"{about.kind} {about.type}, {counted}", f"read by {self._listed(readers)}"]
         return self._done(about.name, "source", about.kind, facts, (), ())
 
-    def instance(self, place: Place) -> Explanation:
+    def instance(self, place: InstanceSpan) -> Explanation:
         plan, block = place.instance.plan, place.block
         reruns = [r for r in self.opened.expanded.reruns if r.op in place.forward]
         spent = sum(self.graph.operations[r.op].ns for r in reruns)
@@ -139,8 +138,8 @@ class _Explainer:
     def _uses(self, index: int) -> list[str]:
         graph, operations = self.graph, self.graph.operations
         readers = dict.fromkeys(r for value in self.steps.made(index) for r in self.steps.readers.get(value, ()))
-        forward = [r for r in readers if r < graph.turn]
-        backward = [r for r in readers if r >= graph.turn]
+        forward = [r for r in readers if r < graph.backward_start]
+        backward = [r for r in readers if r >= graph.backward_start]
         facts = [f"read in forward by {self._listed(forward)}; in backward by {self._listed(backward)}"]
         if not readers:
             facts = ["read by nothing"]
@@ -161,14 +160,14 @@ class _Explainer:
     def _held(self, index: int) -> tuple[Held, ...]:
         found = []
         for value in self.steps.made(index):
-            found += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.holding.nbytes]
+            found += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
         return tuple(found)
 
     def _span(self, value: int, span: Span) -> Held:
         at_peak = span.start <= self.opened.timeline.peak_at <= span.end
         start, end = operation_at(self.opened, span.start), operation_at(self.opened, span.end)
         name = self.graph.values[value].name
-        return Held(name, span.holding.nbytes, start, end, span.end - span.start + 1, at_peak)
+        return Held(name, span.allocation.nbytes, start, end, span.end - span.start + 1, at_peak)
 
     def _now(self) -> Choice:
         return Choice("as it is", (), self.opened.timeline.peak, self.opened.timeline.time)
@@ -193,6 +192,6 @@ class _Explainer:
         names = tuple(self.graph.operations[i].id for i in operations)
         return Choice(what, names, found.peak if found else None, found.time if found else None)
 
-    def _with_plan(self, place: Place, plan: str) -> Choice:
+    def _with_plan(self, place: InstanceSpan, plan: str) -> Choice:
         found = self.trials.of_schedule(with_plan(self.opened.schedule, [place.where], plan))
         return self._tried(f"plan {plan}", (), found)

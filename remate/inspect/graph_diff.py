@@ -6,10 +6,9 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step.arguments import to_json
-from remate_runtime.step.graph import Graph, Op
+from remate_runtime.step import Graph, Op, to_json
 
-from .analysis import Opened, pattern
+from .analysis import Analysis, pattern
 from .names import owners
 
 
@@ -28,13 +27,13 @@ class BlockChange(msgspec.Struct, frozen=True):
     operations: tuple[OpChange, ...]
 
 
-def graph_changes(old: Opened, new: Opened, same_step: bool) -> tuple[BlockChange, ...]:
+def graph_changes(old: Analysis, new: Analysis, same_step: bool) -> tuple[BlockChange, ...]:
     """same_step: operations, bindings and signature are known to be equal, so that only costs can differ."""
     a, b = ({op.id: index for index, op in enumerate(opened.graph.operations)} for opened in (old, new))
     homes = owners(old), owners(new)
     counts: dict[tuple[str, str, str, str, str], int] = {}
 
-    def count(opened: Opened, index: int, change: str, was: str, now: str) -> None:
+    def count(opened: Analysis, index: int, change: str, was: str, now: str) -> None:
         place = homes[opened is new][index]
         local = opened.graph.operations[index].id.removeprefix(place.id + ".")
         key = place.block_name, local, change, was, now

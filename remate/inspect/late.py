@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from remate_runtime.link.simulator import steps_with_turn
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.link import steps_with_turn
+from remate_runtime.step import FlatRerun
 
-from .analysis import Opened
+from .analysis import Analysis
 from .lines import entry_at
 from .steps import rerun_positions
 from .what_if import Trials
@@ -21,7 +21,7 @@ class Late(msgspec.Struct, frozen=True):
     hint: str
 
 
-def needed_before(opened: Opened) -> list[int]:
+def needed_before(opened: Analysis) -> list[int]:
     """By rerun: the operation before which its result is first needed; its own point where that cannot be later."""
     graph, reruns = opened.graph, opened.expanded.reruns
     at_position = {at: k for k, at in enumerate(rerun_positions(opened.linked))}
@@ -41,7 +41,7 @@ def needed_before(opened: Opened) -> list[int]:
     for at, step in enumerate(steps_with_turn(opened.linked)):
         if step is None:
             for value in (*graph.outputs, *(new for _, new in graph.updates)):
-                read(value, -1, graph.turn)
+                read(value, -1, graph.backward_start)
             continue
         op = graph.operations[step.op]
         if op.view:
@@ -60,7 +60,7 @@ def needed_before(opened: Opened) -> list[int]:
     return [n if n < end else reruns[k].before for k, n in enumerate(need)]
 
 
-def later_points(opened: Opened, trials: Trials) -> Iterator[Late]:
+def later_points(opened: Analysis, trials: Trials) -> Iterator[Late]:
     """One finding for each entry of which some reruns can move, all instances alike, so that memory falls."""
     need = needed_before(opened)
     entries: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def later_points(opened: Opened, trials: Trials) -> Iterator[Late]:
             yield found
 
 
-def _late(opened: Opened, need: list[int], members: list[int]) -> list[int]:
+def _late(opened: Analysis, need: list[int], members: list[int]) -> list[int]:
     """Members whose name in the file stands, in every instance, for reruns that are needed later only."""
     expanded = opened.expanded
     early = {expanded.stated[k] for k in members if need[k] <= expanded.reruns[k].before}
@@ -80,7 +80,7 @@ def _late(opened: Opened, need: list[int], members: list[int]) -> list[int]:
 
 
 def _tried(
-    opened: Opened, trials: Trials, need: list[int], where: str, members: list[int], late: list[int]
+    opened: Analysis, trials: Trials, need: list[int], where: str, members: list[int], late: list[int]
 ) -> Late | None:
     reruns, operations = opened.expanded.reruns, opened.graph.operations
     target = {k: need[k] for k in late}
@@ -104,7 +104,7 @@ def _tried(
     return Late(where, message, f"rerun before {', '.join(list(points)[:4])}: {effect}")
 
 
-def _written(opened: Opened, where: str, k: int) -> tuple[str, str]:
+def _written(opened: Analysis, where: str, k: int) -> tuple[str, str]:
     """The name that the entry gives rerun `k`, and the id (with a dot) of the instance in which it is written."""
     name = entry_at(opened.schedule, where).rerun[int(opened.expanded.stated[k].rpartition("/")[2])]
     full = opened.graph.operations[opened.expanded.reruns[k].op].id

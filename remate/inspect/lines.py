@@ -6,8 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from remate_runtime.format.schedule import Instance, Rerun, Schedule
-from remate_runtime.format.signature import escape
+from remate_runtime.format import Instance, Rerun, Schedule, escape
 
 
 def lines(schedule: Schedule) -> dict[str, Instance]:

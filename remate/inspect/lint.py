@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.schedule import KEEP_ALL, Rerun, Schedule
-from remate_runtime.format.signature import escape
+from remate_runtime.format import KEEP_ALL, Rerun, Schedule, escape
 
-from .analysis import Opened
+from .analysis import Analysis
 from .check import promises
 from .late import later_points
 from .lines import lines
@@ -31,7 +30,7 @@ CODES = {
 }
 
 
-def lint(opened: Opened, path: str) -> list[ScheduleError]:
+def lint(opened: Analysis, path: str) -> list[ScheduleError]:
     """All findings, without line and column. path: the file, as hints should name it."""
     found = [*_unused_results(opened), *_twice(opened), *_unused_definitions(opened.schedule), *_equal(opened.schedule)]
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
@@ -41,7 +40,7 @@ def lint(opened: Opened, path: str) -> list[ScheduleError]:
     return found
 
 
-def _unused_results(opened: Opened) -> Iterator[ScheduleError]:
+def _unused_results(opened: Analysis) -> Iterator[ScheduleError]:
     needed: dict[str, bool] = {}
     for where, use in zip(opened.expanded.stated, useful(opened.linked), strict=True):
         needed[where] = needed.get(where, False) or use
@@ -52,7 +51,7 @@ def _unused_results(opened: Opened) -> Iterator[ScheduleError]:
             yield ScheduleError("L001", message, where, "delete it: the time falls, results do not change")
 
 
-def _twice(opened: Opened) -> Iterator[ScheduleError]:
+def _twice(opened: Analysis) -> Iterator[ScheduleError]:
     seen: set[tuple[int, int]] = set()
     told: set[str] = set()
     names = _names(opened)
@@ -67,7 +66,7 @@ def _twice(opened: Opened) -> Iterator[ScheduleError]:
         seen.add(key)
 
 
-def _names(opened: Opened) -> dict[str, str]:
+def _names(opened: Analysis) -> dict[str, str]:
     """By pointer of a rerun: the (first) operation that it stands for."""
     operations, found = opened.graph.operations, {}
     for rerun, where in zip(opened.expanded.reruns, opened.expanded.stated, strict=True):
@@ -113,7 +112,7 @@ def _equal(schedule: Schedule) -> Iterator[ScheduleError]:
             seen.setdefault(bare, plan)
 
 
-def _slack(opened: Opened, path: str) -> Iterator[ScheduleError]:
+def _slack(opened: Analysis, path: str) -> Iterator[ScheduleError]:
     """The most expensive operation whose reruns the budget lets go; at most one finding."""
     graph, timeline, budget = opened.graph, opened.timeline, opened.schedule.solve.budget
     if timeline.peak > budget or not opened.expanded.reruns:

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.decode import decode
-from remate_runtime.format.positions import scan
-from remate_runtime.format.schedule import FORMAT, VERSION, Schedule
+from remate_runtime.format import FORMAT, VERSION, Schedule, decode, scan
 
 Tree = dict[str, Any]
-Step = Callable[[Tree], Tree]
-STEPS: Mapping[int, Step] = {}  # version -> step to the next one; complete from the oldest version that is still read
+Migration = Callable[[Tree], Tree]
+STEPS: Mapping[
+    int, Migration
+] = {}  # version -> step to the next one; complete from the oldest version that is still read
 
 
 class Migrated(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def version_of(data: bytes) -> int | None:
     return version if type(version) is int and version >= 1 else None
 
 
-def upgrade(tree: Tree, steps: Mapping[int, Step], target: int) -> Tree:
+def upgrade(tree: Tree, steps: Mapping[int, Migration], target: int) -> Tree:
     """Apply step after step until the tree has version `target`. Raise ScheduleError R005 where a step is missing."""
     while (version := tree["version"]) < target:
         if version not in steps:

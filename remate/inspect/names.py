@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.format.suggest import did_you_mean
-from remate_runtime.step.layout import Place
+from remate_runtime.format import did_you_mean
+from remate_runtime.step import InstanceSpan
 
 from ..errors import UnknownNameError
-from .analysis import Opened
+from .analysis import Analysis
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -16,13 +16,13 @@ class Named(msgspec.Struct, frozen=True):
 
     operation: int = -1
     value: int = -1
-    place: Place | None = None
+    place: InstanceSpan | None = None
 
 
 class Names:
     """Look-ups by full id. Built once for many."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.operations = {op.id: index for index, op in enumerate(opened.graph.operations)}
         self.places = {place.id: place for place in opened.expanded.places}
         self.values = {value.name: index for index, value in enumerate(opened.graph.values)}
@@ -46,9 +46,9 @@ class Names:
         return UnknownNameError(f"there is no {what} {text[:120]!r}\n  hint: {hint}")
 
 
-def owners(opened: Opened) -> list[Place]:
+def owners(opened: Analysis) -> list[InstanceSpan]:
     """For every operation the innermost instance that holds it."""
-    found: list[Place | None] = [None] * len(opened.graph.operations)
+    found: list[InstanceSpan | None] = [None] * len(opened.graph.operations)
     for place in opened.expanded.places:
         if place.leaf:
             for index in (*place.forward, *place.backward):

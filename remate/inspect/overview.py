@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.link.linker import Holding
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.link import Allocation
+from remate_runtime.step import FlatRerun
 
-from .analysis import Opened, held_at, pattern
+from .analysis import Analysis, held_at, pattern
 from .explain import Moment, moment
 from .roles import Roles
 from .steps import Steps
@@ -50,7 +50,7 @@ class Overview(msgspec.Struct, frozen=True):
     more: Purchase | None  # None: nothing reruns
 
 
-def overview(opened: Opened, extra: int) -> Overview:
+def overview(opened: Analysis, extra: int) -> Overview:
     """extra: bytes of budget to spend beyond the file's."""
     steps = Steps(opened)
     more = _purchase(opened, steps, Trials(opened, ALLOWANCE // 2), extra)
@@ -58,13 +58,13 @@ def overview(opened: Opened, extra: int) -> Overview:
     return Overview(moment(opened), opened.timeline.peak, opened.timeline.time, costliest, more)
 
 
-def _costliest(opened: Opened, steps: Steps, trials: Trials) -> tuple[Costly, ...]:
+def _costliest(opened: Analysis, steps: Steps, trials: Trials) -> tuple[Costly, ...]:
     graph, at, roles = opened.graph, opened.timeline.peak_at, Roles(opened)
-    groups: dict[tuple[str, str, str], list[tuple[Holding, int]]] = {}
-    for holding in held_at(opened, at):
-        value = _content(opened, holding, at)
+    groups: dict[tuple[str, str, str], list[tuple[Allocation, int]]] = {}
+    for allocation in held_at(opened, at):
+        value = _content(opened, allocation, at)
         name, kind = ("generator state", "") if value < 0 else (graph.values[value].name, str(graph.values[value].type))
-        groups.setdefault((pattern(name), kind, roles.role(holding, value)), []).append((holding, value))
+        groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
     found = []
     for (name, kind, state), held in ranked:
@@ -74,10 +74,10 @@ def _costliest(opened: Opened, steps: Steps, trials: Trials) -> tuple[Costly, ..
     return tuple(found)
 
 
-def _content(opened: Opened, holding: Holding, position: int) -> int:
-    if holding.value < 0:
+def _content(opened: Analysis, allocation: Allocation, position: int) -> int:
+    if allocation.value < 0:
         return -1
-    return [value for start, value in opened.contents[holding] if start <= position][-1]
+    return [value for start, value in opened.contents[allocation] if start <= position][-1]
 
 
 def _other(steps: Steps, trials: Trials, state: str, values: list[int]) -> tuple[str | None, Outcome | None]:
@@ -94,7 +94,7 @@ def _other(steps: Steps, trials: Trials, state: str, values: list[int]) -> tuple
     return ("rerun", trials.rerunning(dict.fromkeys(more))) if more else (None, None)
 
 
-def _purchase(opened: Opened, steps: Steps, trials: Trials, extra: int) -> Purchase | None:
+def _purchase(opened: Analysis, steps: Steps, trials: Trials, extra: int) -> Purchase | None:
     if not opened.expanded.reruns:
         return None
     limit = max(opened.schedule.solve.budget, opened.timeline.peak) + extra
@@ -125,7 +125,7 @@ def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], 
     return ranked[:low], best
 
 
-def _grouped(opened: Opened, operations: list[int]) -> list[tuple[str, int]]:
+def _grouped(opened: Analysis, operations: list[int]) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for op in operations:
         name = pattern(opened.graph.operations[op].id)

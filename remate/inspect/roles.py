@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from remate_runtime.link.linker import Holding
+from remate_runtime.link import Allocation
 
-from .analysis import Opened
+from .analysis import Analysis
 
 ROLES = ("kept", "rerun", "in use", "output", "gradient", "backward", "tangent", "generator state", "buffer copy")
 
@@ -14,7 +14,7 @@ ROLES = ("kept", "rerun", "in use", "output", "gradient", "backward", "tangent",
 class Roles:
     """The role of what a storage holds. Look-ups are computed once, for many questions."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.graph, self.turn = opened.graph, opened.timeline.turn
 
     @cached_property
@@ -25,7 +25,7 @@ class Roles:
     def _gradients(self) -> set[int]:
         return {self.graph.root[value] for _, value in self.graph.gradients}
 
-    def role(self, holding: Holding, value: int) -> str:
+    def role(self, allocation: Allocation, value: int) -> str:
         """One of ROLES. value: what `holding` holds at the moment in question; -1 for a saved generator state."""
         if value < 0:
             return "generator state"
@@ -36,8 +36,8 @@ class Roles:
             return "output"
         if value in self._gradients:
             return "gradient"
-        if about.producer >= self.graph.turn:
+        if about.producer >= self.graph.backward_start:
             return "backward"
-        if holding.birth > self.turn:
+        if allocation.birth > self.turn:
             return "rerun"
-        return "kept" if holding.death > self.turn else "in use"
+        return "kept" if allocation.death > self.turn else "in use"

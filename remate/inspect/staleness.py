@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.schedule import Model
-from remate_runtime.step.graph import Graph, Ref
+from remate_runtime.format import Model
+from remate_runtime.step import Graph, Ref
 
 _ABSENT = "absent"
 
@@ -47,7 +47,7 @@ def _settings(recorded: Model, live: Model) -> Iterator[Difference]:
         if ours != theirs:
             yield Difference(what, ours, theirs)
     for what, one, other in (
-        ("submodule in another mode than the model", recorded.exceptions, live.exceptions),
+        ("submodule in another mode than the model", recorded.mode_overrides, live.mode_overrides),
         ("frozen parameter", recorded.frozen, live.frozen),
     ):
         for name in sorted({*one} ^ {*other}):
@@ -134,7 +134,7 @@ def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
             return f"[{', '.join(map(text, value))}]"
         return repr(value)
 
-    for op in graph.operations[: graph.turn]:
+    for op in graph.operations[: graph.backward_start]:
         arguments = [*map(text, op.args), *(f"{key}={text(value)}" for key, value in sorted(op.kwargs.items()))]
         types = ", ".join("none" if v is None else str(graph.values[v].type) for v in op.writes)
         yield f"{op.op}({', '.join(arguments)}) -> {types}", f"  ({op.source})" if op.source else ""

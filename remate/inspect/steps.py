@@ -6,11 +6,10 @@ from functools import cached_property
 
 import msgspec
 
-from remate_runtime.link.linker import Holding, Linked
-from remate_runtime.link.simulator import steps_with_turn
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.link import Allocation, Linked, steps_with_turn
+from remate_runtime.step import FlatRerun
 
-from .analysis import Opened
+from .analysis import Analysis
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -18,13 +17,13 @@ class Span(msgspec.Struct, frozen=True):
 
     start: int
     end: int
-    holding: Holding
+    allocation: Allocation
 
 
 class Steps:
     """Everything is computed on first use, once."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.opened, self.graph = opened, opened.graph
 
     @cached_property
@@ -40,10 +39,10 @@ class Steps:
     def spans(self) -> dict[int, list[Span]]:
         """By value that owns a storage: where it is held, in order."""
         found: dict[int, list[Span]] = {}
-        for holding, contents in self.opened.contents.items():
-            ends = [start - 1 for start, _ in contents[1:]] + [holding.death]
+        for allocation, contents in self.opened.contents.items():
+            ends = [start - 1 for start, _ in contents[1:]] + [allocation.death]
             for (start, value), end in zip(contents, ends, strict=True):
-                found.setdefault(value, []).append(Span(start, end, holding))
+                found.setdefault(value, []).append(Span(start, end, allocation))
         for spans in found.values():
             spans.sort(key=lambda span: span.start)
         return found
@@ -75,7 +74,7 @@ class Steps:
 
     def first_backward_read(self, operation: int) -> int:
         """The first backward operation that reads what `operation` makes; -1 if none does."""
-        turn = self.graph.turn
+        turn = self.graph.backward_start
         reads = (index for value in self.made(operation) for index in self.readers.get(value, ()) if index >= turn)
         return min(reads, default=-1)
 
@@ -94,7 +93,11 @@ class Steps:
         while todo:
             for value in self.graph.operations[todo.pop()].reads:
                 producer = self.graph.values[self.graph.root[value]].producer
-                if 0 <= producer < self.graph.turn and producer not in found and not self.alive(value, position):
+                if (
+                    0 <= producer < self.graph.backward_start
+                    and producer not in found
+                    and not self.alive(value, position)
+                ):
                     found.add(producer)
                     todo.append(producer)
         return sorted(found)

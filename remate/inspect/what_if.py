@@ -6,13 +6,11 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from remate_runtime.format.schedule import Schedule
-from remate_runtime.link.linker import Linked, link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.format import Schedule
+from remate_runtime.link import Linked, link, simulate
+from remate_runtime.step import FlatRerun, expand
 
-from .analysis import Opened
+from .analysis import Analysis
 from .steps import ordered, useful
 
 ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
@@ -30,7 +28,7 @@ class Outcome(msgspec.Struct, frozen=True):
 class Trials:
     """Each trial costs its executions. Once the allowance is used up, `cost` returns None."""
 
-    def __init__(self, opened: Opened, allowance: int = ALLOWANCE) -> None:
+    def __init__(self, opened: Analysis, allowance: int = ALLOWANCE) -> None:
         self.opened, self.left = opened, allowance
 
     def cost(self, reruns: Iterable[FlatRerun]) -> Outcome | None:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime import apply
 from remate_runtime.errors import RemateError
-from remate_runtime.format.schedule import Schedule
+from remate_runtime.format import Schedule
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
 from .compare import clear_gradients, default_loss, tensors_of

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from remate_runtime.errors import RemateError
-from remate_runtime.format.schedule import Schedule
+from remate_runtime.format import Schedule
 
 FORMAT = "remate.memory-trace"
 VERSION = 1

@@ -11,17 +11,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.step.graph import Graph
+from remate_runtime.step import Graph
 
 from ..capture.captured import Captured
 
 
 def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
     """The block of every operation, backward ones included. block_of: the block of each forward operation."""
-    graph, blocks = captured.graph, [*block_of, *[-1] * (len(captured.graph.operations) - captured.graph.turn)]
+    graph, blocks = (
+        captured.graph,
+        [*block_of, *[-1] * (len(captured.graph.operations) - captured.graph.backward_start)],
+    )
     touched = _touched(graph, block_of)
     of_module: dict[str, list[int]] = {}
-    for i in range(graph.turn):
+    for i in range(graph.backward_start):
         seen = of_module.setdefault(captured.modules[i], [])
         if not seen or seen[-1] != block_of[i]:
             seen.append(block_of[i])
@@ -29,9 +32,9 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
     free = [False] * len(graph.operations)  # depends on no gradient: may run at any time
     current = last  # where the latest operation was whose block is certain: autograd goes back through forward
     draw = -1  # the latest random backward operation: their order is that of the generator
-    for i in range(graph.turn, len(graph.operations)):
+    for i in range(graph.backward_start, len(graph.operations)):
         op = graph.operations[i]
-        needs = [p for v in op.reads if (p := graph.values[v].producer) >= graph.turn]
+        needs = [p for v in op.reads if (p := graph.values[v].producer) >= graph.backward_start]
         if op.random and draw >= 0:
             needs.append(draw)
         high = min((blocks[p] for p in needs), default=last)
@@ -53,8 +56,8 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
 def reorder(captured: Captured, blocks: Sequence[int]) -> tuple[Captured, tuple[int, ...]]:
     """The step with backward in reverse block order, and the old index of every operation."""
     graph = captured.graph
-    backward = sorted(range(graph.turn, len(graph.operations)), key=lambda i: (-blocks[i], i))
-    order = (*range(graph.turn), *backward)
+    backward = sorted(range(graph.backward_start, len(graph.operations)), key=lambda i: (-blocks[i], i))
+    order = (*range(graph.backward_start), *backward)
     new = {old: k for k, old in enumerate(order)}
     values = tuple(v if v.producer < 0 else msgspec.structs.replace(v, producer=new[v.producer]) for v in graph.values)
     moved = msgspec.structs.replace(graph, values=values, operations=tuple(graph.operations[i] for i in order))
@@ -65,7 +68,7 @@ def reorder(captured: Captured, blocks: Sequence[int]) -> tuple[Captured, tuple[
 def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
     """For every forward value (by storage): the blocks that make it or read it."""
     touched: dict[int, set[int]] = {}
-    for i in range(graph.turn):
+    for i in range(graph.backward_start):
         for v in (*graph.operations[i].reads, *graph.operations[i].writes):
             if v is not None:
                 touched.setdefault(graph.root[v], set()).add(block_of[i])
@@ -86,9 +89,9 @@ def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched
 def _delay(graph: Graph, blocks: list[int], free: Sequence[bool]) -> None:
     """Operations that depend on no gradient move down to the first block that reads them."""
     wanted = [-1] * len(blocks)
-    for i in range(len(blocks) - 1, graph.turn - 1, -1):
+    for i in range(len(blocks) - 1, graph.backward_start - 1, -1):
         if free[i] and wanted[i] >= 0:
             blocks[i] = wanted[i]
         for v in graph.operations[i].reads:
-            if (p := graph.values[v].producer) >= graph.turn:
+            if (p := graph.values[v].producer) >= graph.backward_start:
                 wanted[p] = max(wanted[p], blocks[i])

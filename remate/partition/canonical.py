@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step.graph import Graph, Op, Ref
+from remate_runtime.step import Graph, Op, Ref
 
-from .hierarchy import Part
+from .hierarchy import BlockSpan
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -27,7 +27,7 @@ class Form(msgspec.Struct, frozen=True):
     updates: tuple[tuple[int, int], ...]
 
 
-def form(graph: Graph, part: Part) -> Form:
+def form(graph: Graph, part: BlockSpan) -> Form:
     """The canonical form of a leaf."""
     operations = (*range(*part.forward), *range(*part.backward))
     made = {v for i in operations for v in graph.operations[i].writes if v is not None}
@@ -58,7 +58,7 @@ def form(graph: Graph, part: Part) -> Form:
     return Form(msgspec.json.encode(body), operations, tuple(sources), gradients, updates)
 
 
-def exports(graph: Graph, part: Part, readers: list[list[int]]) -> tuple[int, ...]:
+def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[int, ...]:
     """Positions, among the values that the leaf makes, of those that are read outside or leave the step.
 
     readers: for each value, the operations that read it.

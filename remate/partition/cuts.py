@@ -1,4 +1,4 @@
-"""Cuts that the graph itself offers: positions of the forward where few bytes cross, for spans without module structure.
+"""CutModel that the graph itself offers: positions of the forward where few bytes cross, for spans without module structure.
 
 A span that repeats itself (an unrolled recurrence, layers written without modules) is cut once per repetition, always at
 the same place of the period; what does not repeat is cut by a shortest path over the positions, which weighs the bytes
@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import msgspec
 import numpy as np
 
-from remate_runtime.step.graph import Graph, Ref
+from remate_runtime.step import Graph, Ref
 
 SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
 _LONGEST = 2000  # operations of the longest period that is looked for
@@ -32,7 +32,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 def costs(graph: Graph) -> Costs:
     """What cutting the forward costs, at each of its positions."""
-    turn = graph.turn
+    turn = graph.backward_start
     last: dict[int, int] = {}
     born: dict[int, int] = {}
     for i, op in enumerate(graph.operations[:turn]):

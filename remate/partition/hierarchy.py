@@ -9,7 +9,7 @@ import msgspec
 from ..capture.captured import Captured
 
 
-class Part(msgspec.Struct, frozen=True):
+class BlockSpan(msgspec.Struct, frozen=True):
     """One node of the tree: a leaf holds operations, a composite holds parts (in forward order).
 
     id: full id of the instance, as the schedule file will name it. prefix: module path against which parameters and
@@ -22,9 +22,9 @@ class Part(msgspec.Struct, frozen=True):
     label: str
     forward: tuple[int, int]
     backward: tuple[int, int]
-    parts: tuple[Part, ...] = ()
+    parts: tuple[BlockSpan, ...] = ()
 
-    def leaves(self) -> Iterator[Part]:
+    def leaves(self) -> Iterator[BlockSpan]:
         """The leaves below (or the part itself), in forward order."""
         if not self.parts:
             yield self
@@ -40,10 +40,10 @@ class Hierarchy(msgspec.Struct, frozen=True):
     """
 
     captured: Captured
-    parts: tuple[Part, ...]
+    parts: tuple[BlockSpan, ...]
     order: tuple[int, ...]
 
-    def leaves(self) -> Iterator[Part]:
+    def leaves(self) -> Iterator[BlockSpan]:
         for part in self.parts:
             yield from part.leaves()
 
@@ -52,5 +52,5 @@ def whole(captured: Captured, name: str = "model") -> Hierarchy:
     """The trivial hierarchy: one leaf that holds every operation, in captured order."""
     graph, count = captured.graph, len(captured.graph.operations)
     label = captured.classes.get("", "") or captured.model.name or name
-    leaf = Part(name, "", label, (0, graph.turn), (graph.turn, count))
+    leaf = BlockSpan(name, "", label, (0, graph.backward_start), (graph.backward_start, count))
     return Hierarchy(captured, (leaf,), tuple(range(count)))

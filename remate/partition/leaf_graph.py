@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.step.graph import Graph, Op, Ref, Value
+from remate_runtime.step import Graph, Op, Ref, Value
 
-from .hierarchy import Part
+from .hierarchy import BlockSpan
 
 
 class LeafGraph(msgspec.Struct, frozen=True):
@@ -17,7 +17,7 @@ class LeafGraph(msgspec.Struct, frozen=True):
     operations: tuple[int, ...]
 
 
-def leaf_graph(graph: Graph, part: Part, readers: list[list[int]]) -> LeafGraph:
+def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafGraph:
     """readers: for each value of `graph`, the operations that read it."""
     order = (*range(*part.forward), *range(*part.backward))
     inside = set(order)

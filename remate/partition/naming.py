@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..capture.captured import Captured
-from .hierarchy import Part
-from .pieces import Piece
+from .hierarchy import BlockSpan
+from .pieces import Span
 
 
-def name_parts(captured: Captured, pieces: Sequence[Piece]) -> tuple[Part, ...]:
+def name_parts(captured: Captured, pieces: Sequence[Span]) -> tuple[BlockSpan, ...]:
     """Parts with unique ids, none of which lies inside another's, and empty backward ranges."""
     return _Naming(captured).parts(pieces, "", "")
 
@@ -19,7 +19,7 @@ class _Naming:
         self._captured = captured
         self._taken: set[str] = set()
 
-    def parts(self, pieces: Sequence[Piece], enclosing: str, prefix: str) -> tuple[Part, ...]:
+    def parts(self, pieces: Sequence[Span], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
         """enclosing: id of the composite around the pieces ("" at the top); prefix: its module path."""
         names = [self._name(piece) for piece in pieces]
         made = []
@@ -28,12 +28,12 @@ class _Naming:
             if enclosing:
                 path = _joined(enclosing, path[len(prefix) :].lstrip("."))
             full = self._unique(path, enclosing)
-            empty = (self._captured.graph.turn, self._captured.graph.turn)
+            empty = (self._captured.graph.backward_start, self._captured.graph.backward_start)
             inner = self.parts(piece.pieces, full, module) if piece.pieces else ()
-            made.append(Part(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
+            made.append(BlockSpan(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
         return tuple(made)
 
-    def _name(self, piece: Piece) -> tuple[str, str]:
+    def _name(self, piece: Span) -> tuple[str, str]:
         """(module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""
         if piece.own and piece.path:
             return piece.path, ""

@@ -12,33 +12,33 @@ import msgspec
 from ..capture.captured import Captured
 from .backward import assign, reorder
 from .cuts import costs
-from .hierarchy import Hierarchy, Part, whole
+from .hierarchy import BlockSpan, Hierarchy, whole
 from .naming import name_parts
 from .pieces import Divider
 
-__all__ = ["Hierarchy", "Part", "partition", "whole"]
+__all__ = ["BlockSpan", "Hierarchy", "partition", "whole"]
 
 
 def partition(captured: Captured) -> Hierarchy:
     """The hierarchy of a captured step. The same step gives the same hierarchy."""
     graph = captured.graph
-    if graph.turn == 0:
+    if graph.backward_start == 0:
         return whole(captured)
-    pieces = Divider(captured, costs(graph)).divide(0, graph.turn, "")
+    pieces = Divider(captured, costs(graph)).divide(0, graph.backward_start, "")
     parts = name_parts(captured, pieces)
     leaves = [leaf for part in parts for leaf in part.leaves()]
     block_of = [k for k, leaf in enumerate(leaves) for _ in range(*leaf.forward)]
     blocks = assign(captured, block_of)
     moved, order = reorder(captured, blocks)
-    counts = Counter(blocks[graph.turn :])
-    spans, at = {}, graph.turn
+    counts = Counter(blocks[graph.backward_start :])
+    spans, at = {}, graph.backward_start
     for k in range(len(leaves) - 1, -1, -1):
         spans[leaves[k].id] = (at, at + counts[k])
         at += counts[k]
     return Hierarchy(moved, tuple(_with_backward(part, spans) for part in parts), order)
 
 
-def _with_backward(part: Part, spans: dict[str, tuple[int, int]]) -> Part:
+def _with_backward(part: BlockSpan, spans: dict[str, tuple[int, int]]) -> BlockSpan:
     """The part with the ranges of its leaves' backward operations."""
     if not part.parts:
         return msgspec.structs.replace(part, backward=spans[part.id])

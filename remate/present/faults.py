@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.codes import CODES
+from remate_runtime.format import CODES
 
 FORMATS = ("text", "json", "github")
 _WIDTH = 100  # characters of a line that are shown, around the fault

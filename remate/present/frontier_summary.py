@@ -14,13 +14,6 @@ SUMMARY = "frontier.json"
 MOST = 1000  # budgets in one sweep
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A budget as it was written, and in bytes."""
-
-    text: str
-    budget: int
-
-
 class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     """One budget. Without a schedule only `asked` and `budget` are set. budget, peak: bytes. time, lower_bound: ns. gap:
     (time - lower_bound) / baseline_time."""

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from remate_runtime.errors import RemateError
-from remate_runtime.link.linker import Linked
-from remate_runtime.link.simulator import Timeline, steps_with_turn
+from remate_runtime.link import Linked, Timeline, steps_with_turn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..inspect.analysis import Opened
+    from ..inspect.analysis import Analysis
 
 _FORMATS = (".png", ".svg", ".pdf")
 _INK, _GREY, _BLUE, _RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
@@ -33,7 +32,7 @@ class Curve(NamedTuple):
     end: int
 
 
-def plot_memory(opened: Opened, path: str) -> None:
+def plot_memory(opened: Analysis, path: str) -> None:
     """Draw to `path`; its suffix says the format. Raises PlotError for another format, or without matplotlib."""
     if Path(path).suffix.lower() not in _FORMATS:
         raise PlotError(f"{path}: a plot is written as one of {', '.join(_FORMATS)}")
@@ -63,7 +62,7 @@ def curve(linked: Linked, timeline: Timeline) -> Curve:
     return Curve(times, memory, starts, now)
 
 
-def _draw(axes: Axes, opened: Opened) -> None:
+def _draw(axes: Axes, opened: Analysis) -> None:
     timeline, keep_all, budget = opened.timeline, opened.keep_all, opened.schedule.solve.budget
     ours, base = curve(opened.linked, timeline), curve(opened.without_reruns, keep_all)
     top, span = max(timeline.peak, keep_all.peak, budget), max(ours.end, base.end, 1)

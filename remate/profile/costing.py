@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from remate_runtime.step.graph import Graph, Op
+from remate_runtime.step import Graph, Op
 
 from ..errors import ProfileError
 from .cost import Cost

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from remate_runtime.kernels.overloads import calling, overload
-from remate_runtime.operators.tables import namespace
-from remate_runtime.step.graph import Graph, Op
+from remate_runtime.kernels import kernel, overload
+from remate_runtime.operators import namespace
+from remate_runtime.step import Graph, Op
 
 from ..errors import ProfileError
 from ..measure.allocator import peak_bytes
@@ -59,7 +59,7 @@ def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
     """Median time and workspace of one operation; where it does not run on made-up arguments, the roofline's estimate,
     with a note that says so."""
     try:
-        call = calling(op.op, overload(op.op, namespaces=(namespace(op.op),)))
+        call = kernel(op.op, overload(op.op, namespaces=(namespace(op.op),)))
         args, kwargs = arguments(graph, op, device)
 
         def run() -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step.graph import Graph, Op, Ref
+from remate_runtime.step import Graph, Op, Ref
 
 
 def signature(graph: Graph, op: Op) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.kernels.overloads import TORCH_DTYPES, literal
-from remate_runtime.step.graph import Graph, Op, Ref
+from remate_runtime.format import TensorType
+from remate_runtime.kernels import TORCH_DTYPES, literal
+from remate_runtime.step import Graph, Op, Ref
 
 from .signature import pending_of
 

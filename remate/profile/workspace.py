@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import prod
 
-from remate_runtime.format.tensor_type import DTYPES, TensorType
-from remate_runtime.step.graph import Graph, Op, Ref
+from remate_runtime.format import DTYPES, TensorType
+from remate_runtime.step import Graph, Op, Ref
 
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
 # These take contiguous arguments and copy others first (on CPU).

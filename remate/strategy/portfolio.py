@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.step import FlatRerun, Graph
 
 from ..errors import InfeasibleError, UnknownNameError
 from ..partition.canonical import form
@@ -22,7 +22,7 @@ from .milp.budget_search import Attempt, Candidate, better, judge
 from .milp.flat import flat_windows
 from .milp.highs import VERSION, Control
 from .milp.staged import refined, staged_windows
-from .milp.warm_start import seed
+from .milp.warm_start import warm_start
 from .shared import Shared
 
 STRATEGIES = ("auto", "hierarchical", "flat", "staged", "greedy", *CLASSICAL, "rockmate", "none")
@@ -248,7 +248,7 @@ class _Search:
 
     def _try(self, attempt: Attempt) -> None:
         w = attempt.windows
-        start = None if self.best is None else seed(self.problem, w, self.best.reruns)
+        start = None if self.best is None else warm_start(self.problem, w, self.best.reruns)
         found = attempt.run(
             self.control, self.budget, gap=TIGHT, goal=self._percent(self.bound) + 100 * self.gap, start=start
         )

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from remate_runtime.operators.tables import IN_PLACE
-from remate_runtime.step.graph import Graph, Op, Ref
+from remate_runtime.operators import IN_PLACE
+from remate_runtime.step import Graph, Op, Ref
 
 
 class Problem:
@@ -27,7 +27,7 @@ class Problem:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.turn = graph.turn
+        self.backward_start = graph.backward_start
         root, values = graph.root, graph.values
         count = len(values)
         self.real = [not op.view for op in graph.operations]
@@ -90,16 +90,16 @@ class Problem:
         """Whether nothing reads s after `index`, or, for a forward operation, only backward does."""
         if s in self.pinned or s in self.until_turn:
             return False
-        return not any(index < i and (i < self.turn or index >= self.turn) for i in self.readers[s])
+        return not any(index < i and (i < self.backward_start or index >= self.backward_start) for i in self.readers[s])
 
     @cached_property
     def forward(self) -> list[int]:
         """Forward operations that may run again."""
-        return [i for i in range(self.turn) if self.real[i]]
+        return [i for i in range(self.backward_start) if self.real[i]]
 
     @cached_property
     def backward(self) -> list[int]:
-        return [i for i in range(self.turn, len(self.real)) if self.real[i]]
+        return [i for i in range(self.backward_start, len(self.real)) if self.real[i]]
 
     @cached_property
     def storages(self) -> list[int]:
@@ -112,9 +112,9 @@ class Problem:
 
     def last_forward_read(self, s: int) -> int:
         """Last forward position at which s is live whatever is retained."""
-        inside = [i for i in self.readers[s] if i < self.turn]
+        inside = [i for i in self.readers[s] if i < self.backward_start]
         last = inside[-1] if inside else self.producer[s]
-        return max(last, self.turn - 1) if s in self.until_turn else last
+        return max(last, self.backward_start - 1) if s in self.until_turn else last
 
     def backward_reads(self, s: int) -> list[int]:
-        return [i for i in self.readers[s] if i >= self.turn]
+        return [i for i in self.readers[s] if i >= self.backward_start]

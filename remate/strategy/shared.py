@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.step import FlatRerun, Graph
 
-from ..partition.hierarchy import Hierarchy, Part
+from ..partition.hierarchy import BlockSpan, Hierarchy
 from .blocks.block_frontier import BlockPlan
-from .blocks.block_selection import Levels
-from .bound.cuts import Cuts
+from .blocks.block_selection import BlockSelection
+from .bound.cuts import CutModel
 from .bound.floor import proven_floor
 from .chain import Chain
 from .milp.budget_search import Attempt, Candidate, judge
 from .milp.highs import Control
-from .milp.windows import Windows
+from .milp.windows import RerunWindows
 from .problem import Problem
 
 
@@ -27,7 +27,7 @@ class Shared:
 
     def __init__(self, graph: Graph, hierarchy: Hierarchy | None = None) -> None:
         self.problem = Problem(graph)
-        self.parts: tuple[Part, ...] = hierarchy.parts if hierarchy is not None else ()
+        self.parts: tuple[BlockSpan, ...] = hierarchy.parts if hierarchy is not None else ()
         self.leaves = [leaf for part in self.parts for leaf in part.leaves()]
         self.baseline = judge(self.problem, (), "keep-all", "optimal")
         self.known: list[Candidate] = [self.baseline]  # none slower and larger than another, largest first
@@ -36,7 +36,7 @@ class Shared:
         self.squeezed = False  # the smallest peak has been searched for
         self.interrupted = False  # by Ctrl-C
         self._attempts: dict[str, Attempt] = {}
-        self._levels: Levels | None = None
+        self._levels: BlockSelection | None = None
 
     def keep(self, found: Candidate) -> None:
         """Remember a schedule, unless one is known that is no slower and no larger."""
@@ -50,17 +50,17 @@ class Shared:
         return min((c for c in self.known if c.peak <= budget), key=lambda c: (c.time, c.peak), default=None)
 
     @cached_property
-    def cuts(self) -> Cuts:
-        return Cuts(self.problem, 1, self.baseline.peak)
+    def cuts(self) -> CutModel:
+        return CutModel(self.problem, 1, self.baseline.peak)
 
     @cached_property
     def chain(self) -> Chain:
         return Chain(self.problem, self.parts)
 
-    def levels(self, control: Control) -> Levels:
+    def levels(self, control: Control) -> BlockSelection:
         if self._levels is not None:
             return self._levels
-        made = Levels(self.problem, self.leaves, control)
+        made = BlockSelection(self.problem, self.leaves, control)
         if not control.stopped():  # else its frontiers may lack plans
             self._levels = made
         return made
@@ -71,7 +71,7 @@ class Shared:
         stages = enumerate(self.chain.stages)
         return {k: levels.plans(leaf[stage.forward]) for k, stage in stages if stage.forward in leaf}
 
-    def attempt(self, name: str, windows: Callable[[], Windows]) -> Attempt:
+    def attempt(self, name: str, windows: Callable[[], RerunWindows]) -> Attempt:
         """The formulation called `name`, over `windows` when it has to be built."""
         if name not in self._attempts:
             self._attempts[name] = Attempt(self.problem, windows(), self.baseline.peak, name)

@@ -14,7 +14,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .errors import BindError, ExecutionError, RemateError, ScheduleError
-    from .format.decode import load
+    from .format.reader import load
     from .format.schedule import Schedule
     from .planned_model import apply
 
@@ -36,7 +36,7 @@ _HOME = {
     "Schedule": "format.schedule",
     "ScheduleError": "errors",
     "apply": "planned_model",
-    "load": "format.decode",
+    "load": "format.reader",
 }
 
 

@@ -16,18 +16,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from .bind.model_binding import Bound, check_autocast
+from .bind.model_binding import ModelBinding, check_autocast
 from .bind.trees import Inputs, output_builder
-from .collector import paused_collector
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare
 from .errors import BindError, ScheduleError, ScheduleFaultsError
-from .format.decode import decode, read
 from .format.positions import locate
+from .format.reader import decode, read
 from .format.schedule import Schedule
 from .format.signature import input_leaves, output_leaves
+from .gc_pause import gc_paused
 from .link.linker import Linked
-from .link.verify import verify
+from .link.verifier import verify
 
 
 def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> Any:
@@ -43,18 +43,18 @@ def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, name
     Raises ScheduleError (the file is no legal schedule) and BindError (it is not of this model); calls raise BindError
     (other shapes, other mode) and ExecutionError (backward twice, tensors changed before backward).
     """
-    with paused_collector():
+    with gc_paused():
         if isinstance(schedule, Schedule):
-            return _planned(Step(_original(model), schedule, tuple(namespaces)))
+            return _planned(ScheduledForward(_original(model), schedule, tuple(namespaces)))
         data = read(schedule)
         decoded = decode(data, namespaces)
         try:
-            return _planned(Step(_original(model), decoded, tuple(namespaces)))
+            return _planned(ScheduledForward(_original(model), decoded, tuple(namespaces)))
         except ScheduleError as error:
             raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
 
 
-class Step:
+class ScheduledForward:
     """A schedule bound to a model, and compiled for the devices that it has been called on."""
 
     def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...]) -> None:
@@ -62,7 +62,7 @@ class Step:
         verified = verify(schedule)
         self._linked = verified.linked
         self._operators = operators(self._linked.graph, verified.where, namespaces)
-        self._bound = Bound(model, schedule.model)
+        self._bound = ModelBinding(model, schedule.model)
         self._inputs = Inputs(schedule.model.inputs, model.forward)
         self._build = output_builder(schedule.model.outputs, model)
         self._leaves = _leaves(self._linked, schedule)
@@ -106,10 +106,10 @@ def _leaves(linked: Linked, schedule: Schedule) -> tuple[Leaf, ...]:
 
 def _original(model: nn.Module) -> nn.Module:
     step = getattr(model, "_remate_step", None)
-    return step.model if isinstance(step, Step) else model
+    return step.model if isinstance(step, ScheduledForward) else model
 
 
-def _planned(step: Step) -> nn.Module:
+def _planned(step: ScheduledForward) -> nn.Module:
     """An instance of a subclass of the model's class, on the very attributes of the model."""
     base = type(step.model)
     made = type(

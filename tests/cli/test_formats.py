@@ -11,7 +11,7 @@ import pytest
 
 from remate.present.faults import render, subjects
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.decode import decode
+from remate_runtime.format.reader import decode
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]

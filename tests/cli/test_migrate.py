@@ -11,7 +11,7 @@ import pytest
 
 from remate.inspect.migrate import STEPS, upgrade, version_of
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.decode import decode
+from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import VERSION
 
 from .changes import change

@@ -60,7 +60,7 @@ def test_curve_is_the_simulated_memory() -> None:
 def test_storage_written_over_goes_by_its_latest_value() -> None:
     """In layers 0 to 3 `gelu` is written over `addmm`, so what is kept there is `gelu`."""
     opened = open_schedule(str(DATA / "mlp.json"))
-    held = [h for h in opened.linked.holdings if h.birth <= opened.timeline.turn <= h.death]
+    held = [h for h in opened.linked.allocations if h.birth <= opened.timeline.turn <= h.death]
     names = {opened.graph.values[opened.contents[h][-1][1]].name for h in held if h.value >= 0}
     assert "layers.0.gelu" in names
     assert "layers.0.addmm" not in names

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from remate_runtime.format.decode import load
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.fingerprints import fingerprint
+from remate_runtime.format.reader import load
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]

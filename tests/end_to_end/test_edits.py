@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remate.cli import main
-from remate.inspect.analysis import derive, open_schedule
+from remate.inspect.analysis import analyse, open_schedule
 from remate.inspect.edit import Editor
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
@@ -27,7 +27,7 @@ def edited_by_hand(schedule: Schedule, draw: random.Random, times: int) -> Sched
     for _ in range(times):
         made = by_hand(schedule, draw)
         try:
-            derive(made)
+            analyse(made)
         except ScheduleError as error:
             refused += error.faults
             continue
@@ -42,12 +42,12 @@ def edited_by_command(path: str, draw: random.Random, times: int) -> None:
     for _ in range(times):
         opened = open_schedule(path)
         graph = opened.graph
-        able = [op.id for op in graph.operations[: graph.turn] if not op.view]
+        able = [op.id for op in graph.operations[: graph.backward_start] if not op.view]
         place = draw.choice(opened.expanded.places)
         options = draw.choice(
             [
                 ["--keep", draw.choice(able)],
-                ["--rerun", draw.choice(able), "--before", draw.choice(graph.operations[graph.turn :]).id],
+                ["--rerun", draw.choice(able), "--before", draw.choice(graph.operations[graph.backward_start :]).id],
                 ["--plan", f"{place.id}={draw.choice(['keep-all', *place.block.plans])}"],
             ]
         )
@@ -85,7 +85,7 @@ def test_the_tolerance_is_small_beside_what_a_plan_changes(name: str) -> None:
     """The planned file itself: it saves much more than the tolerance, so that the test above can tell plans apart."""
     solve = subject(name).schedule.solve
     assert solve.baseline_peak - solve.peak > 5 * PEAK_TOLERANCE
-    kept = Editor(derive(subject(name).schedule), everywhere=True)
+    kept = Editor(analyse(subject(name).schedule), everywhere=True)
     for place in kept.opened.expanded.places:
         if place.instance.plan != "keep-all":
             kept.plan(place.id, "keep-all")

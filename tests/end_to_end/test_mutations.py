@@ -14,7 +14,7 @@ from remate.inspect.analysis import open_text
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.codes import CODES
-from remate_runtime.format.encode import encode
+from remate_runtime.format.writer import encode
 from tools.fuzz.mutations import mutated_bytes, mutated_plan, mutated_tree
 
 from .subjects import Subject, assert_eager, subject

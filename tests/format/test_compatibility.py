@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from remate.inspect.analysis import derive
+from remate.inspect.analysis import analyse
 from remate.inspect.migrate import migrate
-from remate_runtime.format.encode import encode
-from remate_runtime.format.fingerprint import check_fingerprint
+from remate_runtime.format.fingerprints import check_fingerprint
 from remate_runtime.format.schedule import REVISION, VERSION
+from remate_runtime.format.writer import encode
 
 from .compatibility import Described, needed, of_schema, of_types
 
@@ -45,7 +45,7 @@ def figures(path: Path) -> dict[str, int]:
     migrated = migrate(path.read_bytes())
     assert path.parent.name == f"v{migrated.version}"
     check_fingerprint(migrated.schedule)
-    opened = derive(migrated.schedule)
+    opened = analyse(migrated.schedule)
     return {
         "operations": len(opened.graph.operations),
         "values": len(opened.graph.values),

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from remate.inspect.analysis import derive, open_text
+from remate.inspect.analysis import analyse, open_text
 from remate.inspect.check import findings
 from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.codes import CODES
-from remate_runtime.format.decode import decode
 from remate_runtime.format.positions import locate
-from remate_runtime.step.expand import expand
+from remate_runtime.format.reader import decode
+from remate_runtime.step.expansion import expand
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 VALID = sorted((SCHEMA / "corpus/valid").glob("*.json"))
@@ -83,7 +83,7 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
     except ScheduleError as error:
         return "read", list(error.faults)
     try:
-        derive(schedule)
+        analyse(schedule)
     except ScheduleError as error:
         return "expand", locate(data.decode(), error.faults)
     return "check", findings(open_text(data), data.decode())

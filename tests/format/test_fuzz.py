@@ -15,7 +15,7 @@ from remate.inspect.analysis import open_text
 from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.codes import CODES
-from remate_runtime.format.decode import decode
+from remate_runtime.format.reader import decode
 from tools.fuzz.mutations import mutated_bytes, mutated_tree
 
 VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"))

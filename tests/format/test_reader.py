@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.decode import decode, load
-from remate_runtime.format.encode import encode
+from remate_runtime.format.reader import decode, load
 from remate_runtime.format.schedule import Operation, Schedule
+from remate_runtime.format.writer import encode
 
 VALID = Path(__file__).parents[2] / "schema/corpus/valid"
 
@@ -118,7 +118,7 @@ def test_faults_in_ten_thousand_operations_are_found(large: Schedule) -> None:
 
 def test_reading_needs_no_torch() -> None:
     code = (
-        "import sys, remate_runtime.format.decode, remate_runtime.format.encode, remate_runtime.step.expand;"
+        "import sys, remate_runtime.format.reader, remate_runtime.format.writer, remate_runtime.step.expansion;"
         "import remate_runtime.link.simulator;"
         "print([name for name in ('torch', 'pyomo', 'jsonschema', 'numpy') if name in sys.modules])"
     )

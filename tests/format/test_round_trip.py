@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
+from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import Operation, Schedule
+from remate_runtime.format.writer import encode
 
 from .schedules import schedules
 

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import encode as writer
-from remate_runtime.format.decode import load
-from remate_runtime.format.encode import encode, save
+from remate_runtime.format import writer
+from remate_runtime.format.reader import load
 from remate_runtime.format.schedule import Instance, Schedule
+from remate_runtime.format.writer import encode, save
 
 
 @pytest.fixture

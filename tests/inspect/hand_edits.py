@@ -7,14 +7,14 @@ import random
 from msgspec.structs import replace
 
 from remate_runtime.format.schedule import Rerun, Schedule
-from remate_runtime.step.expand import expand
+from remate_runtime.step.expansion import expand
 
 
 def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
     """Entries deleted, inserted, moved or shuffled in a plan or at the top level, or instances moved to other plans."""
     if draw.random() < 0.15:
         graph = expand(schedule).graph
-        forward, points = [op.id for op in graph.operations[: graph.turn]], [op.id for op in graph.operations]
+        forward, points = [op.id for op in graph.operations[: graph.backward_start]], [op.id for op in graph.operations]
         return replace(schedule, reruns=tuple(rearranged(forward, points, list(schedule.reruns), draw)))
     name = draw.choice([n for n, block in schedule.blocks.items() if block.forward])
     block = schedule.blocks[name]

@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from remate.fold.folding import fold, fold_flat
-from remate.inspect.analysis import derive
+from remate.inspect.analysis import analyse
 from remate.inspect.edit import Editor
 from remate.inspect.steps import useful
 from remate.partition.partitioning import partition
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.link.linker import link
 from remate_runtime.step.graph import FlatRerun
 
@@ -40,7 +40,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folded = fold(step.captured, chosen, step) if request.param == "templates" else fold_flat(step.captured, chosen)
     schedule = schedule_of(folded)
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    edited = Editor(derive(schedule)).result().schedule
+    edited = Editor(analyse(schedule)).result().schedule
     file = tmp_path_factory.mktemp("large") / f"{request.param}.json"
     replace(edited, solve=replace(edited.solve, budget=edited.solve.peak)).save(str(file))
     return str(file)

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remate.fold.folding import fold
-from remate.inspect.analysis import Opened, derive, open_text
+from remate.inspect.analysis import Analysis, analyse, open_text
 from remate.inspect.check import promises
 from remate.inspect.diff import compare
 from remate.inspect.edit import EditError, Editor
 from remate.inspect.lint import lint
 from remate.partition.partitioning import partition
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.encode import encode
-from remate_runtime.format.fingerprint import check_fingerprint, fingerprint
+from remate_runtime.format.fingerprints import check_fingerprint, fingerprint
+from remate_runtime.format.writer import encode
 
 from ..planner.folding import random_reruns, random_step, schedule_of
 from ..planner.synthetic import layers
 from .hand_edits import by_hand
 
 
-def scheduled(seed: int) -> Opened:
+def scheduled(seed: int) -> Analysis:
     """A schedule with plans: a stack of layers, or a step with random wiring."""
     draw = random.Random(seed)
     captured = layers(draw.randint(2, 4)) if draw.random() < 0.6 else random_step(seed, draw.randint(5, 40))
@@ -34,15 +34,15 @@ def scheduled(seed: int) -> Opened:
     graph = hierarchy.captured.graph
     schedule = schedule_of(fold(hierarchy.captured, random_reruns(graph, seed, draw.randint(0, 12)), hierarchy))
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    return derive(replace(schedule, solve=Editor(derive(schedule)).result().schedule.solve))
+    return analyse(replace(schedule, solve=Editor(analyse(schedule)).result().schedule.solve))
 
 
-def decided(opened: Opened) -> Counter[tuple[str, str]]:
+def decided(opened: Analysis) -> Counter[tuple[str, str]]:
     operations = opened.graph.operations
     return Counter((operations[r.op].id, operations[r.before].id) for r in opened.expanded.reruns)
 
 
-def verified(opened: Opened) -> None:
+def verified(opened: Analysis) -> None:
     """What is written reads back, keeps its promises and its step."""
     again = open_text(encode(opened.schedule))
     assert encode(again.schedule) == encode(opened.schedule)
@@ -57,7 +57,7 @@ def test_commands(seed: int) -> None:
     draw, opened, refused = random.Random(seed), scheduled(seed), []
     for _ in range(4):
         editor, before = Editor(opened), decided(opened)
-        operations, turn = opened.graph.operations, opened.graph.turn
+        operations, turn = opened.graph.operations, opened.graph.backward_start
         action = draw.choice(["keep", "rerun", "plan"])
         try:
             if action == "keep" and before:
@@ -96,7 +96,7 @@ def test_edits_by_hand(seed: int) -> None:
     for _ in range(4):
         schedule = by_hand(opened.schedule, draw)
         try:
-            edited = Editor(derive(schedule)).result()
+            edited = Editor(analyse(schedule)).result()
         except ScheduleError as error:
             refused |= {fault.code for fault in error.faults}
             continue

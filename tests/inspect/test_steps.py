@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remate.inspect.analysis import Opened
+from remate.inspect.analysis import Analysis
 from remate.inspect.late import needed_before
 from remate.inspect.ranges import Maxima
 from remate.inspect.steps import Steps, rerun_positions, useful
@@ -51,15 +51,15 @@ def test_a_useful_rerun_moved_to_where_it_is_needed_runs_as_often(seed: int) -> 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1 << 30))
 def test_spans_add_up_to_what_the_simulator_holds(seed: int) -> None:
-    opened: Opened = scheduled(seed)
+    opened: Analysis = scheduled(seed)
     spans = [s for group in Steps(opened).spans.values() for s in group]
-    held = {(s.holding.value, s.holding.birth) for s in spans}
-    assert held == {(h.value, h.birth) for h in opened.linked.holdings}
+    held = {(s.allocation.value, s.allocation.birth) for s in spans}
+    assert held == {(h.value, h.birth) for h in opened.linked.allocations}
     steps = steps_with_turn(opened.linked)
     for at, during in enumerate(opened.timeline.during):
         step = steps[at]
         workspace = opened.graph.operations[step.op].workspace if step else 0
-        inside = {id(s.holding): s.holding.nbytes for s in spans if s.start <= at <= s.end}
+        inside = {id(s.allocation): s.allocation.nbytes for s in spans if s.start <= at <= s.end}
         assert sum(inside.values()) + workspace == during
 
 

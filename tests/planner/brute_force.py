@@ -12,8 +12,8 @@ from remate_runtime.step.graph import FlatRerun, Graph
 
 def schedules(graph: Graph) -> Iterator[tuple[int, int]]:
     """(peak, time) of every schedule in which each forward operation reruns at most once, before some backward one."""
-    points = [None, *range(graph.turn, len(graph.operations))]
-    for choice in product(points, repeat=graph.turn):
+    points = [None, *range(graph.backward_start, len(graph.operations))]
+    for choice in product(points, repeat=graph.backward_start):
         reruns = [FlatRerun(op, before) for op, before in enumerate(choice) if before is not None]
         timeline = simulate(link(graph, reruns))
         yield timeline.peak, timeline.time

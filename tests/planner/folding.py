@@ -66,8 +66,8 @@ def random_step(seed: int, operations: int) -> Captured:
 def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
     """Legal reruns at random points, in the order in which a schedule executes them."""
     draw = random.Random(seed)
-    able = [i for i in range(graph.turn) if not graph.operations[i].view]
-    points = [draw.randrange(graph.turn, len(graph.operations)) for _ in range(max(1, count // 3))]
+    able = [i for i in range(graph.backward_start) if not graph.operations[i].view]
+    points = [draw.randrange(graph.backward_start, len(graph.operations)) for _ in range(max(1, count // 3))]
     made = [FlatRerun(draw.choice(able), draw.choice(points)) for _ in range(count)] if able else []
     return sorted(dict.fromkeys(made), key=lambda rerun: rerun.before)
 
@@ -87,7 +87,7 @@ def meaning(graph: Graph) -> dict[str, Any]:
         return tuple(argument(x) for x in a) if isinstance(a, (tuple, list)) else a
 
     return {
-        "turn": graph.turn,
+        "turn": graph.backward_start,
         "operations": [
             (
                 op.op,

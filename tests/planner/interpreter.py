@@ -78,7 +78,7 @@ class Interpreter:
     @torch.no_grad()
     def forward(self) -> list[torch.Tensor]:
         """Output leaves in order."""
-        self._run(0, self.graph.turn)
+        self._run(0, self.graph.backward_start)
         by_name = {v.name: at for at, v in enumerate(self.graph.values)}
         return [self.values[by_name[leaf.text[1:]]] for leaf in output_leaves(self.captured.model.outputs)]
 
@@ -93,7 +93,7 @@ class Interpreter:
                         tangent
                     )
                 self.values[at] = tangent
-        self._run(self.graph.turn, len(self.graph.operations))
+        self._run(self.graph.backward_start, len(self.graph.operations))
         return {self.graph.values[s].name: self.values[g] for s, g in self.graph.gradients}
 
     def updates(self) -> dict[str, torch.Tensor]:
@@ -226,7 +226,7 @@ def check_graph(captured: Captured) -> None:
         assert all(graph.values[at].producer == index for at in written)
         assert all(graph.root[at] == (graph.root[op.reads[0]] if op.view else at) for at in written), op.id
         made.update(written)
-    forward = {at for op in graph.operations[: graph.turn] for at in op.writes if at is not None}
+    forward = {at for op in graph.operations[: graph.backward_start] for at in op.writes if at is not None}
     sources = {at for at, v in enumerate(graph.values) if v.producer < 0}
     assert set(graph.outputs) <= forward | sources
     assert {new for _, new in graph.updates} <= forward | sources

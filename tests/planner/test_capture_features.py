@@ -126,7 +126,7 @@ def test_frozen_unused_and_no_gradient() -> None:
 def test_nothing_to_train() -> None:
     model = Returns(lambda self, a: self.linear(a)).requires_grad_(False)
     captured = compare(model, (x(),))
-    assert captured.graph.turn == len(captured.graph.operations)
+    assert captured.graph.backward_start == len(captured.graph.operations)
 
 
 def test_tied_parameters() -> None:
@@ -233,7 +233,7 @@ def test_eval_mode_and_partly() -> None:
     model[1].eval()
     captured = compare(model, (x(),))
     assert captured.model.training
-    assert captured.model.exceptions == ("1",)
+    assert captured.model.mode_overrides == ("1",)
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -247,7 +247,7 @@ def test_autocast_with_a_shared_weight() -> None:
     model = Returns(lambda self, a: self.linear(self.linear(a)))
     # eager sums the two gradients of the cast weight in bf16, a schedule in f32
     captured = compare(model, (x(),), tolerance=2**-7, context=lambda: torch.autocast("cpu", torch.bfloat16))
-    assert [op.id for op in captured.graph.operations[: captured.graph.turn] if op.op == "aten._to_copy"] == [
+    assert [op.id for op in captured.graph.operations[: captured.graph.backward_start] if op.op == "aten._to_copy"] == [
         "linear._to_copy",
         "linear._to_copy_2",
         "linear._to_copy_3",

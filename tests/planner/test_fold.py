@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from remate.fold.folding import fold, fold_flat
 from remate.fold.plans import plan_name
 from remate.partition.partitioning import partition
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
+from remate_runtime.format.reader import decode
 from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.step.expand import expand
+from remate_runtime.format.writer import encode
+from remate_runtime.step.expansion import expand
 from remate_runtime.step.graph import FlatRerun, Value
 
 from .folding import meaning, random_reruns, random_step, schedule_of
@@ -36,8 +36,8 @@ def test_round_trip_of_random_steps(seed: int, operations: int, count: int) -> N
 def test_flat_ids_are_the_captured_ones_below_the_instance() -> None:
     captured = layers(2)
     expanded = expand(schedule_of(fold_flat(captured, [])))
-    assert [op.id for op in expanded.graph.operations[: captured.graph.turn]] == [
-        f"model.{op.id}" for op in captured.graph.operations[: captured.graph.turn]
+    assert [op.id for op in expanded.graph.operations[: captured.graph.backward_start]] == [
+        f"model.{op.id}" for op in captured.graph.operations[: captured.graph.backward_start]
     ]
 
 

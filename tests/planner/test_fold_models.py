@@ -7,11 +7,11 @@ import pytest
 from remate.capture.capture_step import capture
 from remate.fold.folding import fold
 from remate.partition.partitioning import partition
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
+from remate_runtime.format.reader import decode
+from remate_runtime.format.writer import encode
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
+from remate_runtime.step.expansion import expand
 from tests.models import ZOO
 
 from .folding import meaning, random_reruns, schedule_of

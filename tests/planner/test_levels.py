@@ -12,15 +12,15 @@ from remate.partition.canonical import readers_of
 from remate.partition.hierarchy import Hierarchy
 from remate.partition.leaf_graph import leaf_graph
 from remate.strategy import solve
-from remate.strategy.blocks.block_frontier import block_frontier, measured
-from remate.strategy.blocks.block_selection import Levels
+from remate.strategy.blocks.block_frontier import block_frontier, simulated_plan
+from remate.strategy.blocks.block_selection import BlockSelection
 from remate.strategy.milp.highs import Control
 from remate.strategy.problem import Problem
-from remate_runtime.format.encode import encode
 from remate_runtime.format.schedule import KEEP_ALL
+from remate_runtime.format.writer import encode
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
+from remate_runtime.step.expansion import expand
 
 from ..models import ZOO
 
@@ -41,7 +41,7 @@ def test_frontier_of_a_block(name: str) -> None:
         plans = block_frontier(leaf, Control())
         assert any(not plan.reruns for plan in plans)
         for plan in plans:
-            assert plan == measured(leaf, plan.reruns)
+            assert plan == simulated_plan(leaf, plan.reruns)
             others = [p for p in plans if p is not plan and p.reruns]
             dominated = [p for p in others if all(x <= y for x, y in zip(p.figures, plan.figures, strict=True))]
             assert not dominated or not plan.reruns
@@ -54,7 +54,7 @@ def test_a_block_retains_what_the_whole_step_holds_for_it() -> None:
     readers = readers_of(graph)
     leaves = [leaf_graph(graph, part, readers) for part in prepared("mlp_mixer").leaves()]
     timeline = simulate(link(graph))
-    assert sum(measured(leaf, ()).retained for leaf in leaves) >= timeline.after[timeline.turn]
+    assert sum(simulated_plan(leaf, ()).retained for leaf in leaves) >= timeline.after[timeline.turn]
 
 
 @pytest.mark.parametrize("share", [0.8, 0.6])
@@ -64,7 +64,9 @@ def test_a_choice_fits_the_budget(name: str, share: float) -> None:
     base = simulate(link(step.captured.graph))
     budget = int(share * base.peak)
     with Control(60) as control:
-        found = Levels(Problem(step.captured.graph), list(step.leaves()), control).run(control, budget, gap=0.05)
+        found = BlockSelection(Problem(step.captured.graph), list(step.leaves()), control).run(
+            control, budget, gap=0.05
+        )
     assert found is not None
     judged = simulate(link(step.captured.graph, found.reruns))
     assert (judged.peak, judged.time) == (found.peak, found.time)

@@ -20,7 +20,9 @@ def check(captured: Captured, hierarchy: Hierarchy) -> None:
     graph, leaves = hierarchy.captured.graph, list(hierarchy.leaves())
     assert sorted(hierarchy.order) == list(range(len(captured.graph.operations)))
     assert [op.id for op in graph.operations] == [captured.graph.operations[i].id for i in hierarchy.order]
-    assert hierarchy.order[: graph.turn] == tuple(range(graph.turn))  # random operations keep their order
+    assert hierarchy.order[: graph.backward_start] == tuple(
+        range(graph.backward_start)
+    )  # random operations keep their order
     made: set[int] = set()
     for i, op in enumerate(graph.operations):
         assert all(v in made for v in op.reads if graph.values[v].kind == "op")
@@ -28,7 +30,10 @@ def check(captured: Captured, hierarchy: Hierarchy) -> None:
         made.update(v for v in op.writes if v is not None)
     forward = [i for leaf in leaves for i in range(*leaf.forward)]
     backward = [i for leaf in reversed(leaves) for i in range(*leaf.backward)]
-    assert (forward, backward) == (list(range(graph.turn)), list(range(graph.turn, len(graph.operations))))
+    assert (forward, backward) == (
+        list(range(graph.backward_start)),
+        list(range(graph.backward_start, len(graph.operations))),
+    )
     ids = [leaf.id for leaf in leaves]
     assert not [a for a in ids for b in ids if b.startswith(a + ".")]
     assert len(set(ids)) == len(ids)

@@ -6,7 +6,7 @@ import pytest
 
 from remate.errors import InfeasibleError
 from remate.strategy import solve
-from remate.strategy.bound.cuts import Cuts, lower_bound
+from remate.strategy.bound.cuts import CutModel, lower_bound
 from remate.strategy.bound.floor import proven_floor
 from remate.strategy.milp.highs import Control
 from remate.strategy.problem import Problem
@@ -103,7 +103,7 @@ def test_time_limit_returns_what_there_is() -> None:
 
 def test_bound_grows_as_the_budget_shrinks() -> None:
     graph = transformer(3)
-    cuts = Cuts(Problem(graph), 1, simulate(link(graph)).peak)
+    cuts = CutModel(Problem(graph), 1, simulate(link(graph)).peak)
     with Control() as control:
         bounds = [lower_bound(cuts, b, control) for b in shares(graph, 0.9, 0.7, 0.5, 0.4)]
     assert bounds == sorted(bounds)

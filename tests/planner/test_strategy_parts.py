@@ -25,27 +25,27 @@ from remate.strategy.milp.highs import Control, Engine
 from remate.strategy.milp.place import place
 from remate.strategy.milp.segments import segments
 from remate.strategy.milp.staged import refined, staged_windows
-from remate.strategy.milp.warm_start import seed
+from remate.strategy.milp.warm_start import warm_start
 from remate.strategy.problem import Problem
 from remate_runtime.step.graph import FlatRerun, Graph
 
 from .strategy_graphs import random_graph, transformer
 
 
-def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
-    chance = random.Random(seed)
+def random_reruns(graph: Graph, warm_start: int, count: int) -> list[FlatRerun]:
+    chance = random.Random(warm_start)
     made = []
     for _ in range(count):
-        op = chance.randrange(graph.turn)
+        op = chance.randrange(graph.backward_start)
         made.append(FlatRerun(op, chance.randrange(op + 1, len(graph.operations))))
     return sorted(made, key=lambda r: (r.before, r.op))
 
 
 @given(st.integers(0, 10_000), st.integers(0, 12))
 @settings(max_examples=60, deadline=None)
-def test_ledger_counts_as_the_simulator(seed: int, count: int) -> None:
-    graph = random_graph(seed, 14)
-    reruns = random_reruns(graph, seed, count)
+def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
+    graph = random_graph(warm_start, 14)
+    reruns = random_reruns(graph, warm_start, count)
     ledger = Ledger(Problem(graph), reruns)
     found = judge(Problem(graph), reruns, "")
     assert (ledger.peak, ledger.time) == (found.peak, found.time)
@@ -53,9 +53,9 @@ def test_ledger_counts_as_the_simulator(seed: int, count: int) -> None:
 
 @given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
 @settings(max_examples=40, deadline=None)
-def test_the_formulation_never_promises_too_little(seed: int, shape: tuple[int, int], share: float) -> None:
+def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple[int, int], share: float) -> None:
     """What it counts is at least what the simulator finds, and it pays for every rerun."""
-    problem = Problem(random_graph(seed, 24))
+    problem = Problem(random_graph(warm_start, 24))
     reference = judge(problem, (), "").peak
     length, above = shape
     w = staged_windows(problem, length, above) if above else flat_windows(problem, length)
@@ -78,9 +78,9 @@ def test_the_formulation_never_promises_too_little(seed: int, shape: tuple[int, 
 
 @given(st.integers(0, 10_000), st.integers(0, 14), st.floats(0.5, 1.2))
 @settings(max_examples=60, deadline=None)
-def test_local_search_never_makes_worse(seed: int, count: int, share: float) -> None:
-    problem = Problem(random_graph(seed, 20))
-    given_ = judge(problem, random_reruns(problem.graph, seed, count), "")
+def test_local_search_never_makes_worse(warm_start: int, count: int, share: float) -> None:
+    problem = Problem(random_graph(warm_start, 20))
+    given_ = judge(problem, random_reruns(problem.graph, warm_start, count), "")
     budget = int(share * given_.peak)
     with Control() as control:
         better = polish(problem, given_, budget, control)
@@ -96,7 +96,7 @@ def test_local_search_never_makes_worse(seed: int, count: int, share: float) -> 
 def test_segments_follow_small_cuts() -> None:
     problem = Problem(transformer(6))
     cut = segments(problem, 19)
-    assert cut.ends[-1] == problem.turn - 1
+    assert cut.ends[-1] == problem.backward_start - 1
     assert all(a < b for a, b in zip(cut.ends, cut.ends[1:], strict=False))
     assert all(problem.size[s] <= 1000 for s in cut.boundary), "only the residual stream crosses"
     assert list(cut.stage) == sorted(cut.stage)
@@ -110,7 +110,7 @@ def test_seed_is_a_solution_of_the_same_windows() -> None:
     with Control() as control:
         result = model.solve(control, 0.7 * reference, gap=0.01)
         chosen = model.chosen(result)
-        known = seed(problem, w, place(problem, w, chosen))
+        known = warm_start(problem, w, place(problem, w, chosen))
         again = model.solve(control, 0.7 * reference, gap=0.01, start=known)
     assert {k for k, v in known.items() if v and k[0] == "rerun"} <= {k for k, v in chosen.items() if v}
     assert again.objective <= result.objective + 0.01

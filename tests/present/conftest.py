@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from remate.inspect.analysis import Opened, open_schedule
+from remate.inspect.analysis import Analysis, open_schedule
 
 SCHEDULE = Path(__file__).parents[1] / "cli" / "data" / "mlp.json"
 
 
 @pytest.fixture(scope="session")
-def mlp() -> Opened:
+def mlp() -> Analysis:
     return open_schedule(str(SCHEDULE))

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from remate.inspect.analysis import Opened, derive
+from remate.inspect.analysis import Analysis, analyse
 from remate.measure.memory_trace import memory_trace
 from remate.present.report import frontier, page
-from remate_runtime.format.encode import encode, save
+from remate_runtime.format.writer import encode, save
 from remate_runtime.link.simulator import steps_with_turn
 
 from .documents import Document
@@ -23,16 +23,16 @@ from .documents import Document
 HOSTILE = "</script></style><img src=x onerror=alert(1)>\"'&${title}<!--\u202e"
 
 
-def hostile(opened: Opened) -> Opened:
+def hostile(opened: Analysis) -> Analysis:
     """The same schedule with an attack in every free text."""
     schedule = opened.schedule
     blocks = {name: replace(block, note=HOSTILE) for name, block in schedule.blocks.items()}
     model = replace(schedule.model, name=HOSTILE, torch=HOSTILE)
     solve = replace(schedule.solve, strategy=HOSTILE, solver=HOSTILE, cost=HOSTILE)
-    return derive(replace(schedule, name=HOSTILE, note=HOSTILE, model=model, solve=solve, blocks=blocks))
+    return analyse(replace(schedule, name=HOSTILE, note=HOSTILE, model=model, solve=solve, blocks=blocks))
 
 
-def test_elements_are_closed_and_ids_differ(mlp: Opened) -> None:
+def test_elements_are_closed_and_ids_differ(mlp: Analysis) -> None:
     document = Document(page(mlp))
     assert (document.open, document.wrong) == ([], [])
     ids = [attributes["id"] for _, attributes in document.elements if "id" in attributes]
@@ -41,7 +41,7 @@ def test_elements_are_closed_and_ids_differ(mlp: Opened) -> None:
     assert labels <= set(ids)
 
 
-def test_nothing_is_loaded(mlp: Opened) -> None:
+def test_nothing_is_loaded(mlp: Analysis) -> None:
     text = page(mlp)
     document = Document(text)
     for tag, attributes in document.elements:
@@ -55,7 +55,7 @@ def test_nothing_is_loaded(mlp: Opened) -> None:
     assert "innerHTML" not in text
 
 
-def test_policy_allows_the_page_and_nothing_else(mlp: Opened) -> None:
+def test_policy_allows_the_page_and_nothing_else(mlp: Analysis) -> None:
     text = page(mlp)
     document = Document(text)
     (policy,) = (m["content"] or "" for m in document.named("meta") if m.get("http-equiv") == "Content-Security-Policy")
@@ -67,7 +67,7 @@ def test_policy_allows_the_page_and_nothing_else(mlp: Opened) -> None:
         assert f"{kind}-src 'sha256-{digest}'" in policy
 
 
-def test_hostile_texts_stay_texts(mlp: Opened) -> None:
+def test_hostile_texts_stay_texts(mlp: Analysis) -> None:
     plain, attacked = Document(page(mlp)), Document(page(hostile(mlp)))
     assert [tag for tag, _ in attacked.elements if tag in ("script", "style", "img")] == ["style", "script", "script"]
     assert (attacked.open, attacked.wrong) == ([], [])
@@ -82,7 +82,7 @@ def test_data_in_a_script_cannot_end_it() -> None:
     assert not set("<>&\u2028") & set(text)
 
 
-def test_figures_for_the_script_are_the_simulators(mlp: Opened) -> None:
+def test_figures_for_the_script_are_the_simulators(mlp: Analysis) -> None:
     data = Document(page(mlp)).data()
     steps, timeline = data["steps"], mlp.timeline
     assert max(steps["during"]) == timeline.peak == steps["during"][data["peak"]]
@@ -98,7 +98,7 @@ def test_figures_for_the_script_are_the_simulators(mlp: Opened) -> None:
         assert sum(held["bytes"][i] for i in inside) + workspace[at] == during
 
 
-def test_names_for_the_script(mlp: Opened) -> None:
+def test_names_for_the_script(mlp: Analysis) -> None:
     data = Document(page(mlp)).data()
     found = {
         (f"{data['places'][place]}." if place >= 0 else "") + data["locals"][local]
@@ -107,11 +107,11 @@ def test_names_for_the_script(mlp: Opened) -> None:
     assert found == {op.id for op in mlp.graph.operations if not op.view}
 
 
-def test_the_same_schedule_makes_the_same_page(mlp: Opened) -> None:
-    assert page(mlp) == page(derive(mlp.schedule))
+def test_the_same_schedule_makes_the_same_page(mlp: Analysis) -> None:
+    assert page(mlp) == page(analyse(mlp.schedule))
 
 
-def test_measured_curve(mlp: Opened) -> None:
+def test_measured_curve(mlp: Analysis) -> None:
     trace = memory_trace(mlp.schedule, 50, [0, 10, 60, 100], [0, 700, mlp.timeline.peak * 2, 0])
     document = Document(page(mlp, trace))
     assert "Measured peak" in document.text
@@ -120,7 +120,7 @@ def test_measured_curve(mlp: Opened) -> None:
     assert document.data()["top"] == max(mlp.timeline.peak * 2, mlp.keep_all.peak)
 
 
-def test_frontier(mlp: Opened, tmp_path: Path) -> None:
+def test_frontier(mlp: Analysis, tmp_path: Path) -> None:
     save(mlp.schedule, tmp_path / "here.json")
     looser = replace(mlp.schedule, solve=replace(mlp.schedule.solve, budget=mlp.schedule.solve.budget + 1000))
     save(looser, tmp_path / "looser <b>.json")
@@ -139,10 +139,10 @@ def test_frontier(mlp: Opened, tmp_path: Path) -> None:
     assert "looser <b>.json" in document.text
 
 
-def test_step_without_operations(mlp: Opened) -> None:
+def test_step_without_operations(mlp: Analysis) -> None:
     """Nothing to draw is drawn, without a fault."""
     schedule = mlp.schedule
     model = replace(schedule.model, outputs={"literal": None}, gradients={})
-    empty = derive(replace(schedule, program=(), reruns=(), blocks={}, model=model))
+    empty = analyse(replace(schedule, program=(), reruns=(), blocks={}, model=model))
     document = Document(page(empty))
     assert (document.open, document.wrong) == ([], [])

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.cuda import _memory_viz
 
-from remate.inspect.analysis import Opened
+from remate.inspect.analysis import Analysis
 from remate.present.trace import perfetto, snapshot, snapshot_bytes
 
 # What the viewer's own reader of pickles knows.
@@ -24,7 +24,7 @@ def of(data: dict[str, Any], phase: str) -> list[dict[str, Any]]:
     return [event for event in data["traceEvents"] if event["ph"] == phase]
 
 
-def test_slices_are_the_executions(mlp: Opened) -> None:
+def test_slices_are_the_executions(mlp: Analysis) -> None:
     data = perfetto(mlp)
     operations = mlp.graph.operations
     steps = [s for s in (*mlp.linked.forward, *mlp.linked.backward) if not operations[s.op].view]
@@ -34,7 +34,7 @@ def test_slices_are_the_executions(mlp: Opened) -> None:
     assert abs(sum(event["dur"] for event in slices) * 1000 - mlp.timeline.time) < len(slices)
 
 
-def test_slices_of_one_track_nest(mlp: Opened) -> None:
+def test_slices_of_one_track_nest(mlp: Analysis) -> None:
     for track in (1, 2, 3):
         around: list[float] = []
         for event in (e for e in of(perfetto(mlp), "X") if e["tid"] == track):
@@ -45,7 +45,7 @@ def test_slices_of_one_track_nest(mlp: Opened) -> None:
             around.append(end)
 
 
-def test_counters(mlp: Opened) -> None:
+def test_counters(mlp: Analysis) -> None:
     memory = [event for event in of(perfetto(mlp), "C") if event["name"] == "memory"]
     assert max(event["args"]["bytes"] for event in memory) == mlp.timeline.peak
     assert [event["ts"] for event in memory] == sorted(event["ts"] for event in memory)
@@ -53,12 +53,12 @@ def test_counters(mlp: Opened) -> None:
     assert set(budget) == {mlp.schedule.solve.budget}
 
 
-def test_the_same_each_time(mlp: Opened) -> None:
+def test_the_same_each_time(mlp: Analysis) -> None:
     assert json.dumps(perfetto(mlp)) == json.dumps(perfetto(mlp))
     assert snapshot_bytes(mlp) == snapshot_bytes(mlp)
 
 
-def test_snapshot_has_the_predicted_peak(mlp: Opened) -> None:
+def test_snapshot_has_the_predicted_peak(mlp: Analysis) -> None:
     (events,) = snapshot(mlp)["device_traces"]
     level = peak = 0
     live: set[int] = set()
@@ -76,7 +76,7 @@ def test_snapshot_has_the_predicted_peak(mlp: Opened) -> None:
     assert live == {b["address"] for b in blocks if b["state"] == "active_allocated"}
 
 
-def test_torchs_own_tools_read_the_snapshot(mlp: Opened) -> None:
+def test_torchs_own_tools_read_the_snapshot(mlp: Analysis) -> None:
     data = pickle.loads(snapshot_bytes(mlp))
     assert "segments: 1" in _memory_viz.segsum(data)  # which checks that the sizes add up
     assert "cudaMalloc" in _memory_viz.trace(data)
@@ -85,7 +85,7 @@ def test_torchs_own_tools_read_the_snapshot(mlp: Opened) -> None:
     assert _memory_viz.memory(data, format_flamegraph=lambda lines: lines)
 
 
-def test_the_viewer_reads_the_pickle(mlp: Opened) -> None:
+def test_the_viewer_reads_the_pickle(mlp: Analysis) -> None:
     data = snapshot_bytes(mlp)
     assert {opcode.name for opcode, _, _ in pickletools.genops(data)} <= _OPCODES
     events = pickle.loads(data)["device_traces"][0]

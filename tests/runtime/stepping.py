@@ -12,11 +12,11 @@ from torch import nn
 from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
 from remate.fold.folding import fold_flat
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
+from remate_runtime.step.expansion import expand
 from remate_runtime.step.graph import FlatRerun, Graph
 
 Reruns = Callable[[Graph], Sequence[FlatRerun]]
@@ -28,17 +28,21 @@ def no_reruns(graph: Graph) -> list[FlatRerun]:
 
 def everything(graph: Graph) -> list[FlatRerun]:
     """All of forward again when backward starts."""
-    if graph.turn == len(graph.operations):
+    if graph.backward_start == len(graph.operations):
         return []
-    return [FlatRerun(i, graph.turn) for i, op in enumerate(graph.operations[: graph.turn]) if not op.view]
+    return [
+        FlatRerun(i, graph.backward_start)
+        for i, op in enumerate(graph.operations[: graph.backward_start])
+        if not op.view
+    ]
 
 
 def just_in_time(graph: Graph) -> list[FlatRerun]:
     """Before every backward operation, whatever forward operations it reads from, in order."""
     reruns = []
-    for at in range(graph.turn, len(graph.operations)):
+    for at in range(graph.backward_start, len(graph.operations)):
         owners = {graph.values[graph.root[v]].producer for v in graph.operations[at].reads}
-        reruns += [FlatRerun(i, at) for i in sorted(owners) if 0 <= i < graph.turn]
+        reruns += [FlatRerun(i, at) for i in sorted(owners) if 0 <= i < graph.backward_start]
     return reruns
 
 

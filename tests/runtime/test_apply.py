@@ -15,8 +15,8 @@ from torch import nn
 import remate_runtime
 from remate_runtime import BindError, ScheduleError, apply
 from remate_runtime.bind.trees import Record
-from remate_runtime.format.encode import save
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.fingerprints import fingerprint
+from remate_runtime.format.writer import save
 
 from .small import Answer, Answering, Mlp, Normed, Pair, Tied, TwoHeads, data, seeded
 from .stepping import assert_same, schedule_of, step

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from remate_runtime.format.encode import save
+from remate_runtime.format.writer import save
 
 from .small import Mlp, data, seeded
 from .stepping import schedule_of
@@ -34,7 +34,7 @@ def test_reading_and_verifying_a_file_needs_no_torch(tmp_path):
     _python(
         "import remate_runtime\n"
         f"schedule = remate_runtime.load({str(path)!r})\n"
-        "from remate_runtime.link.verify import verify\n"
+        "from remate_runtime.link.verifier import verify\n"
         "assert verify(schedule).peak > 0 and remate_runtime.Schedule is type(schedule)\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )

@@ -157,7 +157,7 @@ def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatR
     machine = Machine(linked)
     for at, step in enumerate(linked.forward):
         machine.step(step)
-        states = sum(h.nbytes for h in linked.holdings if h.value < 0 and h.birth <= at < h.death)
+        states = sum(h.nbytes for h in linked.allocations if h.value < 0 and h.birth <= at < h.death)
         assert timeline.after[at] == machine.bytes_held() + states
     assert timeline.peak == max(timeline.during)
     assert timeline.time == sum(graph.operations[s.op].ns for s in (*linked.forward, *linked.backward)) - 10 * sum(

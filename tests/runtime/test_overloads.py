@@ -8,19 +8,19 @@ from msgspec.structs import replace
 
 from remate_runtime import apply
 from remate_runtime.errors import BindError, ScheduleError
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.tensor_type import parse_type
 from remate_runtime.kernels.overloads import (
-    calling,
     check_kernels,
     check_operator,
     constant,
     described,
     in_place,
+    kernel,
     literal,
     overload,
 )
-from remate_runtime.operators.tables import IN_PLACE, LOOSE, RANDOM, VIEWS
+from remate_runtime.operators.tables import IN_PLACE, OVERALLOCATING, RANDOM, VIEWS
 from remate_runtime.step.graph import Op, Ref
 
 from .small import Mlp, data
@@ -187,13 +187,13 @@ def test_no_result_holds_more_memory_than_it_fills():
         "aten.binary_cross_entropy": (x, x, None, 1),
         "aten.col2im": (columns, [5, 5], [2, 2], [1, 1], [0, 0], [1, 1]),
     }
-    assert set(cases) == LOOSE
+    assert set(cases) == OVERALLOCATING
     for name, args in cases.items():
         live = overload(name)
-        made, plain = calling(name, live)(*args), live(*args)
+        made, plain = kernel(name, live)(*args), live(*args)
         assert torch.equal(made, plain), name
         assert made.untyped_storage().nbytes() == made.nbytes < plain.untyped_storage().nbytes(), name
-    kept = calling("aten.mse_loss", overload("aten.mse_loss"))(x, x, 0)
+    kept = kernel("aten.mse_loss", overload("aten.mse_loss"))(x, x, 0)
     assert kept.shape == x.shape
 
 

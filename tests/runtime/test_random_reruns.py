@@ -44,7 +44,7 @@ _WANTED = [step(_EAGER, (_X,), seed=seed) for seed in range(2)]
 
 
 def _legal(graph):
-    forward = [i for i in range(graph.turn) if not graph.operations[i].view]
+    forward = [i for i in range(graph.backward_start) if not graph.operations[i].view]
     rerun = st.sampled_from(forward).flatmap(
         lambda op: st.builds(FlatRerun, st.just(op), st.integers(op + 1, len(graph.operations) - 1))
     )

@@ -29,7 +29,7 @@ import remate_runtime
 from remate.measure.allocator import Times, compare_times, peak_bytes
 from remate.measure.compare import Difference, clear_gradients, compare_models, training_step
 from remate_runtime.errors import RemateError
-from remate_runtime.format.schedule import Schedule
+from remate_runtime.format import Schedule
 from tests.models import ZOO
 from tests.models.case import Built
 

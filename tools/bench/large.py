@@ -22,14 +22,9 @@ from msgspec.structs import replace
 
 from remate.fold.folding import fold, fold_flat
 from remate.partition.partitioning import partition
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
-from remate_runtime.format.fingerprint import fingerprint
-from remate_runtime.format.schedule import Schedule
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expand import expand
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.format import Schedule, decode, encode, fingerprint
+from remate_runtime.link import link, simulate
+from remate_runtime.step import FlatRerun, expand
 from tests.planner.folding import schedule_of
 from tests.planner.synthetic import layers
 

@@ -32,7 +32,7 @@ from remate.strategy import Shared, Solution, solve
 from remate.strategy.chain import CLASSICAL
 from remate.strategy.milp.budget_search import Candidate
 from remate.strategy.milp.highs import Control
-from remate_runtime.format.encode import encode
+from remate_runtime.format import encode
 
 from .models import LARGE, Large
 from .text import environment, table

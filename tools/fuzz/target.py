@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from remate.inspect.analysis import Opened, open_text
+from remate.inspect.analysis import Analysis, open_text
 from remate.inspect.check import findings
 from remate.inspect.lint import CODES as LINT
 from remate.inspect.lint import lint
 from remate.present.faults import FAULTS, FORMATS, Kind, render
-from remate_runtime.engine.eager.program import operators
+from remate_runtime.engine import operators
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format.codes import CODES
-from remate_runtime.format.decode import decode
-from remate_runtime.format.encode import encode
-from remate_runtime.format.positions import locate
-from remate_runtime.kernels.overloads import constant
+from remate_runtime.format import CODES, decode, encode, locate
+from remate_runtime.kernels import constant
 
 _CPU = torch.device("cpu")
 _WARNINGS = Kind("warning", LINT, "warnings")
@@ -40,7 +37,7 @@ def consume(data: bytes) -> bool:
     return _runnable(opened, data)
 
 
-def _runnable(opened: Opened, data: bytes) -> bool:
+def _runnable(opened: Analysis, data: bytes) -> bool:
     try:
         operators(opened.graph, opened.expanded.where)
     except ScheduleError as error:

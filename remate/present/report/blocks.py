@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from remate_runtime.step.layout import Place
+from remate_runtime.step import InstanceSpan
 
-from ...inspect.analysis import Opened, held_at
+from ...inspect.analysis import Analysis, held_at
 from ...inspect.names import owners
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -41,10 +41,10 @@ class BlockUse(msgspec.Struct, frozen=True):
     plans: tuple[PlanUse, ...]
 
 
-def block_uses(opened: Opened) -> list[BlockUse]:
+def block_uses(opened: Analysis) -> list[BlockUse]:
     """In the order of the file; blocks and plans that nothing uses are listed too."""
     shares = _shares(opened)
-    groups: dict[str, dict[str, list[tuple[Place, Share]]]] = {}
+    groups: dict[str, dict[str, list[tuple[InstanceSpan, Share]]]] = {}
     for name, block in opened.schedule.blocks.items():
         groups[name] = {plan: [] for plan in block.plans}
     for place, share in zip(opened.expanded.places, shares, strict=True):
@@ -52,7 +52,7 @@ def block_uses(opened: Opened) -> list[BlockUse]:
     return [_use(opened, name, plans) for name, plans in groups.items()]
 
 
-def _use(opened: Opened, name: str, plans: dict[str, list[tuple[Place, Share]]]) -> BlockUse:
+def _use(opened: Analysis, name: str, plans: dict[str, list[tuple[InstanceSpan, Share]]]) -> BlockUse:
     block = opened.schedule.blocks[name]
     first = next((uses[0][0] for uses in plans.values() if uses), None)
     forward, backward = (
@@ -63,18 +63,22 @@ def _use(opened: Opened, name: str, plans: dict[str, list[tuple[Place, Share]]])
     return BlockUse(name, forward, backward, len(block.instances), block.note, tuple(uses))
 
 
-def _shares(opened: Opened) -> list[Share]:
+def _shares(opened: Analysis) -> list[Share]:
     """By place; an enclosing place has the sums of those inside."""
     places, graph = opened.expanded.places, opened.graph
     numbers = {place.id: at for at, place in enumerate(places)}
     home = [numbers[place.id] for place in owners(opened)]
     kept, reruns, spent = [0] * len(places), [0] * len(places), [0] * len(places)
     turn = opened.timeline.turn
-    for holding in held_at(opened, turn) if opened.timeline.during else ():
-        value = [value for start, value in opened.contents[holding] if start <= turn][-1] if holding.value >= 0 else -1
+    for allocation in held_at(opened, turn) if opened.timeline.during else ():
+        value = (
+            [value for start, value in opened.contents[allocation] if start <= turn][-1]
+            if allocation.value >= 0
+            else -1
+        )
         producer = graph.values[value].producer if value >= 0 else -1
         if producer >= 0:
-            kept[home[producer]] += holding.nbytes
+            kept[home[producer]] += allocation.nbytes
     for rerun in opened.expanded.reruns:
         reruns[home[rerun.op]] += 1
         spent[home[rerun.op]] += graph.operations[rerun.op].ns

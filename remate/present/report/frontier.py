@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from remate_runtime.errors import RemateError
-from remate_runtime.format.fingerprint import fingerprint
+from remate_runtime.format import fingerprint
 
-from ...inspect.analysis import Opened, open_schedule
+from ...inspect.analysis import Analysis, open_schedule
 from ..frontier_summary import SUMMARY
 from ..text import percent, size
 from .chart import ticks
@@ -40,7 +40,7 @@ class Frontier(msgspec.Struct, frozen=True):
     keep_all: int  # peak without reruns
 
 
-def frontier(opened: Opened, path: str, folder: str) -> Frontier:
+def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
     """The schedules `*.json` in `folder` that plan the same step as `opened`, which was read from `path`."""
     step = fingerprint(opened.schedule)
     points, skipped = [], []
@@ -66,7 +66,7 @@ def frontier(opened: Opened, path: str, folder: str) -> Frontier:
     return Frontier(tuple(sorted(points, key=lambda p: (p.budget, p.file))), tuple(skipped), opened.keep_all.peak)
 
 
-def _point(opened: Opened, name: str, here: bool) -> Point:
+def _point(opened: Analysis, name: str, here: bool) -> Point:
     solve, base = opened.schedule.solve, opened.keep_all.time
     bound = solve.lower_bound
     return Point(

@@ -10,7 +10,7 @@ from string import Template
 
 from remate_runtime.version import __version__
 
-from ...inspect.analysis import Opened
+from ...inspect.analysis import Analysis
 from ...measure.memory_trace import MemoryTrace
 from ..text import PEAK_NOTE
 from . import tables
@@ -26,7 +26,7 @@ _MEASURED = (
 )
 
 
-def page(opened: Opened, trace: MemoryTrace | None = None, found: Frontier | None = None) -> str:
+def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | None = None) -> str:
     """The whole page as HTML. trace: a measured curve. found: other schedules of the same step."""
     style, script = _asset("report.css"), _asset("report.js")
     shown = scene(opened, trace)

@@ -9,9 +9,9 @@ import json
 from itertools import accumulate
 from typing import Any
 
-from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.link import steps_with_turn
 
-from ...inspect.analysis import Opened
+from ...inspect.analysis import Analysis
 from ...inspect.names import owners
 from ...inspect.roles import ROLES, Roles
 from ...measure.memory_trace import MemoryTrace
@@ -34,7 +34,7 @@ class _Table:
 class _Names:
     """Full ids as (instance, local name): templates repeat their local names in every instance."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.graph = opened.graph
         self.places = [place.id for place in opened.expanded.places]
         numbers = {place: at for at, place in enumerate(self.places)}
@@ -49,7 +49,7 @@ class _Names:
         return [place, self.local.number(text[len(prefix) :])]
 
 
-def payload(opened: Opened, scene: Scene, trace: MemoryTrace | None) -> dict[str, Any]:
+def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[str, Any]:
     """Plain data for JSON. Parallel lists stand for lists of records."""
     graph, timeline = opened.graph, opened.timeline
     steps = steps_with_turn(opened.linked)
@@ -96,7 +96,7 @@ def payload(opened: Opened, scene: Scene, trace: MemoryTrace | None) -> dict[str
     }
 
 
-def _held(opened: Opened, names: _Names, rank: list[int]) -> dict[str, list]:
+def _held(opened: Analysis, names: _Names, rank: list[int]) -> dict[str, list]:
     """Stretches of held memory: first step (less that of the one before), further steps, bytes, role, name, type.
 
     One stretch for every content of a storage, in the order of their first steps.
@@ -105,10 +105,10 @@ def _held(opened: Opened, names: _Names, rank: list[int]) -> dict[str, list]:
     numbers = {role: at for at, role in enumerate(ROLES)}
     rows: list[tuple[int, ...]] = []
     values = opened.graph.values
-    for holding, contents in opened.contents.items():
-        if not holding.nbytes:
+    for allocation, contents in opened.contents.items():
+        if not allocation.nbytes:
             continue
-        ends = [rank[start] - 1 for start, _ in contents[1:]] + [rank[holding.death]]
+        ends = [rank[start] - 1 for start, _ in contents[1:]] + [rank[allocation.death]]
         for (start, value), end in zip(contents, ends, strict=True):
             if end < rank[start]:
                 continue
@@ -116,7 +116,7 @@ def _held(opened: Opened, names: _Names, rank: list[int]) -> dict[str, list]:
             name = about.name if about else "generator state"
             place, local = names.pair(name, about.producer if about else -1)
             kind = types.number(str(about.type) if about else "")
-            row = (rank[start], end - rank[start], holding.nbytes, numbers[roles.role(holding, value)])
+            row = (rank[start], end - rank[start], allocation.nbytes, numbers[roles.role(allocation, value)])
             rows.append((*row, place, local, kind))
     rows.sort(key=lambda row: row[0])
     firsts = [row[0] for row in rows]

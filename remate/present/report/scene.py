@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.link import steps_with_turn
 
-from ...inspect.analysis import Opened
+from ...inspect.analysis import Analysis
 from ...measure.memory_trace import MemoryTrace
 from ..plot import Curve, curve
 
@@ -37,7 +37,7 @@ class Scene(msgspec.Struct, frozen=True):
     stretches: tuple[Stretch, ...]
 
 
-def scene(opened: Opened, trace: MemoryTrace | None) -> Scene:
+def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
     """trace: measured curve to lay beside the predicted one; its forward and its backward are stretched to fit."""
     timeline, budget = opened.timeline, opened.schedule.solve.budget
     ours = curve(opened.linked, timeline)
@@ -60,7 +60,7 @@ def scene(opened: Opened, trace: MemoryTrace | None) -> Scene:
     )
 
 
-def _stretches(opened: Opened, made: Curve) -> list[Stretch]:
+def _stretches(opened: Analysis, made: Curve) -> list[Stretch]:
     found = []
     ends = [*made.starts[1:], made.end]
     for at, step in enumerate(steps_with_turn(opened.linked)):

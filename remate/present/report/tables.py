@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...inspect.analysis import Group, Opened, grouped, operation_at, rerunning
+from ...inspect.analysis import Analysis, Group, grouped, operation_at, rerunning
 from ...measure.memory_trace import MemoryTrace
 from ..text import count, duration, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
@@ -13,7 +13,7 @@ from .markup import bar, code, folded, table, text
 _SHOWN = 12
 
 
-def facts(opened: Opened, trace: MemoryTrace | None) -> str:
+def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
     """The figures that matter, each with what it is compared to."""
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     spent = sum(opened.graph.operations[rerun.op].ns for rerun in opened.expanded.reruns)
@@ -53,10 +53,10 @@ def facts(opened: Opened, trace: MemoryTrace | None) -> str:
     )
 
 
-def about(opened: Opened) -> str:
+def about(opened: Analysis) -> str:
     """Where the schedule comes from, and how it was solved."""
     model, solve = opened.schedule.model, opened.schedule.solve
-    operations = f"{count(len(opened.graph.operations), 'operation')}, {opened.graph.turn:,} of them forward"
+    operations = f"{count(len(opened.graph.operations), 'operation')}, {opened.graph.backward_start:,} of them forward"
     rows = [
         ("Model", f"{text(model.name)}, {'training' if model.training else 'evaluation'} mode"),
         (
@@ -80,12 +80,12 @@ def about(opened: Opened) -> str:
     return f'<dl class="about">{items}</dl>'
 
 
-def blocks(opened: Opened) -> str:
+def blocks(opened: Analysis) -> str:
     """A table for each block: plans, what they keep and rerun, who follows them."""
     return "\n".join(_block(opened, use) for use in block_uses(opened))
 
 
-def _block(opened: Opened, use: BlockUse) -> str:
+def _block(opened: Analysis, use: BlockUse) -> str:
     made = count(use.inside, "instance") if use.inside else "operations"
     of = (
         f"{use.forward:,} forward and {use.backward:,} backward operations"
@@ -122,7 +122,7 @@ def _range(shares: Sequence[Share], of: Callable[[Share], int], shown: Callable[
     return low if low == high else f"{low} – {high}"
 
 
-def _reruns_of(opened: Opened, block: BlockUse, use: PlanUse) -> str:
+def _reruns_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
     stated = opened.schedule.blocks[block.name].plans.get(use.plan, ())
     if not stated:
         return ""
@@ -135,14 +135,14 @@ def _reruns_of(opened: Opened, block: BlockUse, use: PlanUse) -> str:
     return f"<p>{code(use.plan)}</p><ul>{lines}</ul>"
 
 
-def kept(opened: Opened) -> str:
+def kept(opened: Analysis) -> str:
     """What is held when backward starts."""
     if not opened.timeline.during:
         return "<p>The step has no operations.</p>"
     return _holders("Held when backward starts", grouped(opened, opened.timeline.turn))
 
 
-def at_peak(opened: Opened) -> str:
+def at_peak(opened: Analysis) -> str:
     """What is held at the first moment of the peak."""
     timeline = opened.timeline
     if not timeline.during:
@@ -167,7 +167,7 @@ def _holders(caption: str, groups: list[Group]) -> str:
     return _cut(f"{caption}: {size(total)}", ("Bytes", "", "Count", "Value", "Type"), rows, right=(0, 2))
 
 
-def reruns(opened: Opened) -> str:
+def reruns(opened: Analysis) -> str:
     """What runs again, by name without numbers."""
     found = rerunning(opened)
     if not found:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.link import steps_with_turn
 
-from ...inspect.analysis import Opened
+from ...inspect.analysis import Analysis
 from ...inspect.names import owners
 from ..plot import curve
 
@@ -20,7 +20,7 @@ _NAMES = {"forward": "forward", "backward": "backward", "rerun": "reruns"}
 _NS = 1000
 
 
-def perfetto(opened: Opened) -> dict[str, Any]:
+def perfetto(opened: Analysis) -> dict[str, Any]:
     """Plain data for JSON; the same schedule gives the same data. A step without any cost takes a microsecond."""
     made = curve(opened.linked, opened.timeline)
     scale = _NS if opened.timeline.time else 1
@@ -50,7 +50,7 @@ def _metadata(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
 
 
-def _slices(opened: Opened, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
+def _slices(opened: Analysis, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
     graph, home = opened.graph, owners(opened)
     ends = [*starts[1:], end]
     found: list[dict[str, Any]] = []
@@ -83,7 +83,7 @@ def _slice(name: str, category: str, kind: str, start: float, end: float, about:
     return {"name": name, "cat": category, "ph": "X", **where, "ts": start, "dur": round(end - start, 3), "args": about}
 
 
-def _memory(opened: Opened, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
+def _memory(opened: Analysis, starts: list[int], end: int, scale: int) -> list[dict[str, Any]]:
     """The level while each step runs, and after the last; only where it changes."""
     budget = opened.schedule.solve.budget
     found = [_counter("budget", at, budget) for at in (0.0, _time(end, scale))]

@@ -10,11 +10,10 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from remate_runtime.link.linker import Holding
-from remate_runtime.link.simulator import steps_with_turn
-from remate_runtime.step.graph import Op
+from remate_runtime.link import Allocation, steps_with_turn
+from remate_runtime.step import Op
 
-from ...inspect.analysis import Opened
+from ...inspect.analysis import Analysis
 from ...inspect.names import owners
 from ...inspect.roles import Roles
 from ..plot import curve
@@ -25,12 +24,12 @@ _PROTOCOL = 4  # the viewer's own reader knows none beyond
 _UNKNOWN = "unknown"  # the viewer fails on a snapshot that has categories and not this one
 
 
-def snapshot_bytes(opened: Opened) -> bytes:
+def snapshot_bytes(opened: Analysis) -> bytes:
     """`snapshot` as the viewer reads it: a pickle of plain lists, dicts, texts and integers."""
     return pickle.dumps(snapshot(opened), protocol=_PROTOCOL)
 
 
-def snapshot(opened: Opened) -> dict[str, Any]:
+def snapshot(opened: Analysis) -> dict[str, Any]:
     """Times are microseconds of predicted time."""
     return _Snapshot(opened).result()
 
@@ -58,7 +57,7 @@ def _rounded(nbytes: int) -> int:
 
 
 class _Snapshot:
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Analysis) -> None:
         self.opened, self.graph = opened, opened.graph
         self.roles, self.home = Roles(opened), owners(opened)
         self.space = _Space()
@@ -67,28 +66,30 @@ class _Snapshot:
 
     def result(self) -> dict[str, Any]:
         made = curve(self.opened.linked, self.opened.timeline)
-        born: dict[int, list[Holding]] = {}
-        died: dict[int, list[tuple[Holding, int]]] = {}
-        for holding in self.opened.linked.holdings:
-            if holding.nbytes:
-                born.setdefault(holding.birth, []).append(holding)
+        born: dict[int, list[Allocation]] = {}
+        died: dict[int, list[tuple[Allocation, int]]] = {}
+        for allocation in self.opened.linked.allocations:
+            if allocation.nbytes:
+                born.setdefault(allocation.birth, []).append(allocation)
         steps = steps_with_turn(self.opened.linked)
         for at, step in enumerate(steps):
             time, op = made.starts[at] // 1000, None if step is None else self.graph.operations[step.op]
-            for holding in born.get(at, ()):
-                address = self._allocate(holding.nbytes, time, self._frames(holding, at, op), self._role(holding))
-                if holding.death < len(steps) - 1:  # what lives to the end is still allocated there
-                    died.setdefault(holding.death, []).append((holding, address))
+            for allocation in born.get(at, ()):
+                address = self._allocate(
+                    allocation.nbytes, time, self._frames(allocation, at, op), self._role(allocation)
+                )
+                if allocation.death < len(steps) - 1:  # what lives to the end is still allocated there
+                    died.setdefault(allocation.death, []).append((allocation, address))
             if op is not None and op.workspace:
                 self._free(self._allocate(op.workspace, time, self._frames(None, at, op), "workspace"), time)
             for _, address in died.get(at, ()):
                 self._free(address, time)
         return self._done()
 
-    def _role(self, holding: Holding) -> str:
-        return self.roles.role(holding, holding.value)
+    def _role(self, allocation: Allocation) -> str:
+        return self.roles.role(allocation, allocation.value)
 
-    def _frames(self, holding: Holding | None, at: int, op: Op | None) -> list[dict[str, Any]]:
+    def _frames(self, allocation: Allocation | None, at: int, op: Op | None) -> list[dict[str, Any]]:
         """Innermost first: what was made, by which operation, in which block, in which part."""
         turn = self.opened.timeline.turn
         part = "forward" if at < turn else "backward" if at > turn else "turn to backward"
@@ -100,12 +101,12 @@ class _Snapshot:
             file, _, line = op.source.rpartition(":")
             where = (file, int(line)) if file and line.isdecimal() else (op.source, 0)
             frames = [_frame(f"{op.id} ({op.op})", *where), _frame(f"{place.id} ({place.block_name})")]
-        if holding is None:
+        if allocation is None:
             frames.insert(0, _frame("workspace"))
-        elif holding.value < 0:
+        elif allocation.value < 0:
             frames.insert(0, _frame("generator state"))
         else:
-            value = self.graph.values[holding.value]
+            value = self.graph.values[allocation.value]
             frames.insert(0, _frame(f"{value.name} {value.type}"))
         return [*frames, _frame(part)]
 

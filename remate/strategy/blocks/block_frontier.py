@@ -12,9 +12,8 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.link import link, simulate
+from remate_runtime.step import FlatRerun
 
 from ...partition.leaf_graph import LeafGraph
 from ..milp.formulation import Formulation
@@ -46,12 +45,12 @@ class BlockPlan(msgspec.Struct, frozen=True):
 
 def block_frontier(leaf: LeafGraph, control: Control) -> list[BlockPlan]:
     """Plans of a block that no other one dominates, least retained first; the one without reruns is always there."""
-    keep = measured(leaf, ())
+    keep = simulated_plan(leaf, ())
     found = {keep.reruns: keep}
     problem = Problem(leaf.graph)
     allowed = _needed(problem)
-    if allowed and leaf.graph.turn < len(leaf.graph.operations):
-        w = windows(problem, [0] * (len(problem.real) - problem.turn), {f: {0} for f in allowed})
+    if allowed and leaf.graph.backward_start < len(leaf.graph.operations):
+        w = windows(problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed})
         peak = max(keep.forward_peak, keep.backward_peak)
         formulation = Formulation(problem, w, peak)
         for limit in LIMITS:
@@ -60,7 +59,7 @@ def block_frontier(leaf: LeafGraph, control: Control) -> list[BlockPlan]:
     return _thinned(_undominated(list(found.values())), keep)
 
 
-def measured(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
+def simulated_plan(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
     """A plan of a block with the simulator's figures."""
     timeline = simulate(link(leaf.graph, reruns))
     cut = timeline.turn
@@ -78,7 +77,7 @@ def _needed(problem: Problem) -> list[int]:
     needed: set[int] = set()
     for f in reversed(problem.forward):
         inner = [s for s in problem.writes[f] if s not in problem.pinned]
-        if any(i >= problem.turn or i in needed for s in inner for i in problem.readers[s]):
+        if any(i >= problem.backward_start or i in needed for s in inner for i in problem.readers[s]):
             needed.add(f)
     return sorted(needed)
 
@@ -118,7 +117,7 @@ class _Prices:
         result = form.priced(self.control, cost, self.limit, nodes=NODES, stage="block")
         if result.x is None:
             return None
-        return measured(self.leaf, tuple(place(form.problem, form.windows, form.chosen(result))))
+        return simulated_plan(self.leaf, tuple(place(form.problem, form.windows, form.chosen(result))))
 
 
 def _undominated(plans: list[BlockPlan]) -> list[BlockPlan]:

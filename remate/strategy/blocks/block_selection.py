@@ -19,13 +19,12 @@ from typing import Any
 
 import pyomo.environ as pyo
 
-from remate_runtime.collector import paused_collector
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate, steps_with_turn
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.gc_pause import gc_paused
+from remate_runtime.link import link, simulate, steps_with_turn
+from remate_runtime.step import FlatRerun, Graph
 
 from ...partition.canonical import exports, form, readers_of, storages
-from ...partition.hierarchy import Part
+from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
 from ..milp.budget_search import Candidate, better, judge
 from ..milp.formulation import PARTS, linear
@@ -36,10 +35,10 @@ from .block_frontier import BlockPlan, block_frontier
 ROUNDS = 6
 
 
-class Levels:
+class BlockSelection:
     """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order."""
 
-    def __init__(self, problem: Problem, leaves: Sequence[Part], control: Control) -> None:
+    def __init__(self, problem: Problem, leaves: Sequence[BlockSpan], control: Control) -> None:
         self.problem, self.leaves = problem, leaves
         graph, readers = problem.graph, readers_of(problem.graph)
         self.template: list[int] = []  # by instance
@@ -57,7 +56,7 @@ class Levels:
         self._bases(graph)
         self.unit = max(self.baseline, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
-        with paused_collector():
+        with gc_paused():
             self.model: Any = self._build()
             self.engine = Engine(self.model)
 
@@ -74,7 +73,7 @@ class Levels:
         for step, held in zip(steps_with_turn(linked), timeline.during, strict=True):
             if step is not None:
                 part = worst[owner[step.op]]
-                part[step.op >= graph.turn] = max(part[step.op >= graph.turn], held)
+                part[step.op >= graph.backward_start] = max(part[step.op >= graph.backward_start], held)
         self.base: list[tuple[int, int]] = []
         before = 0
         for p, (forward, backward) in enumerate(worst):

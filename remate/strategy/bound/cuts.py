@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
-from remate_runtime.collector import paused_collector
+from remate_runtime.gc_pause import gc_paused
 
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import Control, Engine, Result
@@ -37,7 +37,7 @@ NODES = 60
 COUNTS = (2, 3, 4, 6)  # cuts taken together
 
 
-def lower_bound(single: Cuts, budget: int, control: Control) -> int:
+def lower_bound(single: CutModel, budget: int, control: Control) -> int:
     """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation
     once. single: the model of one cut."""
     problem = single.problem
@@ -54,7 +54,7 @@ def lower_bound(single: Cuts, budget: int, control: Control) -> int:
     return problem.baseline_time + max(0, int(best * single.percent * (1 - 1e-6)))
 
 
-def stronger_bound(single: Cuts, budget: int, control: Control, *, enough: int) -> int:
+def stronger_bound(single: CutModel, budget: int, control: Control, *, enough: int) -> int:
     """As `lower_bound`, with several cuts at once: what must run again before each of several peaks of the backward.
     Worth its time on small steps; larger ones get the trivial bound. Stops when `enough` ns are proven."""
     problem = single.problem
@@ -68,7 +68,7 @@ def stronger_bound(single: Cuts, budget: int, control: Control, *, enough: int) 
     for count in COUNTS:
         if count > len(scored) or count * single.variables > EXACT or proven >= enough or control.stopped():
             break
-        cuts = Cuts(problem, count, single.reference)
+        cuts = CutModel(problem, count, single.reference)
         places = sorted(k for _, k in scored[:count])
         best = _proven(cuts.solve(control, budget, places, forced, relax=False))
         if best < float("inf"):
@@ -98,7 +98,7 @@ def forced_bytes(problem: Problem) -> np.ndarray:
     steps = len(problem.real)
     change = np.zeros(steps + 1, dtype=np.int64)
     for size, last in problem.tangents:
-        change[problem.turn] += size
+        change[problem.backward_start] += size
         change[last + 1] -= size
     for i in range(steps):
         if not problem.real[i]:
@@ -107,9 +107,9 @@ def forced_bytes(problem: Problem) -> np.ndarray:
         change[i + 1] -= problem.workspace[i]
         for s in problem.writes[i]:
             last = i
-            if i >= problem.turn and s in problem.gradients:
+            if i >= problem.backward_start and s in problem.gradients:
                 last = steps - 1
-            elif i >= problem.turn and problem.readers[s]:
+            elif i >= problem.backward_start and problem.readers[s]:
                 last = problem.readers[s][-1]
                 last -= problem.overwrites[last] == s
             if _shares(problem, i):
@@ -117,19 +117,21 @@ def forced_bytes(problem: Problem) -> np.ndarray:
             else:
                 change[i] += problem.size[s]
             change[max(last, i) + 1] -= problem.size[s]
-    change[problem.turn] += sum(problem.size[s] for s in problem.returned if problem.producer[s] < problem.turn)
+    change[problem.backward_start] += sum(
+        problem.size[s] for s in problem.returned if problem.producer[s] < problem.backward_start
+    )
     return np.cumsum(change)[:steps]
 
 
 def _shares(problem: Problem, i: int) -> bool:
     """Whether operation i may write over a forward storage: its output then needs no bytes of its own."""
-    return any(problem.producer[s] < problem.turn for s in problem.may_overwrite[i])
+    return any(problem.producer[s] < problem.backward_start for s in problem.may_overwrite[i])
 
 
 def arguments(problem: Problem, i: int) -> list[int]:
     """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
-    counted = problem.returned if i >= problem.turn else frozenset()
-    return [s for s in problem.reads[i] if problem.producer[s] < problem.turn and s not in counted]
+    counted = problem.returned if i >= problem.backward_start else frozenset()
+    return [s for s in problem.reads[i] if problem.producer[s] < problem.backward_start and s not in counted]
 
 
 def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
@@ -146,7 +148,7 @@ def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     return [records[round(n * (len(records) - 1) / (most - 1))] for n in range(most)]
 
 
-class Cuts:
+class CutModel:
     """The model for a number of cuts; their places and the budget change between solves."""
 
     def __init__(self, problem: Problem, count: int, reference: int) -> None:
@@ -154,7 +156,7 @@ class Cuts:
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         self._useful()
-        with paused_collector():
+        with gc_paused():
             self.model: Any = self._build()
             self.engine = Engine(self.model)
         self.variables = len(self.engine.cost)
@@ -167,12 +169,14 @@ class Cuts:
         wanted: set[int] = set()
         for f in reversed(problem.forward):
             outputs = [s for s in problem.writes[f] if s not in problem.pinned]
-            if any(i >= problem.turn or i in useful for s in outputs for i in problem.readers[s]):
+            if any(i >= problem.backward_start or i in useful for s in outputs for i in problem.readers[s]):
                 useful.add(f)
         self.operations = sorted(useful)
         for f in self.operations:
             for s in problem.writes[f]:
-                if s not in problem.pinned and any(i >= problem.turn or i in useful for i in problem.readers[s]):
+                if s not in problem.pinned and any(
+                    i >= problem.backward_start or i in useful for i in problem.readers[s]
+                ):
                     wanted.add(s)
         self.storages = sorted(wanted)
         self.last = {s: self.problem.readers[s][-1] for s in self.storages}

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate, steps_with_turn
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.link import link, simulate, steps_with_turn
+from remate_runtime.step import FlatRerun, Graph
 
 from ...partition.canonical import readers_of
-from ...partition.hierarchy import Part
+from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
-from ..blocks.block_frontier import BlockPlan, measured
+from ..blocks.block_frontier import BlockPlan, simulated_plan
 from ..problem import Problem
 
 NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
@@ -45,10 +44,12 @@ class Chain:
     begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
     the stage holds by itself. By the simulator, without reruns."""
 
-    def __init__(self, problem: Problem, blocks: Sequence[Part]) -> None:
+    def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
         graph = problem.graph
-        whole = Part("model", "", "model", (0, problem.turn), (problem.turn, len(problem.real)))
+        whole = BlockSpan(
+            "model", "", "model", (0, problem.backward_start), (problem.backward_start, len(problem.real))
+        )
         self.blocks = tuple(blocks) or (whole,)
         parts = _joined(problem, [leaf for part in self.blocks for leaf in part.leaves()])
         of = _stage_of(graph, parts)
@@ -56,7 +57,7 @@ class Chain:
         self.stages = [_stage(problem, part, k, reach) for k, part in enumerate(parts)]
         readers = readers_of(graph)
         self.leaf = [leaf_graph(graph, part, readers) for part in parts]
-        self.keep = [measured(leaf, ()) for leaf in self.leaf]
+        self.keep = [simulated_plan(leaf, ()) for leaf in self.leaf]
         self.drop = [self._dropped(k) for k in range(len(parts))]
         self._bases(of)
 
@@ -66,10 +67,10 @@ class Chain:
 
     def _dropped(self, k: int) -> BlockPlan:
         leaf, stage = self.leaf[k], self.stages[k]
-        first = leaf.graph.turn
+        first = leaf.graph.backward_start
         if first == len(leaf.graph.operations):
             return self.keep[k]
-        return measured(leaf, tuple(FlatRerun(f - stage.forward[0], first) for f in stage.needs))
+        return simulated_plan(leaf, tuple(FlatRerun(f - stage.forward[0], first) for f in stage.needs))
 
     def _bases(self, of: Sequence[int]) -> None:
         graph = self.problem.graph
@@ -80,7 +81,7 @@ class Chain:
         self.before_backward, worst = [0] * count, [0] * count
         at_turn, begun = timeline.after[timeline.turn], [False] * count
         for n, step in enumerate(steps_with_turn(linked)):
-            if step is None or step.op < graph.turn:
+            if step is None or step.op < graph.backward_start:
                 continue
             k = of[step.op]
             if not begun[k]:
@@ -104,14 +105,14 @@ def closure(problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset
     left = [s for s in wanted if s not in kept]
     while left:
         f = problem.producer[left.pop()]
-        if f < begin or f >= problem.turn or f in needed:
+        if f < begin or f >= problem.backward_start or f in needed:
             continue
         needed.add(f)
         left += [u for u in problem.reads[f] if u not in kept]
     return tuple(sorted(needed))
 
 
-def _stage(problem: Problem, part: Part, k: int, reach: dict[int, int]) -> Stage:
+def _stage(problem: Problem, part: BlockSpan, k: int, reach: dict[int, int]) -> Stage:
     begin, end = part.forward
     inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
     lasting = frozenset(s for s in inside if reach[s] > k + 1 or s in problem.returned)
@@ -127,7 +128,7 @@ def _stage(problem: Problem, part: Part, k: int, reach: dict[int, int]) -> Stage
     )
 
 
-def _stage_of(graph: Graph, parts: Sequence[Part]) -> list[int]:
+def _stage_of(graph: Graph, parts: Sequence[BlockSpan]) -> list[int]:
     of = [0] * len(graph.operations)
     for k, part in enumerate(parts):
         for i in (*range(*part.forward), *range(*part.backward)):
@@ -143,7 +144,7 @@ def _reach(problem: Problem, of: Sequence[int], s: int) -> int:
     return max(of) + 2 if any(k < home for k in stages) else max(stages, default=home)
 
 
-def _joined(problem: Problem, parts: list[Part]) -> list[Part]:
+def _joined(problem: Problem, parts: list[BlockSpan]) -> list[BlockSpan]:
     """Leaves with those joined that a value reaches over, and neighbours joined evenly where there are too many."""
     of = _stage_of(problem.graph, parts)
     spans = [(of[problem.producer[s]] + 1, _reach(problem, of, s)) for s in problem.storages]
@@ -154,7 +155,7 @@ def _joined(problem: Problem, parts: list[Part]) -> list[Part]:
                 glued[k] = True
     if parts and sum(not g for g in glued) < 3:  # joined all the way: not that kind of chain
         glued = [False] * len(parts)
-    groups: list[list[Part]] = []
+    groups: list[list[BlockSpan]] = []
     for part, glue in zip(parts, glued, strict=True):
         if glue and groups:
             groups[-1].append(part)
@@ -165,7 +166,7 @@ def _joined(problem: Problem, parts: list[Part]) -> list[Part]:
     return [_one(group) for group in groups]
 
 
-def _one(group: list[Part]) -> Part:
+def _one(group: list[BlockSpan]) -> BlockSpan:
     first, last = group[0], group[-1]
     forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])
     return msgspec.structs.replace(first, forward=forward, backward=backward, parts=())

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
-from ...partition.hierarchy import Part
+from ...partition.hierarchy import BlockSpan
 from ..milp.budget_search import Candidate, judge
 from ..milp.highs import Control
 from ..problem import Problem
@@ -89,20 +89,20 @@ def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple
     return read, begin, frozenset(elsewhere)
 
 
-def _blocks(parts: Sequence[Part]) -> list[Segment]:
+def _blocks(parts: Sequence[BlockSpan]) -> list[Segment]:
     """The outermost parts whose label occurs more than once; if there are none, the leaves."""
     count = Counter(_labels(parts))
     found = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]
     return [(part.forward, part.backward) for part in found]
 
 
-def _labels(parts: Sequence[Part]) -> Iterator[str]:
+def _labels(parts: Sequence[BlockSpan]) -> Iterator[str]:
     for part in parts:
         yield part.label
         yield from _labels(part.parts)
 
 
-def _repeated(parts: Sequence[Part], count: Counter[str]) -> Iterator[Part]:
+def _repeated(parts: Sequence[BlockSpan], count: Counter[str]) -> Iterator[BlockSpan]:
     for part in parts:
         if count[part.label] > 1:
             yield part

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..blocks.block_frontier import BlockPlan
 from ..bound.floor import proven_floor
@@ -62,7 +62,7 @@ def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[Block
     made: list[FlatRerun] = []
     waiting: list[int] = []
     ran: set[int] = set()
-    turn = chain.problem.turn
+    turn = chain.problem.backward_start
     for n, move in enumerate(moves):
         k, stage = move.stage, chain.stages[move.stage]
         if move.kind == "back":
@@ -84,7 +84,7 @@ def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[Block
 
 def _mapped(begin: int, first: int, turn: int, chain: Chain, k: int, rerun: FlatRerun) -> FlatRerun:
     """A rerun of a plan of stage k over the whole step."""
-    local = chain.leaf[k].graph.turn
+    local = chain.leaf[k].graph.backward_start
     before = first + rerun.before - local if rerun.before >= local else begin + rerun.before
     return FlatRerun(begin + rerun.op, before)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..problem import Problem
 
@@ -44,7 +44,7 @@ class Ledger:
         self.again: list[int] = []
         self.turn = 0
         for i, real in enumerate(problem.real):
-            if i == problem.turn:
+            if i == problem.backward_start:
                 self.turn = len(self.order)
             for n in at.get(i, ()):
                 self.order.append(self.reruns[n].op)
@@ -52,7 +52,7 @@ class Ledger:
             if real:
                 self.order.append(i)
                 self.again.append(-1)
-        if problem.turn == len(problem.real):
+        if problem.backward_start == len(problem.real):
             self.turn = len(self.order)
 
     def _account(self) -> None:

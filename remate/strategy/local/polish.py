@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..milp.budget_search import Candidate, better, judge
 from ..milp.highs import Control

@@ -13,7 +13,7 @@ from ..milp.budget_search import Candidate, better, judge
 from ..milp.highs import SEED, Control
 from ..problem import Problem
 from .polish import polish
-from .squeeze import Taste, squeeze
+from .squeeze import MoveRanking, squeeze
 
 REACHES = (0.0, 0.5, 1.0)
 
@@ -23,7 +23,7 @@ def from_nothing(problem: Problem, budget: int, control: Control) -> list[Candid
     be."""
     made: list[Candidate] = []
     for reach in REACHES:
-        reruns = squeeze(problem, (), budget, control, taste=Taste(reach), rounds=_rounds(problem))
+        reruns = squeeze(problem, (), budget, control, ranking=MoveRanking(reach), rounds=_rounds(problem))
         found = judge(problem, reruns, "greedy")
         made.append(polish(problem, found, budget, control) if found.peak <= budget else found)
         if control.stopped():
@@ -41,8 +41,8 @@ def recreate(
         if control.stopped() or done(best):
             break
         left = _ruined(problem, best, chance)
-        taste = Taste(chance.choice(REACHES), chance.choice((0.1, 0.3, 0.8)), chance)
-        reruns = squeeze(problem, left, budget, control, taste=taste, rounds=_rounds(problem))
+        ranking = MoveRanking(chance.choice(REACHES), chance.choice((0.1, 0.3, 0.8)), chance)
+        reruns = squeeze(problem, left, budget, control, ranking=ranking, rounds=_rounds(problem))
         found = judge(problem, reruns, best.strategy)
         if found.peak <= budget:
             best = better(best, polish(problem, found, budget, control)) or best
@@ -53,10 +53,10 @@ def _ruined(problem: Problem, given: Candidate, chance: random.Random) -> tuple:
     """Without the reruns of a stretch of the forward, or of a stretch of the step, or without any one in a few."""
     kind = chance.random()
     if kind < 0.4:
-        low, high = _stretch(0, problem.turn, chance)
+        low, high = _stretch(0, problem.backward_start, chance)
         return tuple(r for r in given.reruns if not low <= r.op < high)
     if kind < 0.8:
-        low, high = _stretch(problem.turn, len(problem.real), chance)
+        low, high = _stretch(problem.backward_start, len(problem.real), chance)
         return tuple(r for r in given.reruns if not low <= r.before < high)
     share = chance.choice((0.1, 0.3, 0.5))
     return tuple(r for r in given.reruns if chance.random() >= share)

@@ -12,7 +12,7 @@ import random
 import msgspec
 import numpy as np
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..milp.highs import Control
 from ..problem import Problem
@@ -22,7 +22,7 @@ from .polish import as_late_as_possible, pruned
 DEEPEST = 200  # operations that may have to run again for the sake of one
 
 
-class Taste:
+class MoveRanking:
     """How moves are ranked: by time over bytes at the worst step (reach 0), over bytes and steps above the budget that
     they relieve (reach 1), or between; and how much chance has a say (spread 0: none)."""
 
@@ -33,7 +33,7 @@ class Taste:
         return 1.0 if self.chance is None else math.exp(self.chance.gauss(0.0, self.spread))
 
 
-PLAIN = Taste()
+PLAIN = MoveRanking()
 
 
 class _Move(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ def squeeze(
     budget: int,
     control: Control,
     *,
-    taste: Taste = PLAIN,
+    ranking: MoveRanking = PLAIN,
     rounds: int = 400,
 ) -> tuple[FlatRerun, ...]:
     """Reruns whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
@@ -62,7 +62,7 @@ def squeeze(
         worst = int(ledger.live.argmax())
         if ledger.peak <= budget or control.stopped():
             break
-        moves = sorted(_moves(problem, ledger, worst, budget, taste), key=lambda m: (m.score, m.storage))
+        moves = sorted(_moves(problem, ledger, worst, budget, ranking), key=lambda m: (m.score, m.storage))
         moves = [m for m in moves if (m.storage, m.step) not in refused]
         accepted = False
         for move in moves[:12]:
@@ -85,7 +85,7 @@ def _worst(ledger: Ledger) -> tuple[int, int]:
     return ledger.peak, int((ledger.live == ledger.peak).sum())
 
 
-def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, taste: Taste) -> list[_Move]:
+def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking) -> list[_Move]:
     """Storages live but not read at the worst step, each with what would have to run again before its next read."""
     by_storage: dict[int, list[Life]] = {}
     for life in ledger.lives:
@@ -95,7 +95,7 @@ def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, taste: Tas
     for life in ledger.lives:
         if not (life.birth < worst <= life.death) or not problem.size[life.storage]:
             continue
-        if problem.producer[life.storage] >= problem.turn or worst in life.reads:
+        if problem.producer[life.storage] >= problem.backward_start or worst in life.reads:
             continue
         later = [r for r in life.reads if r > worst]
         if not later or (life.death > life.reads[-1]):  # pinned: there anyway
@@ -106,15 +106,15 @@ def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, taste: Tas
             idle = slice(max((r for r in life.reads if r < worst), default=life.birth) + 1, later[0])
             size = problem.size[life.storage]
             relief = float(np.minimum(excess[idle], size).sum())
-            gain = size * (max(relief, 1.0) / size) ** taste.reach
-            moves.append(_Move((time + 1) / gain * taste.noise(), life.storage, later[0], operations))
+            gain = size * (max(relief, 1.0) / size) ** ranking.reach
+            moves.append(_Move((time + 1) / gain * ranking.noise(), life.storage, later[0], operations))
     return moves
 
 
 def _needed(
     problem: Problem, by_storage: dict[int, list[Life]], storage: int, worst: int, step: int
 ) -> tuple[int, ...] | None:
-    """Operations to run again, in order, to have `storage` at `step` without holding more at `worst`."""
+    """Operations to run again, in order, to have `storage` at `step` without allocation more at `worst`."""
     wanted, needed = [problem.producer[storage]], set[int]()
     while wanted:
         f = wanted.pop()

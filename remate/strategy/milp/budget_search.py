@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.link import link, simulate
+from remate_runtime.step import FlatRerun
 
 from ..problem import Problem
 from .formulation import Formulation
 from .highs import Control, Result
 from .place import place
-from .windows import Key, Windows
+from .windows import Key, RerunWindows
 
 ROUNDS = 6
 CLOSE = 0.004  # share of the budget that is not worth another solve
@@ -56,7 +55,7 @@ def better(a: Candidate | None, b: Candidate | None) -> Candidate | None:
 class Attempt:
     """A formulation kept for several solves."""
 
-    def __init__(self, problem: Problem, w: Windows, reference: int, strategy: str) -> None:
+    def __init__(self, problem: Problem, w: RerunWindows, reference: int, strategy: str) -> None:
         self.problem, self.windows, self.strategy = problem, w, strategy
         self.formulation = Formulation(problem, w, reference)
 

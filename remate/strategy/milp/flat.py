@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 from ..problem import Problem
 from .segments import Segments, segments
-from .windows import Windows, windows
+from .windows import RerunWindows, windows
 
 LENGTH = 32  # operations in a segment: about one attention or feed-forward layer with its norms
 
 
-def flat_windows(problem: Problem, length: int = LENGTH) -> Windows:
-    """Windows of the flat model."""
+def flat_windows(problem: Problem, length: int = LENGTH) -> RerunWindows:
+    """RerunWindows of the flat model."""
     cut = segments(problem, length)
     return windows(problem, cut.stage, allowed_stages(problem, cut, 0, cut.boundary))
 
@@ -34,7 +34,7 @@ def allowed_stages(
             k
             for s in outputs
             for i in problem.readers[s]
-            for k in ((cut.stage[i - problem.turn],) if i >= problem.turn else natural.get(i, ()))
+            for k in ((cut.stage[i - problem.backward_start],) if i >= problem.backward_start else natural.get(i, ()))
         }
         if above == 0:
             if stages:

@@ -21,11 +21,11 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
 
-from remate_runtime.collector import paused_collector
+from remate_runtime.gc_pause import gc_paused
 
 from ..problem import Problem
 from .highs import Control, Engine, Result, binaries
-from .windows import Key, Windows, rows
+from .windows import Key, RerunWindows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
 NODES = 60  # of branch and bound in one solve: unlike seconds, a limit that gives the same result every time
@@ -41,11 +41,11 @@ def linear(variables: list[Any], coefficients: Sequence[float] | None = None) ->
 class Formulation:
     """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak)."""
 
-    def __init__(self, problem: Problem, w: Windows, reference: int) -> None:
+    def __init__(self, problem: Problem, w: RerunWindows, reference: int) -> None:
         self.problem, self.windows = problem, w
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
-        with paused_collector():
+        with gc_paused():
             self.model: Any = self._build()
             self.engine = Engine(self.model)
         self.keys: list[Key] = [("hold", *key) for key in self.model.hold] + [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from remate_runtime.step.graph import FlatRerun
+from remate_runtime.step import FlatRerun
 
 from ..problem import Problem
-from .windows import Key, Windows
+from .windows import Key, RerunWindows
 
 
-def place(problem: Problem, w: Windows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
+def place(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
     """Reruns of a solution, in step order. Reruns that nothing needs are dropped."""
     by_stage: dict[int, list[tuple[int, int]]] = {}
     for f, k, anchor in w.slots:
@@ -30,19 +30,19 @@ def place(problem: Problem, w: Windows, chosen: Mapping[Key, bool]) -> list[Flat
 
 
 def _first_need(
-    problem: Problem, w: Windows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
+    problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
 ) -> int | None:
     points = [
-        i if i >= problem.turn else first[i]
+        i if i >= problem.backward_start else first[i]
         for s in problem.writes[f]
         if not chosen.get(("hold", s, k), True)
         for i in problem.readers[s]
-        if (i in first if i < problem.turn else w.stage[i - problem.turn] == k)
+        if (i in first if i < problem.backward_start else w.stage[i - problem.backward_start] == k)
     ]
     return min(points, default=None)
 
 
-def _held_later(problem: Problem, w: Windows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
+def _held_later(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
     """Whether a later stage counts on what this rerun makes."""
     for s in problem.writes[f]:
         later = [n for n in w.stages.get(s, ()) if n > k]

@@ -29,7 +29,9 @@ def segments(problem: Problem, length: int) -> Segments:
     for number, end in enumerate(ends):
         of.extend([number] * (end + 1 - len(of)))
     boundary = frozenset(
-        s for s in problem.storages if of[problem.producer[s]] < of[min(problem.last_forward_read(s), problem.turn - 1)]
+        s
+        for s in problem.storages
+        if of[problem.producer[s]] < of[min(problem.last_forward_read(s), problem.backward_start - 1)]
     )
     return Segments(tuple(ends), tuple(of), _stages(problem, of, boundary, len(ends)), boundary)
 
@@ -38,7 +40,7 @@ def _choose(problem: Problem, length: int) -> list[int]:
     """Ends of the segments: least carried bytes plus a penalty for segments far from `length`."""
     positions = problem.forward
     if not positions:
-        return [problem.turn - 1] if problem.turn else []
+        return [problem.backward_start - 1] if problem.backward_start else []
     n = len(positions)
     rank = {p: r for r, p in enumerate(positions)}
     made = [[s for s in problem.writes[p] if s not in problem.pinned] for p in positions]
@@ -59,22 +61,22 @@ def _choose(problem: Problem, length: int) -> list[int]:
     ends: list[int] = []
     at = n
     while at > 0:
-        ends.append(problem.turn - 1 if at == n else positions[at] - 1)
+        ends.append(problem.backward_start - 1 if at == n else positions[at] - 1)
         at = back[at]
     return ends[::-1]
 
 
 def _rank_of_last(problem: Problem, s: int, rank: dict[int, int]) -> int:
-    inside = [i for i in problem.readers[s] if i < problem.turn]
+    inside = [i for i in problem.readers[s] if i < problem.backward_start]
     return rank[inside[-1]] if inside else -1
 
 
 def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: int) -> tuple[int, ...]:
     """Stage of every backward operation: a new one begins when nothing inside later segments is read any more."""
-    top = [-1] * (len(problem.real) - problem.turn)
+    top = [-1] * (len(problem.real) - problem.backward_start)
     for i in problem.backward:
         local = (problem.producer[s] for s in problem.reads[i] if s not in boundary)
-        top[i - problem.turn] = max((of[f] for f in local if 0 <= f < problem.turn), default=-1)
+        top[i - problem.backward_start] = max((of[f] for f in local if 0 <= f < problem.backward_start), default=-1)
     highest = -1
     stages = [0] * len(top)
     for at in range(len(top) - 1, -1, -1):

@@ -12,19 +12,19 @@ from collections.abc import Mapping
 from ..problem import Problem
 from .flat import allowed_stages
 from .segments import segments
-from .windows import Key, Windows, windows
+from .windows import Key, RerunWindows, windows
 
 
-def staged_windows(problem: Problem, length: int, above: int) -> Windows:
-    """Windows in which every operation may rerun up to `above` stages before the first that needs it."""
+def staged_windows(problem: Problem, length: int, above: int) -> RerunWindows:
+    """RerunWindows in which every operation may rerun up to `above` stages before the first that needs it."""
     cut = segments(problem, length)
     return windows(problem, cut.stage, allowed_stages(problem, cut, above))
 
 
-def refined(problem: Problem, w: Windows, chosen: Mapping[Key, bool]) -> Windows:
-    """Windows for the neighbourhood of a solution: its reruns, and those others that move none of its reruns earlier.
+def refined(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool]) -> RerunWindows:
+    """RerunWindows for the neighbourhood of a solution: its reruns, and those others that move none of its reruns earlier.
 
-    Windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
+    RerunWindows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
     left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to use.
     """
     keep = {(f, k) for f, k in w.position if chosen["rerun", f, k]}

@@ -17,7 +17,7 @@ from ..problem import Problem
 Key = tuple[str, int, int]  # ("hold", storage, stage) or ("rerun", operation, stage)
 
 
-class Windows(msgspec.Struct, frozen=True):
+class RerunWindows(msgspec.Struct, frozen=True):
     """slots: (operation, stage, anchor) of possible reruns in step order, anchor the backward operation that it stands
     before. position: of each slot, by (operation, stage). at: position of every executed operation. need: by (storage,
     stage), last position where it may be needed. stages: by storage, the stages in which it may be needed, ascending.
@@ -33,9 +33,9 @@ class Windows(msgspec.Struct, frozen=True):
     stage: tuple[int, ...]
 
 
-def windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> Windows:
+def windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> RerunWindows:
     """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may rerun."""
-    turn = problem.turn
+    turn = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
     candidates: dict[int, list[int]] = defaultdict(list)
     for i in problem.backward:
@@ -71,7 +71,7 @@ def windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[in
     for s, k in need:
         needed[s].append(k)
     stages = {s: tuple(sorted(ks)) for s, ks in needed.items()}
-    return Windows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage))
+    return RerunWindows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage))
 
 
 def _anchors(problem: Problem, k: int, backward: list[int], candidates: list[int]) -> dict[int, int]:
@@ -80,11 +80,11 @@ def _anchors(problem: Problem, k: int, backward: list[int], candidates: list[int
     first: dict[int, int] = {}
     for f in reversed(candidates):
         needs = [
-            i if i >= problem.turn else first[i]
+            i if i >= problem.backward_start else first[i]
             for s in problem.writes[f]
             if s not in problem.pinned
             for i in problem.readers[s]
-            if (i in inside if i >= problem.turn else i in first)
+            if (i in inside if i >= problem.backward_start else i in first)
         ]
         if needs:
             first[f] = min(needs)
@@ -99,7 +99,7 @@ class Row(msgspec.Struct, frozen=True):
     change: tuple[tuple[Key, int], ...]
 
 
-def rows(problem: Problem, w: Windows) -> list[Row]:
+def rows(problem: Problem, w: RerunWindows) -> list[Row]:
     """Memory at every position, as changes; rows that another row implies are left out."""
     base, change = _pieces(problem, w)
     kept: list[tuple[int, int, list[tuple[Key, int, int]]]] = []  # position, base, atoms since the previous row
@@ -125,7 +125,7 @@ def _sum(atoms: list[tuple[Key, int, int]]) -> tuple[tuple[Key, int], ...]:
     return tuple((key, amount) for key, amount in total.items() if amount)
 
 
-def _pieces(problem: Problem, w: Windows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
+def _pieces(problem: Problem, w: RerunWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
     """Changes of the fixed bytes, and of the coefficients as (variable, bytes, sign of the change of memory): where a
     storage goes over from `held or made again` to `held for a later stage`, memory cannot rise."""
     end = w.count
@@ -141,7 +141,7 @@ def _pieces(problem: Problem, w: Windows) -> tuple[list[int], list[list[tuple[Ke
             begin, stop = p, _fixed_end(problem, w, s)
             base[begin] += problem.size[s]
             base[stop + 1] -= problem.size[s]
-            if i < problem.turn and s not in problem.pinned:
+            if i < problem.backward_start and s not in problem.pinned:
                 _retained(problem, w, s, stop, change)
     for f, k, _ in w.slots:
         p = w.position[f, k]
@@ -154,12 +154,12 @@ def _pieces(problem: Problem, w: Windows) -> tuple[list[int], list[list[tuple[Ke
     return base, change
 
 
-def _fixed_end(problem: Problem, w: Windows, s: int) -> int:
+def _fixed_end(problem: Problem, w: RerunWindows, s: int) -> int:
     """Last position at which s, from its first run, is live whatever the plan."""
     i = problem.producer[s]
     if s in problem.pinned:
         return w.count - 1
-    if i < problem.turn:
+    if i < problem.backward_start:
         last = problem.last_forward_read(s)
         stop = w.at.get(last, len(problem.forward) - 1)
         over = problem.overwrites[last] == s
@@ -169,7 +169,7 @@ def _fixed_end(problem: Problem, w: Windows, s: int) -> int:
     return max(stop - 1, w.at[i]) if over else stop
 
 
-def _retained(problem: Problem, w: Windows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]) -> None:
+def _retained(problem: Problem, w: RerunWindows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]) -> None:
     f, size = problem.producer[s], problem.size[s]
     ks = w.stages.get(s, ())
     if not size or not ks:

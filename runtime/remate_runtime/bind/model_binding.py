@@ -19,7 +19,7 @@ from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
 _SHOWN = 20  # mismatches in one message
 
 
-class Slot:
+class TensorBinding:
     """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
 
     __slots__ = ("dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
@@ -39,7 +39,7 @@ class Slot:
         return self.holder.get(self.key)
 
 
-class Bound:
+class ModelBinding:
     """A model matched with a schedule's signature. Raises BindError with every mismatch."""
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
@@ -51,9 +51,9 @@ class Bound:
         self._slots += _slots(modules, planned.buffers, frozen, False, faults)
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
-        exceptions = set(planned.exceptions)
-        faults += [f"module {name!r}: not in the model" for name in sorted(exceptions - modules.keys())]
-        self._children = _children(modules, planned.training, exceptions)
+        mode_overrides = set(planned.mode_overrides)
+        faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
+        self._children = _children(modules, planned.training, mode_overrides)
         faults += self._collect(self.device())[1]
         _raise(faults, model, planned)
 
@@ -125,7 +125,7 @@ def check_autocast(planned: str | None, device: torch.device) -> None:
 
 def _slots(
     modules: dict[str, nn.Module], planned: dict[str, str], frozen: set[str], parameter: bool, faults: list[str]
-) -> list[Slot]:
+) -> list[TensorBinding]:
     kind = "parameter" if parameter else "buffer"
     slots = []
     for name, text in planned.items():
@@ -134,24 +134,24 @@ def _slots(
         if module is None or not isinstance(getattr(module, key, None), torch.Tensor):
             faults.append(f"{kind} {name!r}: not in the model")
             continue
-        slots.append(Slot(module, key, name, parse_type(text), name in frozen, parameter))
+        slots.append(TensorBinding(module, key, name, parse_type(text), name in frozen, parameter))
     return slots
 
 
-def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Slot:
+def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> TensorBinding:
     path, _, key = name.rpartition(".")
     module = modules.get(path)
     if module is None or key not in module._parameters:
         faults.append(f"parameter {name!r}: not in the model")
         module = nn.Module()
-    return Slot(module, key, name, TensorType("f32", ()), False, True)
+    return TensorBinding(module, key, name, TensorType("f32", ()), False, True)
 
 
 def _children(
-    modules: dict[str, nn.Module], training: bool, exceptions: set[str]
+    modules: dict[str, nn.Module], training: bool, mode_overrides: set[str]
 ) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
     """For every submodule: the dict that holds it, its key there, itself, the recorded training flag, its path."""
-    unlike = {id(modules[name]) for name in exceptions & modules.keys()}
+    unlike = {id(modules[name]) for name in mode_overrides & modules.keys()}
     found = []
     for name, module in modules.items():
         if name:
@@ -161,7 +161,7 @@ def _children(
     return found
 
 
-def _compare(slot: Slot, tensor: Any, device: torch.device, faults: list[str]) -> None:
+def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str]) -> None:
     """Compare a tensor that is new here, and remember it if it fits."""
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):

@@ -1,1 +1,56 @@
 """The schedule file: types, reading, writing, faults with their places. Needs no torch."""
+
+from __future__ import annotations
+
+from .codes import CODES
+from .fingerprints import check_fingerprint, fingerprint
+from .positions import locate, scan
+from .reader import decode, load, read
+from .schedule import (
+    FORMAT,
+    KEEP_ALL,
+    REVISION,
+    VERSION,
+    Block,
+    Constant,
+    Instance,
+    Model,
+    Operation,
+    Rerun,
+    Schedule,
+    Solve,
+)
+from .signature import escape, output_leaves
+from .suggest import did_you_mean
+from .tensor_type import DTYPES, TensorType
+from .writer import encode, save
+
+__all__ = [
+    "CODES",
+    "DTYPES",
+    "FORMAT",
+    "KEEP_ALL",
+    "REVISION",
+    "VERSION",
+    "Block",
+    "Constant",
+    "Instance",
+    "Model",
+    "Operation",
+    "Rerun",
+    "Schedule",
+    "Solve",
+    "TensorType",
+    "check_fingerprint",
+    "decode",
+    "did_you_mean",
+    "encode",
+    "escape",
+    "fingerprint",
+    "load",
+    "locate",
+    "output_leaves",
+    "read",
+    "save",
+    "scan",
+]

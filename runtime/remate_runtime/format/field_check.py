@@ -37,7 +37,7 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
 }
 
 
-class ShapeWalk:
+class FieldCheck:
     """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it."""
 
     def __init__(self, visit: Callable[[msgspec.Struct, str], None]) -> None:

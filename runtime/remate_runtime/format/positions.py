@@ -26,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
 _POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
 
 
-class Place(msgspec.Struct, frozen=True):
+class InstanceSpan(msgspec.Struct, frozen=True):
     """Offsets in the text of a value and of its key (the value's own where it has none)."""
 
     value: int
@@ -37,7 +37,7 @@ class Scan(msgspec.Struct):
     """What a pass over the text found. faults: syntax, nesting, numbers (the pass ends there) and duplicate keys."""
 
     faults: list[ScheduleError]
-    places: dict[str, Place]
+    places: dict[str, InstanceSpan]
 
 
 def pointer(parts: Iterable[str | int]) -> str:
@@ -66,7 +66,7 @@ def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
         where = fault.where
         while where not in places and where:
             where = where.rpartition("/")[0]
-        place = places.get(where, Place(0, 0))
+        place = places.get(where, InstanceSpan(0, 0))
         offset = place.key if fault.code in _POINTS_AT_KEY else place.value
         line = bisect_right(starts, offset)
         column = offset - starts[line - 1] + 1
@@ -114,7 +114,7 @@ class _Scanner:
         self.root: dict[str, Any] | None = wanted
         self.levels: list[_Level] = []
         self.faults: list[ScheduleError] = []
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, InstanceSpan] = {}
 
     def run(self) -> None:
         self._space()
@@ -163,7 +163,7 @@ class _Scanner:
     def _value(self, wanted: dict[str, Any] | None, key: int) -> bool:
         """Read a value, or only its opening bracket (then True)."""
         if wanted is not None:
-            self.places[self._pointer()] = Place(
+            self.places[self._pointer()] = InstanceSpan(
                 self.at, key if self.levels and self.levels[-1].keys is not None else self.at
             )
         char = self._peek()

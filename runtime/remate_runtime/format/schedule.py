@@ -93,7 +93,7 @@ class Model(_Object, frozen=True):
     torch: str
     device: str  # cpu | cuda
     training: bool
-    exceptions: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
+    mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
     autocast: str | None = None  # dtype of the ambient autocast, e.g. bf16
     parameters: dict[str, str] = {}
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
@@ -165,6 +165,6 @@ class Schedule(_Object, frozen=True, kw_only=True):
 
     def save(self, path: str) -> None:
         """Write the canonical text to `path`, atomically (temporary file in the same folder, then rename)."""
-        from .encode import save
+        from .writer import save
 
         save(self, path)

@@ -31,7 +31,7 @@ _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_b
 _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
 
 
-class Content:
+class SemanticCheck:
     """Collects faults. `schedule` checks a whole file, `struct` one object by itself (not the objects in it)."""
 
     def __init__(self, namespaces: Collection[str] = ()) -> None:
@@ -102,7 +102,7 @@ class Content:
             self._choice(model.autocast, tuple(DTYPES), f"{where}/autocast")
         for field in ("parameters", "buffers"):
             self._types(getattr(model, field), f"{where}/{field}")
-        for field in ("exceptions", "frozen"):
+        for field in ("mode_overrides", "frozen"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")
         self._names(model.tied, f"{where}/tied")

@@ -1,1 +1,7 @@
 """Operators and literals of a schedule as live objects of torch."""
+
+from __future__ import annotations
+
+from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
+
+__all__ = ["TORCH_DTYPES", "constant", "kernel", "literal", "overload"]

@@ -13,7 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
-from ..operators.tables import IN_PLACE, LOOSE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
+from ..operators.tables import IN_PLACE, NAMESPACES, NOT_RANDOM, OVERALLOCATING, RANDOM, REFUSED, VIEWS
 from ..step.graph import Op
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -74,10 +74,10 @@ def check_operator(op: Op, live: OpOverload) -> None:
         raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
 
 
-def calling(name: str, live: OpOverload) -> Callable[..., Any]:
+def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
     function = live._op
-    if name not in LOOSE:
+    if name not in OVERALLOCATING:
         return function
 
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """The linker: (graph, reruns) -> the flat list of executions, with everything that a schedule file leaves to be derived.
 
-- A value lives from the execution that made it to its last read before its next execution; `Step.free` says when its
+- A value lives from the execution that made it to its last read before its next execution; `Execution.free` says when its
   slot is emptied. A storage lives as long as a slot, or the caller, holds a tensor on it.
 - Views are executed on demand: before a read, if their base has been made (again) since.
 - An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
@@ -12,19 +12,19 @@ All of it holds for any reruns whatever, which is why an edit of a plan can chan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from ..errors import ScheduleError
 from ..operators.tables import IN_PLACE
 from ..step.graph import FlatRerun, Graph, Op, Ref
+from ..step.rerun_rules import check_reruns
 
 TURN = -1  # stands for the turn from forward to backward among operation indices
 GENERATOR_BYTES = 5056  # the CPU generator's state is a tensor of this size; CUDA's few bytes stay off the device
 
 
-class Step(msgspec.Struct, frozen=True):
+class Execution(msgspec.Struct, frozen=True):
     """One execution. in_place: position in args of the argument written over, or -1. free: slots emptied after it."""
 
     op: int
@@ -34,7 +34,7 @@ class Step(msgspec.Struct, frozen=True):
     save_generator: bool
 
 
-class Holding(msgspec.Struct, frozen=True):
+class Allocation(msgspec.Struct, frozen=True):
     """A storage: bytes held from step `birth` until after step `death` (indices in forward + [turn] + backward).
 
     value: the value it was made for; -1 for a saved generator state.
@@ -50,35 +50,27 @@ class Linked(msgspec.Struct, frozen=True):
     """A schedule ready to execute. Steps count through forward, the turn, and backward."""
 
     graph: Graph
-    forward: tuple[Step, ...]
-    backward: tuple[Step, ...]
+    forward: tuple[Execution, ...]
+    backward: tuple[Execution, ...]
     free_at_turn: tuple[int, ...]  # slots emptied when forward has returned
     preserve: tuple[int, ...]  # buffer values cloned before the step updates them
-    holdings: tuple[Holding, ...]
+    allocations: tuple[Allocation, ...]
 
 
 def link(graph: Graph, reruns: Sequence[FlatRerun] = ()) -> Linked:
     """Derive the executions. Raise ScheduleError R04x for a rerun that is not legal."""
     order, again, turn = _executions(graph, reruns)
     frees, preserve = _liveness(graph, order, turn)
-    in_place, holdings = _storages(graph, order, again, frees, turn, preserve)
+    in_place, allocations = _storages(graph, order, again, frees, turn, preserve)
     saves = _first_runs_of_random(graph, order, again)
     steps = [
-        Step(op, again[at], in_place[at], tuple(frees[at]), at in saves) for at, op in enumerate(order) if at != turn
+        Execution(op, again[at], in_place[at], tuple(frees[at]), at in saves)
+        for at, op in enumerate(order)
+        if at != turn
     ]
-    return Linked(graph, tuple(steps[:turn]), tuple(steps[turn:]), tuple(frees[turn]), tuple(preserve), tuple(holdings))
-
-
-def check_reruns(graph: Graph, reruns: Iterable[FlatRerun]) -> None:
-    """Raise ScheduleError for the first rerun that names no forward operation, a view, or too early a point."""
-    for rerun in reruns:
-        if not 0 <= rerun.op < graph.turn or not 0 <= rerun.before < len(graph.operations):
-            raise ScheduleError("R042", "only forward operations rerun", hint="name an operation of the forward part")
-        name = graph.operations[rerun.op].id
-        if graph.operations[rerun.op].view:
-            raise ScheduleError("R043", f"{name!r} is a view: views are re-made whenever they are needed, delete it")
-        if rerun.before <= rerun.op:
-            raise ScheduleError("R045", f"{name!r} reruns before it has run once", hint="choose a later point")
+    return Linked(
+        graph, tuple(steps[:turn]), tuple(steps[turn:]), tuple(frees[turn]), tuple(preserve), tuple(allocations)
+    )
 
 
 def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], list[bool], int]:
@@ -89,13 +81,13 @@ def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], l
         before.setdefault(rerun.before, []).append(rerun.op)
     walk = _Walk(graph)
     for index in range(len(graph.operations)):
-        if index == graph.turn:
+        if index == graph.backward_start:
             walk.turn()
         for op in before.get(index, ()):
             walk.execute(op)
         if not graph.operations[index].view:
             walk.execute(index)
-    if graph.turn == len(graph.operations):
+    if graph.backward_start == len(graph.operations):
         walk.turn()
     for _, gradient in graph.gradients:
         walk.make_view(gradient)
@@ -194,7 +186,7 @@ def _first_runs_of_random(graph: Graph, order: list[int], again: list[bool]) -> 
 
 def _storages(
     graph: Graph, order: list[int], again: list[bool], frees: list[list[int]], turn: int, preserve: list[int]
-) -> tuple[list[int], list[Holding]]:
+) -> tuple[list[int], list[Allocation]]:
     """Choose in-place executions, and follow every storage from birth to death."""
     book = _Book(graph)
     in_place = [-1] * len(order)
@@ -213,16 +205,16 @@ def _storages(
                 book.make(op, at, in_place[at])
         for value in frees[at]:
             book.drop(value, at)
-    holdings = book.finish(len(order) - 1)
+    allocations = book.finish(len(order) - 1)
     if graph.device != "cuda":
-        holdings += _generator_states(graph, order, again)
-    return in_place, holdings
+        allocations += _generator_states(graph, order, again)
+    return in_place, allocations
 
 
-def _generator_states(graph: Graph, order: list[int], again: list[bool]) -> list[Holding]:
+def _generator_states(graph: Graph, order: list[int], again: list[bool]) -> list[Allocation]:
     last = {op: at for at, op in enumerate(order) if again[at] and op >= 0 and graph.operations[op].random}
     first = {op: at for at, op in enumerate(order) if op in last and not again[at]}
-    return [Holding(-1, GENERATOR_BYTES, first[op], last[op]) for op in first]
+    return [Allocation(-1, GENERATOR_BYTES, first[op], last[op]) for op in first]
 
 
 class _Book:
@@ -303,10 +295,10 @@ class _Book:
             return False
         return self.held[store] == sum(self.store[v] == store for v in free)
 
-    def finish(self, end: int) -> list[Holding]:
+    def finish(self, end: int) -> list[Allocation]:
         nbytes, graph = self.nbytes, self.graph
         return [
-            Holding(v, nbytes[v] or graph.nbytes(v), b, d if d >= 0 else end)
+            Allocation(v, nbytes[v] or graph.nbytes(v), b, d if d >= 0 else end)
             for v, b, d in zip(self.owner, self.birth, self.death, strict=True)
         ]
 

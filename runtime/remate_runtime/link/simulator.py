@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import msgspec
 
-from .linker import Linked, Step
+from .linker import Execution, Linked
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Timeline(msgspec.Struct, frozen=True):
     after: tuple[int, ...]
 
 
-def steps_with_turn(linked: Linked) -> tuple[Step | None, ...]:
+def steps_with_turn(linked: Linked) -> tuple[Execution | None, ...]:
     """All steps by position; None stands for the turn."""
     return (*linked.forward, None, *linked.backward)
 
@@ -38,9 +38,9 @@ def simulate(linked: Linked) -> Timeline:
     steps = steps_with_turn(linked)
     born = [0] * len(steps)
     died = [0] * (len(steps) + 1)
-    for holding in linked.holdings:
-        born[holding.birth] += holding.nbytes
-        died[holding.death + 1] += holding.nbytes
+    for allocation in linked.allocations:
+        born[allocation.birth] += allocation.nbytes
+        died[allocation.death + 1] += allocation.nbytes
     held = list(accumulate(b - d for b, d in zip(born, died, strict=False)))
     operations = linked.graph.operations
     during = [h + (operations[s.op].workspace if s else 0) for h, s in zip(held, steps, strict=True)]

@@ -62,7 +62,7 @@ NOT_RANDOM = frozenset(
 )
 
 # The storage that these return holds more than the result: what they computed on the way to it, which would stay allocated.
-LOOSE = frozenset(
+OVERALLOCATING = frozenset(
     "aten.mse_loss aten.smooth_l1_loss aten.soft_margin_loss aten.binary_cross_entropy aten.col2im".split()
 )
 

@@ -1,1 +1,22 @@
 """The flat training step: what a schedule file expands to. Needs no torch."""
+
+from __future__ import annotations
+
+from .arguments import MEMORY_FORMATS, to_json
+from .expansion import Expanded, expand
+from .graph import FlatRerun, Graph, Op, Ref, Value
+from .layout import InstanceSpan, lay_out
+
+__all__ = [
+    "MEMORY_FORMATS",
+    "Expanded",
+    "FlatRerun",
+    "Graph",
+    "InstanceSpan",
+    "Op",
+    "Ref",
+    "Value",
+    "expand",
+    "lay_out",
+    "to_json",
+]

@@ -1,6 +1,6 @@
 """The flat training step: what a schedule file expands to, and what every planner strategy works on. Needs no torch.
 
-Operations stand in step order: forward first (`operations[:turn]`), then backward. Values are numbered; an operation
+Operations stand in step order: forward first (`operations[:backward_start]`), then backward. Values are numbered; an operation
 refers to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of v.
 """
 
@@ -57,7 +57,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     values: tuple[Value, ...]
     operations: tuple[Op, ...]
-    turn: int
+    backward_start: int
     outputs: tuple[int, ...]
     gradients: tuple[tuple[int, int], ...]
     updates: tuple[tuple[int, int], ...]

@@ -11,7 +11,7 @@ from ..format.signature import escape
 from ..format.suggest import close_names, did_you_mean
 
 
-class Place(msgspec.Struct, frozen=True):
+class InstanceSpan(msgspec.Struct, frozen=True):
     """An instance: id with the ids around it, its parameter prefix, and the range of its operations in the step."""
 
     id: str
@@ -20,7 +20,7 @@ class Place(msgspec.Struct, frozen=True):
     block: Block
     instance: Instance
     where: str  # JSON pointer of the instance
-    parent: int  # index of the enclosing Place, -1 at the top
+    parent: int  # index of the enclosing InstanceSpan, -1 at the top
     forward: range
     backward: range
 
@@ -42,7 +42,7 @@ class Place(msgspec.Struct, frozen=True):
         return plans[name]
 
 
-def lay_out(schedule: Schedule) -> tuple[list[Place], int]:
+def lay_out(schedule: Schedule) -> tuple[list[InstanceSpan], int]:
     """All instances, enclosing ones before those inside, in forward order; and the number of forward operations.
 
     Raise ScheduleError R031, R032, R033, R071, R072, R073.
@@ -51,7 +51,7 @@ def lay_out(schedule: Schedule) -> tuple[list[Place], int]:
     total = [sum(sizes[i.block][part] for i in schedule.program) for part in range(3)]
     if max(total[0] + total[1], total[2] + len(schedule.program)) > MAX_OPERATIONS:
         raise ScheduleError("R072", f"over {MAX_OPERATIONS} operations or instances", "/program")
-    places: list[Place] = []
+    places: list[InstanceSpan] = []
     _place(schedule, schedule.program, -1, "/program", places, sizes, 0, total[0] + total[1])
     seen: set[str] = set()
     for place in places:
@@ -66,7 +66,7 @@ def _place(
     instances: tuple[Instance, ...],
     parent: int,
     where: str,
-    places: list[Place],
+    places: list[InstanceSpan],
     sizes: dict[str, tuple[int, int, int]],
     start: int,
     end: int,
@@ -83,7 +83,7 @@ def _place(
         if max(len(full), len(prefix)) > MAX_NAME:
             raise ScheduleError("R073", f"a full id of more than {MAX_NAME} characters", f"{where}/{at}/id")
         spans = range(start, start + forward), range(end - backward, end)
-        places.append(Place(full, prefix, instance.block, block, instance, f"{where}/{at}", parent, *spans))
+        places.append(InstanceSpan(full, prefix, instance.block, block, instance, f"{where}/{at}", parent, *spans))
         if block.instances:
             inside = f"/blocks/{escape(instance.block)}/instances"
             _place(schedule, block.instances, len(places) - 1, inside, places, sizes, start, end)

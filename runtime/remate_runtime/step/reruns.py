@@ -11,9 +11,9 @@ from ..format.limits import MAX_FAULTS, MAX_RERUNS
 from ..format.schedule import KEEP_ALL, Rerun, Schedule
 from ..format.signature import escape
 from ..format.suggest import did_you_mean
-from ..link.linker import check_reruns
 from .graph import FlatRerun, Graph
-from .layout import Place
+from .layout import InstanceSpan
+from .rerun_rules import check_reruns
 
 
 class Stated(msgspec.Struct, frozen=True):
@@ -24,7 +24,7 @@ class Stated(msgspec.Struct, frozen=True):
 
 
 def flat_reruns(
-    schedule: Schedule, places: list[Place], graph: Graph, operations: Mapping[str, int]
+    schedule: Schedule, places: list[InstanceSpan], graph: Graph, operations: Mapping[str, int]
 ) -> tuple[Stated, ...]:
     """Reruns in execution order (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
     instances = {place.id: place for place in places}
@@ -62,7 +62,12 @@ def flat_reruns(
 
 
 def _flatten(
-    rerun: Rerun, prefix: str, graph: Graph, instances: Mapping[str, Place], operations: Mapping[str, int], where: str
+    rerun: Rerun,
+    prefix: str,
+    graph: Graph,
+    instances: Mapping[str, InstanceSpan],
+    operations: Mapping[str, int],
+    where: str,
 ) -> list[Stated]:
     point = operations.get(prefix + rerun.before)
     if point is None and prefix + rerun.before in instances:
@@ -90,6 +95,6 @@ def _flatten(
     return found
 
 
-def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, Place]) -> str:
+def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, InstanceSpan]) -> str:
     known = [n[len(prefix) :] for n in (*operations, *instances) if n.startswith(prefix)]
     return did_you_mean(name, known, "name an operation by its id")

@@ -15,7 +15,7 @@ import torch
 from ...errors import ExecutionError
 from ...format.tensor_type import TensorType
 from ...kernels.overloads import TORCH_DTYPES, empty, laid_out
-from .program import Execution, Program, Slots
+from .program import Instruction, Program, Slots
 
 _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
@@ -165,7 +165,7 @@ def _tangent(given: torch.Tensor | None, type_: TensorType, device: torch.device
     return empty(type_, device).copy_(given)
 
 
-def _loop(executions: Sequence[Execution], slots: Slots) -> None:
+def _loop(executions: Sequence[Instruction], slots: Slots) -> None:
     """The step. Autocast stays off: the casts that it made are operations of the schedule."""
     at = ""
     try:

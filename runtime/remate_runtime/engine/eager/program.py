@@ -14,15 +14,15 @@ from torch._ops import OpOverload
 
 from ...errors import ScheduleError, ScheduleFaultsError
 from ...format.limits import MAX_FAULTS
-from ...kernels.overloads import calling, check_kernels, check_operator, constant, in_place, literal, overload
-from ...link.linker import Linked, Step
+from ...kernels.overloads import check_kernels, check_operator, constant, in_place, kernel, literal, overload
+from ...link.linker import Execution, Linked
 from ...step.graph import Graph, Op, Ref
 
 Slots = list[Any]
 Run = Callable[[Slots], None]
 
 
-class Execution(NamedTuple):
+class Instruction(NamedTuple):
     """One step: what to run, the slots to empty afterwards, the operation's id for errors."""
 
     run: Run
@@ -58,9 +58,9 @@ class Program(NamedTuple):
     device: torch.device
     empty: Slots  # copied for every forward; holds constants and literals
     sources: tuple[int, ...]  # parameters, buffers and inputs
-    forward: tuple[Execution, ...]
-    inference: tuple[Execution, ...]  # forward when no backward follows: nothing is kept for it
-    backward: tuple[Execution, ...]
+    forward: tuple[Instruction, ...]
+    inference: tuple[Instruction, ...]  # forward when no backward follows: nothing is kept for it
+    backward: tuple[Instruction, ...]
     free_at_turn: tuple[int, ...]
     updates: tuple[tuple[int, int], ...]  # position in `sources`, slot of the new contents
     preserve: tuple[int, ...]
@@ -153,7 +153,7 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
     depends: list[frozenset[int]] = [
         frozenset((i,)) if value.kind == "tangent" else frozenset() for i, value in enumerate(graph.values)
     ]
-    for op in graph.operations[graph.turn :]:
+    for op in graph.operations[graph.backward_start :]:
         through = frozenset().union(*(depends[v] for v in op.reads))
         for value in op.writes:
             if value is not None:
@@ -167,17 +167,17 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
     return tuple(found)
 
 
-def _forward_only(linked: Linked) -> list[Step]:
+def _forward_only(linked: Linked) -> list[Execution]:
     """Forward's executions with liveness derived as if no backward followed."""
     graph, wanted = linked.graph, {*linked.graph.outputs, *(v for _, v in linked.graph.updates)}
-    live, steps = set(wanted), list[Step]()
+    live, steps = set(wanted), list[Execution]()
     for step in reversed(linked.forward):
         op = graph.operations[step.op]
         made = [v for v in op.writes if v is not None]
         free = [v for v in op.reads if v not in live] + [v for v in made if v not in live]
         live.difference_update(made)
         live.update(op.reads)
-        steps.append(Step(step.op, step.rerun, step.in_place, tuple(free), step.save_generator))
+        steps.append(Execution(step.op, step.rerun, step.in_place, tuple(free), step.save_generator))
     steps.reverse()
     return steps
 
@@ -197,15 +197,15 @@ class _Compiler:
                 slots[index] = constant(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
 
-    def steps(self, steps: Sequence[Step], later: Sequence[Step] = ()) -> tuple[Execution, ...]:
+    def steps(self, steps: Sequence[Execution], later: Sequence[Execution] = ()) -> tuple[Instruction, ...]:
         """`later`: steps that follow in another part. A generator state is saved only for a rerun to come."""
         last = {step.op: step for step in (*steps, *later) if step.rerun}
         return tuple(
-            Execution(self._run(step, last.get(step.op)), step.free, self.graph.operations[step.op].id)
+            Instruction(self._run(step, last.get(step.op)), step.free, self.graph.operations[step.op].id)
             for step in steps
         )
 
-    def _run(self, step: Step, last: Step | None) -> Run:
+    def _run(self, step: Execution, last: Execution | None) -> Run:
         op = self.graph.operations[step.op]
         key = step.op, step.in_place
         run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, step.in_place))
@@ -225,7 +225,7 @@ class _Compiler:
         args = list(op.args)
         if overwritten >= 0:
             args.insert(0, args.pop(overwritten))
-        function = calling(op.op, self.live[op.op]) if overwritten < 0 else in_place(op)._op
+        function = kernel(op.op, self.live[op.op]) if overwritten < 0 else in_place(op)._op
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]

@@ -6,9 +6,9 @@ import warnings
 
 import msgspec
 
-from ..format.fingerprint import check_fingerprint
+from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
-from ..step.expand import expand
+from ..step.expansion import expand
 from .linker import Linked, link
 from .simulator import simulate
 

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError, ScheduleFaultsError
-from .field_check import ShapeWalk
+from .field_check import FieldCheck
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
 from .schedule import FEATURES, FORMAT, VERSION, Schedule
-from .semantic_check import Content
+from .semantic_check import SemanticCheck
 
 _decoder = msgspec.json.Decoder(Schedule)
 
@@ -51,7 +51,7 @@ def decode(data: bytes | str, namespaces: Collection[str] = ()) -> Schedule:
     text = _text(data)
     schedule = _fast(text)
     if schedule is not None:
-        faults = _header(msgspec.structs.asdict(schedule)) or Content(namespaces).schedule(schedule)
+        faults = _header(msgspec.structs.asdict(schedule)) or SemanticCheck(namespaces).schedule(schedule)
         if not faults:
             return schedule
         raise ScheduleFaultsError(locate(text, faults[:MAX_FAULTS]))
@@ -110,8 +110,8 @@ def _diagnose(text: str, namespaces: Collection[str]) -> list[ScheduleError]:
     header = _header(tree)
     if header:
         return locate(text, [*found, *header])
-    content = Content(namespaces)
-    shape = ShapeWalk(content.struct)
+    content = SemanticCheck(namespaces)
+    shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
     faults = _once([*found, *shape.faults, *content.faults])
     if not faults:  # the two parsers disagree about what JSON is

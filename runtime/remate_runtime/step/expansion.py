@@ -19,7 +19,7 @@ from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
 from .graph import FlatRerun, Graph, Op, Value
-from .layout import Place, lay_out
+from .layout import InstanceSpan, lay_out
 from .reruns import flat_reruns
 
 MAX_FAULTS = 100
@@ -36,7 +36,7 @@ class Expanded(msgspec.Struct, frozen=True):
     reruns: tuple[FlatRerun, ...]
     where: tuple[str, ...]
     stated: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[InstanceSpan, ...]
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -124,7 +124,7 @@ class _Expansion:
                 if name not in model.parameters:
                     self._fault(ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}")
 
-    def _values_of(self, place: Place) -> None:
+    def _values_of(self, place: InstanceSpan) -> None:
         block, inside = place.block, f"/blocks/{escape(place.block_name)}"
         for name, constant in block.constants.items():
             where = f"{inside}/constants/{escape(name)}"
@@ -168,7 +168,7 @@ class _Expansion:
             scopes.append(scope)
         return scopes
 
-    def _local_values(self, place: Place, scope: dict[str, int]) -> None:
+    def _local_values(self, place: InstanceSpan, scope: dict[str, int]) -> None:
         for lines, span in ((place.block.forward, place.forward), (place.block.backward, place.backward)):
             for line, index in zip(lines, span, strict=True):
                 if isinstance(line.out, str):
@@ -177,13 +177,13 @@ class _Expansion:
                     for k, value in enumerate(self.made[index]):
                         self._local(scope, f"{line.id}:{k}", value, place)
 
-    def _local(self, scope: dict[str, int], name: str, value: int | None, place: Place) -> None:
+    def _local(self, scope: dict[str, int], name: str, value: int | None, place: InstanceSpan) -> None:
         if name in scope:
             self._fault(ScheduleError("R031", f"{name[:120]!r} stands for two things in the block"), place.where)
         if value is not None:
             scope[name] = value
 
-    def _bind(self, place: Place, above: dict[str, int] | None, scope: dict[str, int]) -> None:
+    def _bind(self, place: InstanceSpan, above: dict[str, int] | None, scope: dict[str, int]) -> None:
         block, given = place.block, place.instance.bindings
         model, where = self.schedule.model, place.where
         known = {**block.inputs, **block.parameters, **block.buffers}
@@ -211,7 +211,7 @@ class _Expansion:
                 self._local(scope, name, value, place)
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
-    def _outer(self, reference: str, place: Place, above: dict[str, int] | None, where: str) -> int | None:
+    def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
         """A reference made in the scope around `place`."""
         if above is not None:
             value = above.get(reference[1:])

@@ -42,7 +42,7 @@ def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     A reader sees the old file or the new one, never part of one, and `path` stays as it was if anything fails.
     Raises ScheduleError: R000 if the file cannot be written, any other code if `load` would refuse the text.
     """
-    from .decode import decode
+    from .reader import decode
 
     text = encode(schedule)
     decode(text)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def paused_collector() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Collections would look through the new objects again and again, and find nothing: half the time of applying a
     large file, or of building a large model."""
     enabled = gc.isenabled()

@@ -1,0 +1,124 @@
+"""The text of `remate diff`: decisions, plans, operations and figures that differ between two schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..inspect.decisions import Choice, Decision
+from ..inspect.diff import Changes, Effect, FieldChange
+from .text import duration, percent, size, table
+
+SHOWN = 12  # of a kind, unless more are asked for
+
+
+def described(changes: Changes, limit: int | None = SHOWN) -> str:
+    """The text that `diff` prints."""
+    if changes.equal:
+        return "the schedules are equal"
+    parts = [_decisions(changes.decisions, limit), _plans(changes), _graph(changes, limit)]
+    parts += [_fields("model", changes.model, limit), _fields("solve", changes.solve, limit)]
+    if changes.other:
+        parts.append("also: " + ", ".join(changes.other))
+    return "\n\n".join([part for part in parts if part] + [effect(changes.effect)])
+
+
+def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> str:
+    if not decisions:
+        return "decisions: none differs"
+    lines = ["decisions"]
+    for one in decisions[:limit]:
+        named = f": plan {one.plan[0]} -> {one.plan[1]}" if one.plan else ""
+        lines.append(f"  {listed(one.instances)} ({one.block}){named}")
+        groups = {"now kept": one.kept, "now rerun": one.rerun, "other point": one.moved, "times changed": one.again}
+        rows = [
+            (f"    {word}", choice.op, size(choice.nbytes), _signed(choice.ns), _where(word, choice))
+            for word, choices in groups.items()
+            for choice in choices
+        ]
+        lines += [table(rows[:limit], right=(2, 3))] if rows else []
+        lines += _rest(len(rows), limit, "    ")
+    return "\n".join([*lines, *_rest(len(decisions), limit, "  ")])
+
+
+def _where(word: str, choice: Choice) -> str:
+    if word == "now kept":
+        return ""
+    if word == "now rerun":
+        return "before " + ", ".join(choice.new)
+    return f"before {', '.join(choice.old)} -> {', '.join(choice.new)}"
+
+
+def _plans(changes: Changes) -> str:
+    rows = [(f"  {p.block}", p.plan, p.change, f"{p.entries[0]} -> {p.entries[1]} entries") for p in changes.plans]
+    if changes.toplevel:
+        rows.append(("  (top level)", "reruns", "changed", f"{changes.toplevel[0]} -> {changes.toplevel[1]} entries"))
+    return "plan definitions\n" + table(rows) if rows else ""
+
+
+def _graph(changes: Changes, limit: int | None) -> str:
+    lines = []
+    for field in changes.instances[:limit]:
+        lines.append(f"  instance {field.field}: {_value(field.old)} -> {_value(field.new)}")
+    lines += _rest(len(changes.instances), limit, "  ")
+    for block in changes.graph:
+        counts = {kind: [o for o in block.operations if o.change == kind] for kind in _KINDS}
+        said = ", ".join(f"{len(ops)} {_KINDS[kind]}" for kind, ops in counts.items() if ops)
+        lines.append(f"  {block.block}: {said}")
+        shown = sorted(block.operations, key=lambda o: list(_KINDS).index(o.change))[:limit]
+        rows = [(f"    {o.change}", o.op, f"{o.count}x", " -> ".join(x for x in (o.old, o.new) if x)) for o in shown]
+        lines += [table(rows, right=(2,)), *_rest(len(block.operations), limit, "    ")]
+    return "\n".join(["graph", *lines]) if lines else ""
+
+
+_KINDS = {"added": "added", "removed": "removed", "changed": "changed", "cost": "of another cost"}
+
+
+def _fields(title: str, fields: tuple[FieldChange, ...], limit: int | None) -> str:
+    rows = [(f"  {f.field}", f"{_value(f.old)} -> {_value(f.new)}") for f in fields[:limit]]
+    return "\n".join([title, table(rows), *_rest(len(fields), limit, "  ")]) if rows else ""
+
+
+def _value(value: Any) -> str:
+    import json
+
+    text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def effect(found: Effect) -> str:
+    """The table of peak and time, before and after."""
+    rows = [
+        ("effect", "before", "after", ""),
+        ("  peak", size(found.peak[0]), size(found.peak[1]), _change(*found.peak)),
+        ("  time", duration(found.time[0]), duration(found.time[1]), _change(*found.time)),
+        ("  reruns", f"{found.reruns[0]:,}", f"{found.reruns[1]:,}", ""),
+        ("  budget", size(found.budget[0]), size(found.budget[1]), _verdict(found)),
+    ]
+    if found.gap != (None, None):
+        before, after = ("-" if gap is None else percent(gap) for gap in found.gap)
+        rows.append(("  gap", before, after, ""))
+    return table(rows, right=(1, 2))
+
+
+def _verdict(found: Effect) -> str:
+    over = found.peak[1] - found.budget[1]
+    return f"exceeded by {size(over)}" if over > 0 else "met"
+
+
+def _change(old: int, new: int) -> str:
+    if old == new:
+        return "unchanged"
+    return f"{(new / old - 1) * 100:+.2f}%" if old else ""
+
+
+def _signed(ns: int) -> str:
+    return f"{'-' if ns < 0 else '+'}{duration(abs(ns))}" if ns else ""
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """The first names, and how many there are."""
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]} ({len(names)} instances)"
+
+
+def _rest(total: int, limit: int | None, indent: str) -> list[str]:
+    return [f"{indent}… and {total - limit} more (--all)"] if limit is not None and total > limit else []

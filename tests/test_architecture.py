@@ -1,0 +1,119 @@
+"""The tree: rooms by purpose, imports that go down only, no cycles, and the planner on the runtime's public surface."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Rooms from the bottom to the top: a module imports from its own room and from those before it.
+RUNTIME = ["errors", "version", "gc_pause", "operators", "format", "step", "link", "kernels", "bind", "engine"]
+RUNTIME += ["planned_model", "__init__"]
+PLANNER = ["errors", "budget", "measure", "capture", "profile", "partition", "fold", "strategy", "inspect", "api"]
+PLANNER += ["present", "cli", "__init__", "__main__"]
+HOUSES = {"remate_runtime": (ROOT / "runtime" / "remate_runtime", RUNTIME), "remate": (ROOT / "remate", PLANNER)}
+LINES = 400
+
+
+def modules(house: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name; a package by the name of its folder."""
+    root = HOUSES[house][0]
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = [house, *path.relative_to(root).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(name: str, path: Path, *, lazy: bool = True) -> Iterator[str]:
+    """Modules that a module imports, absolute; without those inside functions if not `lazy`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef) for node in ast.walk(outer)}
+    typing = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    inside |= {id(node) for outer in typing for node in ast.walk(outer)}
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(tree):
+        if not lazy and id(node) in inside:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            whole = ".".join([*base, *([node.module] if node.module else [])])
+            yield whole
+            yield from (f"{whole}.{alias.name}" for alias in node.names)
+
+
+def room(house: str, name: str) -> str:
+    return [*name.split("."), "__init__"][1]
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_imports_go_down(house: str) -> None:
+    known, order = modules(house), HOUSES[house][1]
+    upwards = [
+        f"{name} -> {target}"
+        for name, path in known.items()
+        for target in imports(name, path)
+        if target in known and target != house and order.index(room(house, target)) > order.index(room(house, name))
+    ]
+    assert upwards == []
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_no_module_imports_itself_through_others(house: str) -> None:
+    known = modules(house)
+    edges = {
+        name: {t for t in imports(name, path, lazy=False) if t in known and t != house} for name, path in known.items()
+    }
+    # A name of a package is not an import of the package by its own modules.
+    edges = {name: {t for t in found if t != name and not name.startswith(f"{t}.")} for name, found in edges.items()}
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        if name not in done:
+            for target in sorted(edges[name]):
+                visit(target, (*above, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+def test_the_runtime_imports_no_planner() -> None:
+    for name, path in modules("remate_runtime").items():
+        tops = {target.partition(".")[0] for target in imports(name, path)}
+        assert not tops & {"remate", "pyomo", "highspy", "scipy", "numpy", "jsonschema"}, name
+
+
+def test_the_planner_uses_the_runtime_by_its_rooms() -> None:
+    """What the planner takes, a room of the runtime offers under `__all__`."""
+    inner = {name for name in modules("remate_runtime") if name.count(".") > 1}
+    found = [
+        f"{name} -> {target}"
+        for name, path in modules("remate").items()
+        for target in imports(name, path)
+        if target in inner
+    ]
+    assert found == []
+
+
+def test_nothing_lies_loose_at_the_root() -> None:
+    loose = {path.name for path in (ROOT / "remate").glob("*.py")}
+    assert loose == {"__init__.py", "__main__.py", "errors.py", "budget.py"}
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_every_room_says_what_it_is_for(house: str) -> None:
+    for name, path in modules(house).items():
+        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+
+
+def test_files_are_small() -> None:
+    folders = ("remate", "runtime", "tools", "tests", "examples")
+    long = [str(p) for f in folders for p in (ROOT / f).rglob("*.py") if len(p.read_text("utf-8").splitlines()) > LINES]
+    assert long == []
