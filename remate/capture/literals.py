@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from remate_runtime.format import DTYPES, TensorType
-from remate_runtime.step import MEMORY_FORMATS
+from remate_runtime.format import DTYPES, MEMORY_FORMATS, TensorType
 
 from ..errors import CaptureError
 from .trees import literal

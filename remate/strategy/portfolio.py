@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 
+from remate_runtime.format import StoppedBy
 from remate_runtime.step import FlatRerun, Graph
 
 from ..errors import InfeasibleError, UnknownNameError
@@ -44,8 +45,7 @@ TIGHT = 0.05  # gap that a single solve aims at, in % of the step time: finer th
 
 class Solution(msgspec.Struct, frozen=True):
     """What a strategy found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
-    (time - lower_bound) / baseline_time. stopped_by: optimal (proven) | gap (closed to the gap asked for) | heuristic
-    (strategies exhausted) | time | interrupted. menu: further plans of repeated blocks, each over one instance."""
+    (time - lower_bound) / baseline_time. menu: further plans of repeated blocks, each over one instance."""
 
     reruns: tuple[FlatRerun, ...]
     peak: int
@@ -54,7 +54,7 @@ class Solution(msgspec.Struct, frozen=True):
     baseline_time: int
     lower_bound: int
     gap: float
-    stopped_by: str
+    stopped_by: StoppedBy
     strategy: str
     solver: str = f"highs {VERSION}"
     menu: tuple[tuple[FlatRerun, ...], ...] = ()
@@ -127,7 +127,7 @@ class _Search:
             menu=self.shared.menu,
         )
 
-    def _stopped(self, gap: float) -> str:
+    def _stopped(self, gap: float) -> StoppedBy:
         if gap <= 1e-9:
             return "optimal"
         if gap <= self.gap:

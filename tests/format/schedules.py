@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from remate_runtime.format.schedule import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+from remate_runtime.format.vocabulary import CHOICES, DEVICES, DTYPE_NAMES, STOPPED_BY
 
 _LETTERS = string.ascii_letters + string.digits + "_~-"
 _counts = st.integers(0, 2**63 - 1)
@@ -17,15 +18,7 @@ references = st.builds("%{}{}".format, names, st.sampled_from(["", ":0", ":12"])
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 types = st.sampled_from(["f32[]", "f32[8,256]", "bf16[4,4]{1,4}", "i64[]@cpu", "bool[0,3]", "c64[2]{0}"])
 _specials = st.one_of(
-    st.sampled_from(
-        [
-            {"dtype": "bf16"},
-            {"device": "main"},
-            {"layout": "strided"},
-            {"memory_format": "channels_last"},
-            {"float": "-inf"},
-        ]
-    ),
+    st.sampled_from([{key: word} for key, words in CHOICES.items() for word in words]),
     st.builds(
         lambda re, im: {"complex": [re, im]}, st.floats(allow_nan=False, allow_infinity=False), st.integers(-9, 9)
     ),
@@ -121,10 +114,10 @@ models = st.builds(
     fingerprint=st.just("sha256:" + "0" * 64),
     name=texts,
     torch=texts,
-    device=st.sampled_from(["cpu", "cuda"]),
+    device=st.sampled_from(DEVICES),
     training=st.booleans(),
     mode_overrides=_tuples(names),
-    autocast=st.sampled_from([None, "bf16", "f16"]),
+    autocast=st.sampled_from([None, *DTYPE_NAMES]),
     parameters=_dicts(types),
     frozen=_tuples(names),
     tied=_dicts(names),
@@ -138,7 +131,7 @@ solves = st.builds(
     Solve,
     strategy=texts,
     solver=texts,
-    stopped_by=st.sampled_from(["gap", "time", "edited"]),
+    stopped_by=st.sampled_from(STOPPED_BY),
     cost=texts,
     budget=_counts,
     peak=_counts,

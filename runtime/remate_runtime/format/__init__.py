@@ -23,23 +23,30 @@ from .schedule import (
 from .signature import escape, output_leaves
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType
+from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
 from .writer import encode, save
 
 __all__ = [
     "CODES",
+    "DEVICES",
     "DTYPES",
     "FORMAT",
     "KEEP_ALL",
+    "MEMORY_FORMATS",
     "REVISION",
+    "STOPPED_BY",
     "VERSION",
     "Block",
     "Constant",
+    "Device",
+    "Dtype",
     "Instance",
     "Model",
     "Operation",
     "Rerun",
     "Schedule",
     "Solve",
+    "StoppedBy",
     "TensorType",
     "check_fingerprint",
     "decode",

@@ -34,6 +34,7 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
     inspect.VarTupleType: ("an array", (list,)),
     inspect.DictType: ("an object", (dict,)),
     inspect.StructType: ("an object", (dict,)),
+    inspect.LiteralType: ("text", (str,)),
 }
 
 
@@ -55,6 +56,8 @@ class FieldCheck:
         if chosen is None:
             wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
             self.faults.append(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
+        elif isinstance(chosen, inspect.LiteralType):
+            self._word(value, chosen, where)
         elif isinstance(chosen, inspect.StructType):
             self._struct(value, chosen, where)
         elif isinstance(chosen, inspect.DictType):
@@ -63,6 +66,13 @@ class FieldCheck:
         elif isinstance(chosen, inspect.VarTupleType) and not isinstance(chosen.item_type, inspect.AnyType):
             for index, item in enumerate(value):
                 self._value(item, chosen.item_type, f"{where}/{index}")
+
+    def _word(self, value: str, kind: inspect.LiteralType, where: str) -> None:
+        if value not in kind.values:
+            words = [str(word) for word in kind.values]
+            hint = did_you_mean(value, words, "write one of them")
+            message = f"{value[:80]!r} is not one of {', '.join(words)}"
+            self.faults.append(ScheduleError("R013", message, where, hint))
 
     def _struct(self, value: dict[str, Any], kind: inspect.StructType, where: str) -> None:
         before = len(self.faults)

@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
+from ..errors import ScheduleError
 from .limits import MAX_DEPTH, MAX_ELEMENTS, MAX_INTEGER, MAX_TEXT
 from .schedule import Constant
 from .tensor_type import DTYPES, parse_type
+from .vocabulary import CHOICES, NON_FINITE, SPELLINGS
 
-FLOATS = ("inf", "-inf", "nan")
-# the objects with one key that an argument may be (`complex` has an array instead of a text)
-CHOICES: dict[str, tuple[str, ...]] = {
-    "dtype": tuple(DTYPES),
-    "device": ("main", "cpu"),
-    "layout": ("strided",),
-    "memory_format": ("contiguous_format", "channels_last", "channels_last_3d", "preserve_format"),
-    "float": FLOATS,
-}
 _ARGUMENT_DEPTH = 6  # arrays and objects around an operation's `args`
 
 
@@ -44,25 +37,33 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
         for index, item in enumerate(value):
             check_argument(faults, item, f"{where}/{index}", depth + 1)
     elif isinstance(value, dict):
-        check_special(faults, value, where)
+        check_spelling(faults, value, where)
     else:
         check_number(faults, value, where)
 
 
-def check_special(faults: Faults, value: dict[str, Any], where: str) -> None:
-    """`{"dtype": "f32"}`, `{"float": "-inf"}`, `{"complex": [0.0, 1.0]}` and the like."""
+def check_spelling(faults: Faults, value: dict[str, Any], where: str) -> None:
+    """Report an object that spells no literal. Sound: `{"dtype": "f32"}`, `{"complex": [0.0, 1.0]}` and the like."""
+    fault = spelling_fault(value)
+    if fault is not None:
+        faults.add(fault.code, fault.message, where + fault.where, fault.hint)
+
+
+def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
+    """What is wrong with an object among arguments (R021, its place relative to the object); None: it is a literal."""
     key, item = next(iter(value.items()), ("", None))
-    if len(value) != 1 or (key not in CHOICES and key != "complex"):
-        hint = f"an object in an argument has one key: {', '.join(CHOICES)} or complex"
-        faults.add("R021", "not a literal", where, hint)
-    elif key == "complex":
-        if not (isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_finite, item))):
-            faults.add(
-                "R021", "a complex number has a real and an imaginary part", f"{where}/complex", "write [0.0, 1.0]"
-            )
-    elif not isinstance(item, str) or item not in CHOICES[key]:
-        found = repr(item)[:80] if isinstance(item, str) else "what is there"
-        faults.add("R021", f"{found} is no {key}", f"{where}/{key}", f"one of {', '.join(CHOICES[key])}")
+    if len(value) != 1 or key not in SPELLINGS:
+        hint = f"an object in an argument has one key: {', '.join(SPELLINGS)}"
+        return ScheduleError("R021", "not a literal", "", hint)
+    if key == "complex":
+        if isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_finite, item)):
+            return None
+        message = "a complex number has a real and an imaginary part"
+        return ScheduleError("R021", message, "/complex", "write [0.0, 1.0]")
+    if isinstance(item, str) and item in CHOICES[key]:
+        return None
+    found = repr(item)[:80] if isinstance(item, str) else "what is there"
+    return ScheduleError("R021", f"{found} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
 def check_number(faults: Faults, value: Any, where: str) -> None:
@@ -113,7 +114,7 @@ def _range(dtype: str) -> tuple[int, int]:
 
 def _is_real(item: Any) -> bool:
     if isinstance(item, dict):
-        return len(item) == 1 and item.get("float") in FLOATS
+        return len(item) == 1 and item.get("float") in NON_FINITE
     return _is_finite(item)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from .vocabulary import Device, Dtype, StoppedBy
+
 FORMAT = "remate.schedule"
 VERSION = 1
 REVISION = 0
@@ -91,10 +93,10 @@ class Model(_Object, frozen=True):
     fingerprint: str
     name: str  # class name of the model
     torch: str
-    device: str  # cpu | cuda
+    device: Device
     training: bool
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
-    autocast: str | None = None  # dtype of the ambient autocast, e.g. bf16
+    autocast: Dtype | None = None  # dtype of the ambient autocast
     parameters: dict[str, str] = {}
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name -> the name used in this file
@@ -110,7 +112,7 @@ class Solve(_Object, frozen=True):
 
     strategy: str
     solver: str
-    stopped_by: str  # gap | optimal | time | iterations | heuristic | edited
+    stopped_by: StoppedBy
     cost: str  # measured | name of a roofline device
     budget: int
     peak: int

@@ -17,7 +17,7 @@ from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
 from .literals import check_argument, check_elements
 from .schedule import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
 from .signature import escape
-from .tensor_type import DTYPES, parse_type
+from .tensor_type import parse_type
 from .tree_check import TreeCheck
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
@@ -25,8 +25,6 @@ _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[0-9]{1,9})?")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
-_DEVICES = ("cpu", "cuda")
-_STOPPED_BY = ("gap", "optimal", "time", "iterations", "heuristic", "edited")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
 _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
 
@@ -96,10 +94,6 @@ class SemanticCheck:
             )
         for field in ("name", "torch", "note"):
             self._text(getattr(model, field), f"{where}/{field}")
-        if model.device not in _DEVICES:
-            self._choice(model.device, _DEVICES, f"{where}/device")
-        if model.autocast is not None and model.autocast not in DTYPES:
-            self._choice(model.autocast, tuple(DTYPES), f"{where}/autocast")
         for field in ("parameters", "buffers"):
             self._types(getattr(model, field), f"{where}/{field}")
         for field in ("mode_overrides", "frozen"):
@@ -121,8 +115,6 @@ class SemanticCheck:
     def _solve(self, solve: Solve, where: str) -> None:
         for field in ("strategy", "solver", "cost", "note"):
             self._text(getattr(solve, field), f"{where}/{field}")
-        if solve.stopped_by not in _STOPPED_BY:
-            self._choice(solve.stopped_by, _STOPPED_BY, f"{where}/stopped_by")
         for field in _FIGURES:
             self._number(getattr(solve, field) or 0, f"{where}/{field}")
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
@@ -239,9 +231,6 @@ class SemanticCheck:
     def _number(self, number: int, where: str) -> None:
         if not 0 <= number <= MAX_INTEGER:
             self.add("R013", f"{str(number)[:40]} is not between 0 and 2^63 - 1", where)
-
-    def _choice(self, text: str, choices: tuple[str, ...], where: str) -> None:
-        self.add("R013", f"{text[:80]!r} is not one of {', '.join(choices)}", where)
 
     def _operator(self, op: str, where: str) -> None:
         if op not in self._operators:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..errors import ScheduleError
 
-# name in the file -> (name of the torch dtype, bytes per element)
+# name in the file (`vocabulary.Dtype`) -> (name of the torch dtype, bytes per element)
 DTYPES: dict[str, tuple[str, int]] = {
     "f64": ("float64", 8),
     "f32": ("float32", 4),

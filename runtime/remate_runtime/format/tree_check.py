@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from .limits import MAX_DEPTH, MAX_TEXT
-from .literals import Faults, check_number, check_special
+from .literals import Faults, check_number, check_spelling
 from .signature import escape
+from .vocabulary import CONTAINERS
 
-_CONTAINERS = ("tuple", "list", "dict", "record", "literal")
 _FIELDS = {"tensor": {"tensor", "name", "grad"}, "value": {"value", "name", "grad"}, "record": {"record", "fields"}}
 
 
@@ -40,10 +40,10 @@ class TreeCheck:
         self._node(value, "value", where, 3)
 
     def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
-        kinds = [key for key in (leaf, *_CONTAINERS) if key in node] if isinstance(node, dict) else []
+        kinds = [key for key in (leaf, *CONTAINERS) if key in node] if isinstance(node, dict) else []
         if len(kinds) != 1:
             self._faults.add(
-                "R016", "not a node of a tree", where, f"an object with one of {leaf}, {', '.join(_CONTAINERS)}"
+                "R016", "not a node of a tree", where, f"an object with one of {leaf}, {', '.join(CONTAINERS)}"
             )
             return
         kind = kinds[0]
@@ -89,7 +89,7 @@ class TreeCheck:
 
     def _literal(self, value: Any, where: str) -> None:
         if isinstance(value, dict):
-            check_special(self._faults, value, where)
+            check_spelling(self._faults, value, where)
         elif isinstance(value, (list, tuple)):
             self._faults.add("R016", "a literal is null, true, false, a number or a text", where)
         elif isinstance(value, str):

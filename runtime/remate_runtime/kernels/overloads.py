@@ -13,6 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
+from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.tables import IN_PLACE, NAMESPACES, NOT_RANDOM, OVERALLOCATING, RANDOM, REFUSED, VIEWS
 from ..step.graph import Op
 
@@ -20,9 +21,7 @@ _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASC
 
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
 SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
-_MEMORY_FORMATS = {
-    name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-}
+_MEMORY_FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) for name in MEMORY_FORMATS}
 
 
 def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from .arguments import MEMORY_FORMATS, to_json
+from .arguments import to_json
 from .expansion import Expanded, expand
 from .graph import FlatRerun, Graph, Op, Ref, Value
 from .layout import InstanceSpan, lay_out
 
 __all__ = [
-    "MEMORY_FORMATS",
     "Expanded",
     "FlatRerun",
     "Graph",

@@ -10,19 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ScheduleError
+from ..format.literals import spelling_fault
 from ..format.suggest import did_you_mean
-from ..format.tensor_type import DTYPES
 from .graph import Ref
-
-MEMORY_FORMATS = frozenset({"contiguous_format", "preserve_format", "channels_last", "channels_last_3d"})
-_SPELLINGS: dict[str, Callable[[Any], bool]] = {
-    "dtype": lambda v: isinstance(v, str) and v in DTYPES,
-    "device": lambda v: v in ("main", "cpu"),
-    "layout": lambda v: v == "strided",
-    "memory_format": lambda v: isinstance(v, str) and v in MEMORY_FORMATS,
-    "float": lambda v: v in ("inf", "-inf", "nan"),
-    "complex": lambda v: isinstance(v, list | tuple) and len(v) == 2 and all(isinstance(x, int | float) for x in v),
-}
 
 
 def to_graph(argument: Any, scope: Mapping[str, int], reads: list[int]) -> Any:
@@ -38,7 +28,9 @@ def to_graph(argument: Any, scope: Mapping[str, int], reads: list[int]) -> Any:
     if isinstance(argument, list | tuple):
         return tuple(to_graph(a, scope, reads) for a in argument)
     if isinstance(argument, dict):
-        return check_spelling(argument)
+        fault = spelling_fault(argument)
+        if fault is not None:
+            raise fault
     return argument
 
 
@@ -69,13 +61,3 @@ def _missing(reference: str, scope: Mapping[str, int]) -> ScheduleError:
         return ScheduleError("R035", f"{reference[:120]!r} is no output", hint=f"write {', '.join(outputs[:8])}")
     hint = did_you_mean(name, scope, "name a value of this block", "%")
     return ScheduleError("R030", f"{reference[:120]!r} refers to no value here", hint=hint)
-
-
-def check_spelling(literal: dict[str, Any]) -> dict[str, Any]:
-    """Raise ScheduleError R021 unless `literal` is one of the objects that spell a literal."""
-    if len(literal) == 1:
-        ((key, value),) = literal.items()
-        if key in _SPELLINGS and _SPELLINGS[key](value):
-            return literal
-    known = ", ".join(f'{{"{key}": …}}' for key in _SPELLINGS)
-    raise ScheduleError("R021", f"{str(literal)[:120]} is not a literal", hint=f"the objects that spell one: {known}")

@@ -1,0 +1,63 @@
+"""The closed word lists of the format, each written once: types here, checks in the reader, enums in the JSON Schema
+(a test holds those against these).
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+StoppedBy = Literal[
+    "optimal",  # proven: no schedule of this step within the budget is faster
+    "gap",  # proven to be within the gap that was asked for
+    "heuristic",  # every strategy came to its end, without a proof
+    "iterations",  # the effort that was asked for was spent; the same input gives the same file
+    "time",  # the limit of seconds came first; another run may end elsewhere
+    "interrupted",  # Ctrl-C; the best that was found by then
+    "edited",  # statements were changed by hand since
+]
+Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
+Dtype = Literal[
+    "f64",
+    "f32",
+    "f16",
+    "bf16",
+    "f8e4m3",
+    "f8e5m2",
+    "i64",
+    "i32",
+    "i16",
+    "i8",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+    "bool",
+    "c64",
+    "c128",
+]
+MemoryFormat = Literal["contiguous_format", "channels_last", "channels_last_3d", "preserve_format"]
+Layout = Literal["strided"]
+Place = Literal["main", "cpu"]  # a device inside arguments; main: the one the step was captured for
+NonFinite = Literal["inf", "-inf", "nan"]
+Spelling = Literal["dtype", "device", "layout", "memory_format", "float", "complex"]  # of what JSON has no literal for
+InputLeaf = Literal["tensor"]
+OutputLeaf = Literal["value"]
+Container = Literal[
+    "tuple", "list", "dict", "record", "literal"
+]  # nodes of the trees of inputs and outputs, beside leaves
+
+STOPPED_BY: tuple[StoppedBy, ...] = get_args(StoppedBy)
+DEVICES: tuple[Device, ...] = get_args(Device)
+DTYPE_NAMES: tuple[Dtype, ...] = get_args(Dtype)
+MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
+NON_FINITE: tuple[NonFinite, ...] = get_args(NonFinite)
+SPELLINGS: tuple[Spelling, ...] = get_args(Spelling)
+CONTAINERS: tuple[Container, ...] = get_args(Container)
+# the words that each spelling takes; `complex` takes an array of two numbers instead
+CHOICES: dict[Spelling, tuple[str, ...]] = {
+    "dtype": DTYPE_NAMES,
+    "device": get_args(Place),
+    "layout": get_args(Layout),
+    "memory_format": MEMORY_FORMATS,
+    "float": NON_FINITE,
+}
