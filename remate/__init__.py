@@ -1,7 +1,8 @@
 """remate plans activation re-materialization for PyTorch training and writes the plan to a schedule file.
 
 `remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
-Names load on first use, so that `import remate` costs neither torch nor the solver.
+Names load on first use, so that `import remate` costs neither torch nor the solver; without those, a name raises
+MissingExtraError, which is an ImportError.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.extras import require
 from remate_runtime.version import __version__
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ _HOME = {"frontier": ".api.frontier", "plan": ".api.plan"}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'remate' has no attribute {name!r}")
+    require(f"remate.{name}", "torch", "plan")
     return getattr(import_module(_HOME[name], __name__), name)
 
 

@@ -10,7 +10,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Rooms from the bottom to the top: a module imports from its own room and from those before it.
-RUNTIME = ["errors", "version", "gc_pause", "operators", "format", "step", "link", "kernels", "bind", "engine"]
+RUNTIME = [
+    "errors",
+    "version",
+    "extras",
+    "gc_pause",
+    "operators",
+    "format",
+    "step",
+    "link",
+    "kernels",
+    "bind",
+    "engine",
+]
 RUNTIME += ["planned_model", "__init__"]
 PLANNER = ["errors", "budget", "measure", "capture", "profile", "partition", "fold", "strategy", "inspect", "api"]
 PLANNER += ["present", "cli", "__init__", "__main__"]

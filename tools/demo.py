@@ -21,7 +21,7 @@ def main() -> int:
     commands = (
         ["plan", target, "--budget", "50%", "-o", schedule, "--profile", str(OUTPUT / "profile.json")],
         ["check", schedule],
-        ["show", schedule, "--plot", str(OUTPUT / "gpt2.png")],
+        ["show", schedule, "--plot", str(OUTPUT / "gpt2.svg")],
         ["run", schedule, "--model", target, "--steps", "8"],
     )
     for command in commands:

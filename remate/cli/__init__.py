@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
-from remate_runtime.errors import BindError, RemateError, ScheduleError
+from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
 from remate_runtime.version import __version__
 
 from ..errors import ProfileError, UnknownNameError
@@ -40,7 +40,8 @@ _STATUS = {
 _EPILOG = """exit status:
   0  fine
   1  findings: faults, warnings, schedules that differ, or a budget that cannot be met
-  2  usage: wrong arguments, a strategy or cost model that does not exist, or a file that is not there
+  2  usage: wrong arguments, a strategy or cost model that does not exist, a file that is not there, or libraries that
+     are not installed
   3  stale: the model is not the one that the schedule was planned for
   4  the file needs a newer version of remate
 of several files, the greatest"""
@@ -102,6 +103,6 @@ def status_of(error: RemateError) -> int:
         return exit_codes.STALE
     if isinstance(error, ScheduleError):
         return _STATUS.get(error.code, exit_codes.FINDINGS)
-    if isinstance(error, UsageError | UnknownNameError | ProfileError):
+    if isinstance(error, MissingExtraError | UsageError | UnknownNameError | ProfileError):
         return exit_codes.USAGE
     return exit_codes.FINDINGS

@@ -9,6 +9,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.extras import require
+
 from ..present.text import PEAK_NOTE, count, percent, size
 from . import exit_codes
 from .several import Report, each
@@ -33,6 +35,8 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.model:
+        require("remate check --model", "torch")
     model = _Model(args.model) if args.model else None
     with Report(args.format, len(args.schedules) > 1) as report:
         return each(args.schedules, lambda path: _check(path, model, report, args.quiet))

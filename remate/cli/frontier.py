@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.extras import require
+
 from ..budget import BudgetError
 from ..present.frontier_summary import Point, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
@@ -16,8 +18,6 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..api.frontier import Sweep
     from ..strategy import Solution
-
-IMAGES = ("svg", "png", "pdf", "none")
 
 
 def configure(commands: Any) -> None:
@@ -39,7 +39,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
-    parser.add_argument("--image", choices=IMAGES, default="svg", help="format of the plot, default svg")
+    parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
     parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
@@ -54,6 +54,7 @@ def _steps(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    require("remate frontier", "torch", "plan")
     try:
         budgets = parse_budgets(args.budgets, args.steps)
     except BudgetError as error:
@@ -79,7 +80,12 @@ def run(args: argparse.Namespace) -> int:
         summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)
     summary.save(folder)
     (folder / "frontier.txt").write_text(summary.text() + "\n", encoding="utf-8")
-    image = _draw(summary, folder, args.image)
+    image = ""
+    if not args.no_plot:
+        from ..present.frontier_plot import plot_frontier
+
+        plot_frontier(summary, str(folder / "frontier.svg"))
+        image = ", frontier.svg"
     if not args.quiet:
         solved = sum(point.file is not None for point in summary.points)
         print(summary.text())
@@ -141,17 +147,3 @@ def _write(sweep: Sweep, solution: Solution, budget: int, path: Path, cost: str,
 def _point(asked: str, budget: int, file: str, s: Solution) -> Point:
     reruns = len(s.reruns)
     return Point(asked, budget, file, s.peak, s.time, s.lower_bound, s.gap, s.stopped_by, s.strategy, reruns)
-
-
-def _draw(summary: Summary, folder: Path, image: str) -> str:
-    """What to say of the plot; without matplotlib the sweep is still worth having."""
-    if image == "none":
-        return ""
-    from ..present.frontier_plot import plot_frontier
-    from ..present.plot import PlotError
-
-    try:
-        plot_frontier(summary, str(folder / f"frontier.{image}"))
-    except PlotError as error:
-        return " (no plot: " + str(error).replace("\n  hint: ", "; ") + ")"
-    return f", frontier.{image}"

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.extras import require
+
 from ..budget import BudgetError, parse_budget
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
@@ -60,6 +62,7 @@ def positive(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
+    require("remate plan", "torch", "plan")
     output = Path(args.output)
     if not output.parent.is_dir():
         raise UsageError(f"{output.parent}: no such folder\n  hint: -o names the file to write")

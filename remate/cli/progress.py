@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rich.status import Status
 
 PATIENCE = 2.0  # seconds without any word
+_BETWEEN = 0.1  # seconds from one text to the next: more cannot be read
 
 
 class Reporter:
-    """Called as `reporter(text)` while something runs: one line that is rewritten, and gone at the end."""
+    """Called as `reporter(text)` while something runs: one line that is rewritten, and gone at the end. Without colours
+    or escape sequences: every terminal shows it."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._wanted = not quiet and sys.stderr.isatty()
-        self._since = time.monotonic()
-        self._status: Status | None = None
+        self._next = time.monotonic() + PATIENCE
+        self._shown = 0  # letters on the line
 
     def __call__(self, text: str) -> None:
-        if not self._wanted or time.monotonic() - self._since < PATIENCE:
-            return
-        if self._status is None:
-            from rich.console import Console
+        if self._wanted and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _BETWEEN
+            self._write(text[: shutil.get_terminal_size().columns - 1])
 
-            self._status = Console(stderr=True).status(text)
-            self._status.start()
-        self._status.update(text)
+    def _write(self, text: str) -> None:
+        print("\r" + text.ljust(self._shown), end="\r" if not text else "", file=sys.stderr, flush=True)
+        self._shown = len(text)
 
     def __enter__(self) -> Reporter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._shown:
+            self._write("")

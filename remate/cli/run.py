@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.extras import require
+
 from ..present.text import PEAK_NOTE, count, duration, size, table
 from . import exit_codes
 
@@ -43,6 +45,7 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    require("remate run", "torch")
     from remate_runtime.format import load
 
     from .build_file import load_target

@@ -18,7 +18,7 @@ _SHOWN = 10
 def configure(commands: Any) -> None:
     parser = commands.add_parser("show", help="show what a schedule keeps and reruns", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
-    parser.add_argument("--plot", metavar="OUT", help="draw memory over the step to OUT (.png, .svg or .pdf)")
+    parser.add_argument("--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file")
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
     parser.set_defaults(run=run)
 

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from .frontier_summary import Summary
-from .plot import PlotError
+from .plane import BLUE, GREY, INK, RED, Plane, check_suffix, round_numbers
 
-_INK, _GREY, _BLUE, _RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
+_FINE = 100  # ticks are whole hundredths of a percent
 
 
 def plot_frontier(summary: Summary, path: str) -> None:
-    """Draw to `path`; its suffix says the format (.svg, .png, .pdf). Raises PlotError without matplotlib."""
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PlotError("plots need matplotlib\n  hint: pip install 'remate[plot]'") from None
-    top, base = max(1, summary.baseline_peak), max(1, summary.baseline_time)
+    """Draw to `path`. Raises PlotError if that is no name of an SVG file."""
+    check_suffix(path)
+    base = max(1, summary.baseline_time)
 
     def share(nbytes: int) -> float:
-        return 100 * nbytes / top
+        return 100 * nbytes / max(1, summary.baseline_peak)
 
-    solved = [p for p in summary.points if p.time is not None and p.lower_bound is not None]
-    budgets = [share(p.budget) for p in solved]
-    figure = Figure(figsize=(8, 4.6), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    left = max(0.0, min([share(summary.floor), *(share(p.budget) for p in summary.points)]) - 4)
-    axes.axvspan(left, share(summary.floor), color=_GREY, alpha=0.25, linewidth=0, label="proven infeasible")
-    if summary.smallest > summary.floor:
-        axes.axvspan(
-            share(summary.floor), share(summary.smallest), color=_RED, alpha=0.10, linewidth=0, label="none found"
-        )
-    if solved:
-        found = [100 * ((p.time or 0) / base - 1) for p in solved]
-        bound = [100 * ((p.lower_bound or 0) / base - 1) for p in solved]
-        axes.fill_between(budgets, bound, found, color=_BLUE, alpha=0.12, linewidth=0)
-        axes.plot(budgets, bound, color=_INK, linewidth=1, linestyle=(0, (4, 2)), marker=".", label="proven bound")
-        axes.plot(budgets, found, color=_BLUE, linewidth=1.6, marker="o", markersize=4, label="schedules")
-    axes.set_title(f"{summary.name}: extra time of a step against its memory budget", loc="left", color=_INK)
-    axes.set_xlabel("budget, % of the peak without reruns")
-    axes.set_ylabel(f"extra time, % ({summary.cost} costs)")
-    axes.set_xlim(left, max([100.0, *budgets]) + 2)
-    axes.set_ylim(bottom=0)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#d0d7de", linewidth=0.6)
-    axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize=9)
-    with rc_context({"svg.hashsalt": "remate", "svg.fonttype": "path"}):  # the same file each time
-        figure.savefig(path, metadata={"Date": None} if Path(path).suffix.lower() == ".svg" else None)
+    def over(time: int) -> float:
+        return 100 * (time / base - 1)
+
+    solved = [(share(p.budget), p.time, p.lower_bound) for p in summary.points if p.time is not None]
+    found = [(budget, over(time)) for budget, time, _ in solved]
+    bound = [(budget, over(proven)) for budget, _, proven in solved if proven is not None]
+    floor, smallest = share(summary.floor), share(summary.smallest)
+    budgets = [share(point.budget) for point in summary.points]
+    left, right = max(0.0, min(floor, *budgets) - 4) if budgets else 0.0, max(100.0, *budgets, 0.0) + 2
+    top = max([1.0, *(extra for _, extra in found)]) * 1.1
+    plane = Plane((left, right), (0, top))
+    plane.area(_column(left, floor, top), GREY, 0.25, "proven infeasible")
+    if smallest > floor:
+        plane.area(_column(floor, smallest, top), RED, 0.10, "none found")
+    if found:
+        plane.area([*found, *reversed(bound)], BLUE, 0.12)
+        plane.line(bound, INK, "proven bound", dash="4 2", dots=2)
+        plane.line(found, BLUE, "schedules", dots=3.5)
+    plane.save(
+        path,
+        f"{summary.name}: extra time of a step against its memory budget",
+        ("budget, % of the peak without reruns", f"extra time ({summary.cost} costs)"),
+        (
+            [at for at in round_numbers(right, 8) if at >= left],
+            [at / _FINE for at in round_numbers(top * _FINE, 5)],
+        ),
+        (lambda at: f"{at:g}%", lambda at: f"{at:g}%"),
+    )
+
+
+def _column(left: float, right: float, top: float) -> list[tuple[float, float]]:
+    return [(left, 0), (left, top), (right, top), (right, 0)]

@@ -2,7 +2,8 @@
 
     model = remate_runtime.apply(model, "schedule.json")     # train as ever
 
-Needs torch and msgspec, no planner and no solver. Names load on first use: reading a schedule does not import torch.
+Needs msgspec, and torch to train; no planner and no solver. Names load on first use: reading a schedule does not import
+torch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .extras import require
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .errors import BindError, ExecutionError, RemateError, ScheduleError
+    from .errors import BindError, ExecutionError, MissingExtraError, RemateError, ScheduleError
     from .format.reader import load
     from .format.schedule import Schedule
     from .planned_model import apply
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BindError",
     "ExecutionError",
+    "MissingExtraError",
     "RemateError",
     "Schedule",
     "ScheduleError",
@@ -32,6 +35,7 @@ __all__ = [
 _HOME = {
     "BindError": "errors",
     "ExecutionError": "errors",
+    "MissingExtraError": "errors",
     "RemateError": "errors",
     "Schedule": "format.schedule",
     "ScheduleError": "errors",
@@ -43,6 +47,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'remate_runtime' has no attribute {name!r}")
+    if name == "apply":
+        require("remate_runtime.apply", "torch")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 
 

@@ -9,6 +9,14 @@ class RemateError(Exception):
     """Base of every error that remate raises on purpose."""
 
 
+class MissingExtraError(RemateError, ImportError):
+    """Something needs libraries that are not installed. extras: of the distribution `remate`, which bring them."""
+
+    def __init__(self, message: str, extras: tuple[str, ...]) -> None:
+        self.extras = extras
+        super().__init__(message)
+
+
 class ScheduleError(RemateError):
     """A schedule file that cannot be used.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ..plane import round_numbers
 from ..text import duration, size
 from ..thinning import thin
 from .scene import Scene, Stretch
@@ -64,27 +65,12 @@ def lanes(scene: Scene) -> str:
 
 def time_axis(span: int, costed: bool) -> str:
     """Marks at round times, in a drawing of its own."""
-    marks = [_text(_percent(at, span), "14", _moment(at, costed), _anchor(at, span)) for at in ticks(span, 5)]
+    marks = [_text(_percent(at, span), "14", _moment(at, costed), _anchor(at, span)) for at in round_numbers(span, 5)]
     return f'<svg id="axis" class="axis" aria-hidden="true">{"".join(marks)}</svg>'
 
 
-def ticks(limit: float, about: int, binary: bool = False) -> list[int]:
-    """Round numbers from 0 up to `limit`, about as many as asked for. binary: round as bytes are."""
-    unit = 1
-    while binary and unit * 1024 <= limit:
-        unit *= 1024
-    rough = max(limit / unit / about, 1e-9)
-    power = 1.0
-    while power * 10 <= rough:
-        power *= 10
-    while power > rough:
-        power /= 10
-    step = max(round(next(m for m in (1, 2, 5, 10) if m * power >= rough) * power * unit), 1)
-    return list(range(0, int(limit) + 1, step))
-
-
 def _levels(limit: float) -> Iterable[str]:
-    for level in ticks(limit * 0.97, 5, binary=True)[1:]:
+    for level in round_numbers(limit * 0.97, 5, binary=True)[1:]:
         y = _percent(limit - level, limit)
         yield f'<line class="level" x1="0" x2="100%" y1="{y}" y2="{y}"/>{_text("0", y, size(level), "start", 2, -4)}'
 

@@ -12,8 +12,8 @@ from remate_runtime.format import fingerprint
 
 from ...inspect.analysis import Analysis, open_schedule
 from ..frontier_summary import SUMMARY
+from ..plane import round_numbers
 from ..text import percent, size
-from .chart import ticks
 from .markup import attribute, table, text
 
 MAX_FILES = 200
@@ -115,12 +115,12 @@ def _chart(found: Frontier) -> str:
 
     floor = f"{_TOP + _HEIGHT:.2f}%"
     parts = []
-    for level in ticks(top * 10_000, 4):
+    for level in round_numbers(top * 10_000, 4):
         share = level / 10_000
         shown = f"{share * 100:.3g}%"
         parts.append(f'<line class="level" x1="{_LEFT}%" x2="{_LEFT + _WIDTH}%" y1="{y(share)}" y2="{y(share)}"/>')
         parts.append(f'<text x="{_LEFT}%" y="{y(share)}" dx="-6" dy="4" text-anchor="end">{shown}</text>')
-    for level in ticks(right, 5, binary=True):
+    for level in round_numbers(right, 5, binary=True):
         if left <= level:
             parts.append(f'<text x="{x(level)}" y="{floor}" dy="18" text-anchor="middle">{size(level)}</text>')
     parts += _segments([(x(p.budget), y(p.bound)) for p in points if p.bound is not None], "bound")

@@ -8,7 +8,7 @@ from remate_runtime.link import steps_with_turn
 
 from ...inspect.analysis import Analysis
 from ...measure.memory_trace import MemoryTrace
-from ..plot import Curve, curve
+from ..curve import Curve, curve
 
 
 class Stretch(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from remate_runtime.link import steps_with_turn
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
-from ..plot import curve
+from ..curve import curve
 
 _PROCESS = 1
 _TRACKS = {"forward": 1, "backward": 2, "rerun": 3}

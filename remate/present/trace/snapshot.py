@@ -16,7 +16,7 @@ from remate_runtime.step import Op
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
 from ...inspect.roles import Roles
-from ..plot import curve
+from ..curve import curve
 
 BASE = 0x7F00_0000_0000  # where the made-up addresses begin
 _ALIGNMENT = 512

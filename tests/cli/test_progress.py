@@ -1,0 +1,73 @@
+"""Progress on stderr: one line that is rewritten, only at a terminal, only after a while, and gone at the end."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from remate.cli import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Screen:
+    """What a terminal shows of a line that is written over."""
+
+    def __init__(self, written: str) -> None:
+        self.cells: list[str] = []
+        at = 0
+        for letter in written:
+            if letter == "\r":
+                at = 0
+                continue
+            self.cells[at : at + 1] = [letter]
+            at += 1
+
+    def __str__(self) -> str:
+        return "".join(self.cells).rstrip()
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """In place of stderr; not a fixture, because pytest puts its own stderr back between fixtures and test."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stderr", made)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress, "_BETWEEN", 0.0)
+    monkeypatch.setenv("COLUMNS", "40")
+    return made
+
+
+def test_a_line_is_rewritten_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    with progress.Reporter() as report:
+        report("capturing the joint graph")
+        assert str(Screen(terminal.getvalue())) == "capturing the joint graph"
+        report("solving")
+        assert str(Screen(terminal.getvalue())) == "solving"
+        report("x" * 100)
+        assert str(Screen(terminal.getvalue())) == "x" * 39  # a full line would scroll
+    assert str(Screen(terminal.getvalue())) == ""
+    assert terminal.getvalue().endswith("\r")
+    assert "\n" not in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()  # neither colours nor cursor movements
+
+
+def test_silence_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = terminal_of(monkeypatch)
+    with progress.Reporter(quiet=True) as report:
+        report("solving")
+    monkeypatch.setattr(progress, "PATIENCE", 1e6)
+    with progress.Reporter() as report:
+        report("solving")
+    assert terminal.getvalue() == ""
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with progress.Reporter() as report:
+        report("solving")
+    assert pipe.getvalue() == ""
