@@ -6,31 +6,17 @@ dataclass: what they hold counts, fields that are None do not); its leaves are t
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 
+from remate_runtime.bind import children
+
 _LITERALS = (type(None), bool, int, float, str)
-
-
-def children(node: Any) -> tuple[str, dict[str, Any]] | None:
-    """(kind, children by key) of an inner node; None for leaves and for what is no tree."""
-    fields = getattr(node, "_fields", None)
-    if isinstance(node, tuple) and fields is not None:
-        return "record", dict(zip(fields, node, strict=True))
-    if isinstance(node, tuple | list):
-        return "tuple" if isinstance(node, tuple) else "list", {str(at): child for at, child in enumerate(node)}
-    if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        if isinstance(node, Mapping):
-            return "record", dict(node.items())
-        return "record", {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-    if isinstance(node, Mapping) and all(isinstance(key, str) for key in node):
-        return "dict", dict(node.items())
-    return None
 
 
 def rebuild(node: Any, parts: dict[str, Any]) -> Any:
@@ -39,11 +25,17 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
         return type(node)(**parts)
     if isinstance(node, tuple | list):
         return (tuple if isinstance(node, tuple) else list)(parts.values())
-    if dataclasses.is_dataclass(node) and not isinstance(node, Mapping):
-        return dataclasses.replace(node, **parts)  # type: ignore[type-var]
     if type(node) is dict:
         return parts
-    return type(node)(**parts) if dataclasses.is_dataclass(node) else type(node)(parts)
+    if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
+        return type(node)(parts)
+    made = copy.copy(node)  # a constructor may want other arguments, or do more than store them
+    for key, part in parts.items():
+        if isinstance(made, MutableMapping):
+            made[key] = part
+        else:
+            object.__setattr__(made, key, part)
+    return made
 
 
 def tensors(node: Any) -> list[torch.Tensor]:

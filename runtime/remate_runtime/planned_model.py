@@ -17,14 +17,15 @@ import torch
 from torch import nn
 
 from .bind.model_binding import ModelBinding, check_autocast
-from .bind.trees import Inputs, output_builder
+from .bind.inputs import Inputs
+from .bind.outputs import output_builder
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare
 from .errors import BindError, ScheduleError, ScheduleFaultsError
 from .format.positions import locate
 from .format.reader import decode, read
 from .format.schedule import Schedule
-from .format.signature import input_leaves, output_leaves
+from .format.signature import output_leaves
 from .gc_pause import gc_paused
 from .link.linker import Linked
 from .link.verifier import verify
@@ -87,8 +88,7 @@ class ScheduledForward:
         return self._build(execute(program, self._leaves, [*inputs, *bound.tensors(device)]))
 
     def _program(self, device: torch.device) -> Program:
-        planned = self.schedule.model
-        names = [*(leaf.name for leaf in input_leaves(planned.inputs)), *planned.parameters, *planned.buffers]
+        names = [*self._inputs.names, *self._bound.names]
         made = prepare(self._linked, self._operators, names, device)
         self._programs[device] = made
         return made

@@ -14,7 +14,7 @@ from torch import nn
 
 import remate_runtime
 from remate_runtime import BindError, ScheduleError, apply
-from remate_runtime.bind.trees import Record
+from remate_runtime.bind.outputs import Record
 from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.writer import save
 

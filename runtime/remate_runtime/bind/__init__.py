@@ -1,1 +1,7 @@
 """The live model against what a schedule was planned for: parameters, buffers, inputs, outputs. Needs torch."""
+
+from __future__ import annotations
+
+from .containers import children
+
+__all__ = ["children"]

@@ -40,7 +40,10 @@ class TensorBinding:
 
 
 class ModelBinding:
-    """A model matched with a schedule's signature. Raises BindError with every mismatch."""
+    """A model matched with a schedule's signature. Raises BindError with every mismatch.
+
+    names: parameters, then buffers, in the order in which `tensors` gives them.
+    """
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
@@ -49,6 +52,7 @@ class ModelBinding:
         frozen = set(planned.frozen)
         self._slots = _slots(modules, planned.parameters, frozen, True, faults)
         self._slots += _slots(modules, planned.buffers, frozen, False, faults)
+        self.names = [slot.name for slot in self._slots]
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
         mode_overrides = set(planned.mode_overrides)
@@ -68,7 +72,7 @@ class ModelBinding:
         )
 
     def tensors(self, device: torch.device) -> list[torch.Tensor]:
-        """Live parameters, then buffers, in the order of the file. Raises BindError where one does not fit."""
+        """Live parameters, then buffers, in the order of `names`. Raises BindError where one does not fit."""
         found, faults = self._collect(device)
         _raise(faults, self.model, self.planned)
         return found

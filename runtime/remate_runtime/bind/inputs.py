@@ -1,15 +1,12 @@
-"""Calls of the live model against the trees of a schedule: inputs are flattened and checked, outputs are rebuilt.
+"""Calls of the live model against the recorded call: inputs are checked and flattened.
 
 A call is matched by forward's signature, so that positional and keyword arguments, and defaults left out, are equal.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +14,7 @@ import torch
 from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import TORCH_DTYPES, described, empty, laid_out, literal
+from .containers import children
 
 _MISSING = object()
 _CPU = torch.device("cpu")
@@ -26,15 +24,23 @@ Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks one a
 
 
 class Inputs:
-    """The recorded call. `flatten` turns a live call into the tensors of its leaves, in the order of the file."""
+    """The recorded call.
+
+    names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's, not
+    the file's, so whoever takes the tensors goes by these names.
+    """
 
     def __init__(self, tree: Mapping[str, Any], forward: Callable[..., Any]) -> None:
         self._signature = inspect.signature(forward)
-        self._accepts = self._recorded(tree)
+        self.names: list[str] = []
+        recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
+        self._extra = [key for key in recorded if key.startswith("**")]
+        self._accepts = self._recorded(recorded)
         self._forms: dict[tuple[int, tuple[str, ...]], list[tuple[Accept, int | str | None]]] = {}
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
-        """Raise BindError, naming the input, where the call is not the recorded one."""
+        """The tensors of a live call, in the order of `names`. Raise BindError, naming the input, where the call is not
+        the recorded one."""
         form = (len(args), tuple(kwargs))
         plan = self._forms.get(form)
         if plan is None:
@@ -46,7 +52,8 @@ class Inputs:
         return found
 
     def _bind(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name; those of `*args` and `**kwargs` parameters as `name.0` and by their own name."""
+        """Arguments by parameter; those of `*args` and `**kwargs` as `*0`, `*1` and `**name`: a keyword argument may
+        have the name of a positional-only parameter."""
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -55,21 +62,28 @@ class Inputs:
         for name, value in bound.items():
             kind = self._signature.parameters[name].kind
             if kind is inspect.Parameter.VAR_POSITIONAL:
-                flat.update({f"{name}.{i}": v for i, v in enumerate(value)})
+                flat.update({f"*{at}": item for at, item in enumerate(value)})
             elif kind is inspect.Parameter.VAR_KEYWORD:
-                flat.update(value)
+                flat.update({f"**{key}": item for key, item in value.items()})
             else:
                 flat[name] = value
         return flat
 
-    def _recorded(self, tree: Mapping[str, Any]) -> dict[str, Accept]:
-        """One acceptor per argument of forward, the recorded ones first and in their order."""
-        recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
+    def _label(self, key: str) -> str:
+        """What an error calls the argument: `rest.0` for the first of `*rest`, `bias` for one of `**more`."""
+        if key.startswith("**") or not key.startswith("*"):
+            return key.removeprefix("**")
+        kind = inspect.Parameter.VAR_POSITIONAL
+        return f"{next(n for n, p in self._signature.parameters.items() if p.kind is kind)}.{key[1:]}"
+
+    def _recorded(self, recorded: dict[str, Any]) -> dict[str, Accept]:
+        """One acceptor per argument of forward, the recorded ones first."""
         accepts: dict[str, Accept] = {}
-        for name, node in recorded.items():
-            parameter = self._signature.parameters.get(name)
+        for key, node in recorded.items():
+            parameter = self._signature.parameters.get(key)
             default = _MISSING if parameter is None or parameter.default is parameter.empty else parameter.default
-            accepts[name] = _or_default(_acceptor(node, name), default, name)
+            label = self._label(key)
+            accepts[key] = _or_default(_acceptor(node, label, self.names), default, label)
         for name, parameter in self._signature.parameters.items():
             if name not in accepts and parameter.default is not parameter.empty:
                 accepts[name] = _left_out(name, parameter.default)
@@ -78,12 +92,13 @@ class Inputs:
     def _plan(self, count: int, names: tuple[str, ...]) -> list[tuple[Accept, int | str | None]]:
         """Which argument of a call with `count` positional and these keyword arguments goes to which acceptor."""
         given: dict[str, int | str] = self._bind(range(count), {name: name for name in names})
-        extra = [name for name in given if name not in self._accepts]
-        if extra:
-            raise BindError(
-                f"the schedule was planned without the input {', '.join(map(repr, extra))}\n  {_PLAN_AGAIN}"
-            )
-        return [(accept, given.get(name)) for name, accept in self._accepts.items()]
+        new = [self._label(key) for key in given if key not in self._accepts]
+        if new:
+            raise BindError(f"the schedule was planned without the input {', '.join(map(repr, new))}\n  {_PLAN_AGAIN}")
+        extra = [key for key in given if key.startswith("**")]
+        if extra != self._extra and len(extra) == len(self._extra):
+            raise BindError(_order("keyword arguments that forward takes as **", [key[2:] for key in self._extra]))
+        return [(accept, given.get(key)) for key, accept in self._accepts.items()]
 
 
 def _or_default(accept: Accept, default: Any, name: str) -> Accept:
@@ -108,18 +123,19 @@ def _left_out(name: str, default: Any) -> Accept:
     return run
 
 
-def _acceptor(node: Mapping[str, Any], name: str) -> Accept:
-    """What a node of the inputs tree accepts."""
+def _acceptor(node: Mapping[str, Any], label: str, names: list[str]) -> Accept:
+    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`."""
     if "tensor" in node:
-        return _tensor(parse_type(node["tensor"]), node.get("name", name), node.get("grad", False))
+        names.append(node.get("name", label))
+        return _tensor(parse_type(node["tensor"]), names[-1], node.get("grad", False))
     if "literal" in node:
-        return _literal(literal(node["literal"], _CPU), name)
+        return _literal(literal(node["literal"], _CPU), label)
     if "tuple" in node or "list" in node:
         items = node["tuple"] if "tuple" in node else node["list"]
-        return _sequence([_acceptor(item, f"{name}.{i}") for i, item in enumerate(items)], name)
+        return _sequence([_acceptor(item, f"{label}.{i}", names) for i, item in enumerate(items)], label)
     items = node["dict"] if "dict" in node else node["fields"]
-    children = {key: _acceptor(item, f"{name}.{key}") for key, item in items.items()}
-    return _mapping(children, name) if "dict" in node else _record(children, name)
+    parts = {key: _acceptor(item, f"{label}.{key}", names) for key, item in items.items()}
+    return _mapping(parts, label) if "dict" in node else _record(node["record"], parts, label)
 
 
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
@@ -170,35 +186,54 @@ def _sequence(children: list[Accept], name: str) -> Accept:
     return run
 
 
-def _mapping(children: dict[str, Accept], name: str) -> Accept:
+def _mapping(parts: dict[str, Accept], name: str) -> Accept:
+    order = list(parts)
+
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if not isinstance(given, Mapping) or given.keys() != children.keys():
+        if not isinstance(given, Mapping) or given.keys() != parts.keys():
             raise BindError(
-                f"the input {name!r} must have the keys {sorted(children)}, got {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} must have the keys {sorted(parts)}, got {_short(given)}\n  {_PLAN_AGAIN}"
             )
-        for key, child in children.items():
-            child(given[key], device, found)
+        if list(given) != order:
+            raise BindError(_order(f"keys of the input {name!r}", order))
+        for key, part in parts.items():
+            part(given[key], device, found)
 
     return run
 
 
-def _record(children: dict[str, Accept], name: str) -> Accept:
+def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        for key, child in children.items():
-            if not hasattr(given, key):
-                raise BindError(f"the input {name!r} must have the field {key!r}, got {_short(given)}\n  {_PLAN_AGAIN}")
-            child(getattr(given, key), device, found)
+        inner = children(given)
+        if inner is None or inner[0] != "record" or type(given).__name__ != kind:
+            raise BindError(
+                f"the input {name!r} was a {kind} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+            )
+        if inner[1].keys() != parts.keys():
+            raise BindError(
+                f"the input {name!r} must have the fields {sorted(parts)}, got {sorted(inner[1])}\n  {_PLAN_AGAIN}"
+            )
+        for key, part in parts.items():
+            part(inner[1][key], device, found)
 
     return run
+
+
+def _order(what: str, planned: list[str]) -> str:
+    """Forward may walk through a mapping (`for x in batch.values()`), and then the order decides what it computes."""
+    return f"the {what} come in another order than when planning\n  give them as planned: {', '.join(planned)}"
 
 
 def _same(given: Any, expected: Any) -> bool:
-    """Equal as literals: True is not 1, nan is nan; what is no literal equals nothing."""
+    """Equal as literals, or as containers of them: True is not 1, 1 is not 1.0, nan is nan, 0.0 is not -0.0."""
+    one, other = children(given), children(expected)
+    if one is not None and other is not None and type(given) is type(expected):
+        return list(one[1]) == list(other[1]) and all(_same(one[1][key], other[1][key]) for key in one[1])
     if not isinstance(given, bool | int | float | complex | str | None):
         return False
-    if isinstance(given, bool) is not isinstance(expected, bool):
+    if any(isinstance(given, kind) is not isinstance(expected, kind) for kind in (bool, int, float, complex)):
         return False
-    return given == expected or (given != given and expected != expected)
+    return given == expected and str(given) == str(expected) or (given != given and expected != expected)
 
 
 def _short(given: Any) -> str:
@@ -210,83 +245,3 @@ def _short(given: Any) -> str:
         return f"{type(given).__name__} with the keys {sorted(map(str, given))}"[:400]
     size = f" of {len(given)}" if isinstance(given, Sequence) else ""
     return f"{type(given).__name__}{size}"
-
-
-# Outputs
-
-Build = Callable[[Sequence[Any]], Any]
-
-
-class Record:
-    """An output record whose class the live model's modules do not define: fields by attribute, key or position."""
-
-    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.__dict__.update(fields)
-        self._name = name
-
-    def keys(self) -> list[str]:
-        return [key for key in self.__dict__ if key != "_name"]
-
-    def __getitem__(self, key: str | int) -> Any:
-        return self.__dict__[self.keys()[key] if isinstance(key, int) else key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def __repr__(self) -> str:
-        return f"{self._name}({', '.join(f'{key}={self[key]!r}' for key in self)})"
-
-
-def output_builder(tree: Any, model: torch.nn.Module) -> Build:
-    """A function from the output leaves, in the order of the file, to the value that the model would return."""
-    return _builder(tree, iter(range(sys.maxsize)), model)
-
-
-def _builder(node: Any, numbers: Iterator[int], model: torch.nn.Module) -> Build:
-    if "value" in node:
-        at = next(numbers)
-        return lambda leaves: leaves[at]
-    if "literal" in node:
-        value = literal(node["literal"], _CPU)
-        return lambda leaves: value
-    if "tuple" in node or "list" in node:
-        kind = tuple if "tuple" in node else list
-        items = [_builder(item, numbers, model) for item in node["tuple" if "tuple" in node else "list"]]
-        return lambda leaves: kind(item(leaves) for item in items)
-    fields = node["dict"] if "dict" in node else node["fields"]
-    children = {key: _builder(item, numbers, model) for key, item in fields.items()}
-    if "dict" in node:
-        return lambda leaves: {key: child(leaves) for key, child in children.items()}
-    make = _record_class(node["record"], tuple(children), model)
-    return lambda leaves: make({key: child(leaves) for key, child in children.items()})
-
-
-def _record_class(name: str, fields: tuple[str, ...], model: torch.nn.Module) -> Callable[[dict[str, Any]], Any]:
-    """The dataclass or named tuple called `name` among what the model's own source modules define or import."""
-    if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        origins = dict.fromkeys(base.__module__ for module in model.modules() for base in type(module).__mro__)
-        for origin in origins:
-            found = vars(sys.modules[origin]).get(name) if origin in sys.modules else None
-            if isinstance(found, type) and _holds(found, fields):
-                return lambda values, made=found: made(**values)
-    return lambda values: Record(name, values)
-
-
-def _holds(found: type, fields: tuple[str, ...]) -> bool:
-    """Whether `found` is a record type that these fields, and no others, can make."""
-    if dataclasses.is_dataclass(found):
-        required = {
-            field.name
-            for field in dataclasses.fields(found)
-            if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        }
-        allowed = {field.name for field in dataclasses.fields(found) if field.init}
-    elif issubclass(found, tuple) and hasattr(found, "_fields"):
-        allowed = set(getattr(found, "_fields"))  # noqa: B009 (a tuple type has no such attribute in general)
-        required = allowed - set(getattr(found, "_field_defaults", {}))
-    else:
-        return False
-    return required <= set(fields) <= allowed
