@@ -106,7 +106,7 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
         ),
         blocks=folded.blocks,
         program=folded.program,
-        reruns=folded.reruns,
+        statements=folded.statements,
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     written = expand(schedule)

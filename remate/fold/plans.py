@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.format import KEEP_ALL, Rerun
+from remate_runtime.format import KEEP_ALL, Rerun, Statement
 from remate_runtime.step import FlatRerun, Graph
 
 from ..partition.hierarchy import BlockSpan
 from .plan_names import plan_name
 
-_Plan = tuple[Rerun, ...]
+_Plan = tuple[Statement, ...]
 
 
 class Plans(msgspec.Struct, frozen=True):

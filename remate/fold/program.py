@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.format import Block, Instance, Model, Rerun
+from remate_runtime.format import Block, Instance, Model, Statement
 from remate_runtime.step import FlatRerun, Graph
 
 from ..capture.captured import Captured
@@ -21,7 +21,7 @@ class Folded(msgspec.Struct, frozen=True):
 
     blocks: dict[str, Block]
     program: tuple[Instance, ...]
-    reruns: tuple[Rerun, ...]
+    statements: tuple[Statement, ...]
     model: Model
 
 

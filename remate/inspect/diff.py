@@ -67,7 +67,7 @@ def compare(old: Analysis, new: Analysis) -> Changes:
         equal=a == b,
         decisions=decisions(old, new),
         plans=_plans(a, b),
-        toplevel=None if a.reruns == b.reruns else (len(a.reruns), len(b.reruns)),
+        toplevel=None if a.statements == b.statements else (len(a.statements), len(b.statements)),
         instances=() if same_step else _instances(old, new),
         graph=graph_changes(old, new, same_step),
         model=_model(a, b),
@@ -140,7 +140,7 @@ def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
 
 def _notes(s: Schedule) -> dict[tuple[Any, ...], str]:
     found: dict[tuple[Any, ...], str] = {("model",): s.model.note, ("solve",): s.solve.note}
-    lines: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [((), s.program), (("reruns",), s.reruns)]
+    lines: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [((), s.program), (("statements",), s.statements)]
     for name, block in s.blocks.items():
         found[name,] = block.note
         lines.append(((name,), (*block.forward, *block.backward, *block.instances)))

@@ -125,7 +125,7 @@ class Editor:
     # Entries
 
     def _entries(self, scope: str) -> tuple[Rerun, ...]:
-        return self._place(scope).plan() if scope else self.schedule.reruns
+        return self._place(scope).plan() if scope else self.schedule.statements
 
     def _without(self, entry: Rerun, scope: str, kept: set[int]) -> Rerun:
         prefix = f"{scope}." if scope else ""
@@ -158,7 +158,7 @@ class Editor:
     def _write(self, scope: str, entries: tuple[Rerun, ...]) -> None:
         """Give the plan of an instance (or the top level) these entries; instances that share it keep theirs."""
         if not scope:
-            self.schedule = replace(self.schedule, reruns=entries)
+            self.schedule = replace(self.schedule, statements=entries)
             return
         place = self._place(scope)
         targets = self._targets(place)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Instance, Rerun, Schedule, escape
+from remate_runtime.format import Instance, Schedule, Statement, escape
 
 
 def lines(schedule: Schedule) -> dict[str, Instance]:
@@ -18,10 +18,10 @@ def lines(schedule: Schedule) -> dict[str, Instance]:
     return found
 
 
-def entry_at(schedule: Schedule, pointer: str) -> Rerun:
-    """The rerun entry at `/reruns/0` or `/blocks/B/plans/P/0`."""
+def entry_at(schedule: Schedule, pointer: str) -> Statement:
+    """The statement at `/statements/0` or `/blocks/B/plans/P/0`."""
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    entries = schedule.reruns if parts[0] == "reruns" else schedule.blocks[parts[1]].plans[parts[3]]
+    entries = schedule.statements if parts[0] == "statements" else schedule.blocks[parts[1]].plans[parts[3]]
     return entries[int(parts[-1])]
 
 

@@ -27,7 +27,7 @@ def test_decisions(remate: Remate, golden: Golden) -> None:
         ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}, "plan": "later"'),
         ('"%loss.grad.div"}', '"%loss.grad.div"}, "plan": "later"'),
         ('"plans": {', '"plans": {"later": [{"rerun": ["addmm", "gelu"], "before": "grad.t"}],'),
-        ("\n  ]\n}\n", '\n  ],\n  "reruns": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}]\n}\n'),
+        ("\n  ]\n}\n", '\n  ],\n  "statements": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}]\n}\n'),
         to="new.json",
     )
     golden("diff.txt", str(remate("diff", "mlp.json", "new.json")))

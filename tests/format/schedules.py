@@ -154,5 +154,5 @@ schedules = st.builds(
     solve=solves,
     blocks=_dicts(st.one_of(leaves, composites)),
     program=_tuples(instances),
-    reruns=_tuples(reruns),
+    statements=_tuples(reruns),
 )

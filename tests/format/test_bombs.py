@@ -43,10 +43,10 @@ def test_instances(depth: int) -> None:
 def test_reruns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reruns, "MAX_RERUNS", 10_000)
     entry = '{"rerun": ["all", "all", "all", "all"], "before": "all"}'
-    several = refusal(doubled(10, LEAF % "", f', "reruns": [{", ".join([entry] * 50)}]'))
-    assert (several.code, several.where) == ("R072", "/reruns")
+    several = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 50)}]'))
+    assert (several.code, several.where) == ("R072", "/statements")
     one = entry.replace('"all", ', '"all", ' * 30, 1)
-    assert refusal(doubled(10, LEAF % "", f', "reruns": [{one}]')).where == "/reruns/0/rerun"
+    assert refusal(doubled(10, LEAF % "", f', "statements": [{one}]')).where == "/statements/0/rerun"
 
 
 def test_reruns_in_a_block_of_many_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,13 +65,13 @@ def test_a_fault_in_every_instance() -> None:
 
 def test_a_misspelling_in_every_rerun() -> None:
     entry = '{"rerun": ["all.l.l.l.l.l.l.l.l.l.l.f"], "before": "all.l.l.l.l.l.l.l.l.l.l.bb"}'
-    error = refusal(doubled(10, LEAF % "", f', "reruns": [{", ".join([entry] * 2000)}]'))
+    error = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 2000)}]'))
     assert len(error.faults) <= 100
     assert error.code == "R044"
 
 
 def test_an_instance_without_backward_is_no_point() -> None:
     leaf = '{"forward": [{"id": "f", "op": "aten.rand", "args": [[2]], "out": "f32[2]"}]}'
-    error = refusal(doubled(1, leaf, ', "reruns": [{"rerun": ["all"], "before": "all"}]'))
+    error = refusal(doubled(1, leaf, ', "statements": [{"rerun": ["all"], "before": "all"}]'))
     assert error.code == "R044"
     assert "has no backward" in error.message

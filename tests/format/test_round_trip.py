@@ -59,7 +59,7 @@ def test_the_corpus_is_canonical(path: Path) -> None:
 def test_any_layout_and_explicit_defaults_read_the_same(path: Path) -> None:
     tree = json.loads(path.read_text())
     tree.setdefault("revision", 0)
-    tree.setdefault("reruns", [])
+    tree.setdefault("statements", [])
     for instance in tree["program"]:
         instance.setdefault("plan", "keep-all")
         instance.setdefault("note", "")

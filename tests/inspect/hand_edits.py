@@ -15,7 +15,7 @@ def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
     if draw.random() < 0.15:
         graph = expand(schedule).graph
         forward, points = [op.id for op in graph.operations[: graph.backward_start]], [op.id for op in graph.operations]
-        return replace(schedule, reruns=tuple(rearranged(forward, points, list(schedule.reruns), draw)))
+        return replace(schedule, statements=tuple(rearranged(forward, points, list(schedule.statements), draw)))
     name = draw.choice([n for n, block in schedule.blocks.items() if block.forward])
     block = schedule.blocks[name]
     if draw.random() < 0.3:

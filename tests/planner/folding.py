@@ -34,7 +34,7 @@ def schedule_of(folded: Folded) -> Schedule:
         solve=_SOLVE,
         blocks=folded.blocks,
         program=folded.program,
-        reruns=folded.reruns,
+        statements=folded.statements,
     )
 
 

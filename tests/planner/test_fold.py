@@ -62,7 +62,7 @@ def test_equal_layers_share_one_template_and_plans_are_named() -> None:
     assert {i.block for i in folded.program if i.id.startswith("h.")} == {"Layer"}
     assert (plans["h.2"], plans["h.3"], plans["h.1"]) == ("rerun-mlp-2", "rerun-mlp-2", "rerun-mlp")
     assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "keep-all")
-    assert [(r.rerun, r.before) for r in folded.reruns] == [(("h.6",), "h.7")]
+    assert [(r.rerun, r.before) for r in folded.statements] == [(("h.6",), "h.7")]
     assert expand(schedule_of(folded)).reruns == tuple(reruns)
 
 

@@ -143,6 +143,6 @@ def test_step_without_operations(mlp: Analysis) -> None:
     """Nothing to draw is drawn, without a fault."""
     schedule = mlp.schedule
     model = replace(schedule.model, outputs={"literal": None}, gradients={})
-    empty = analyse(replace(schedule, program=(), reruns=(), blocks={}, model=model))
+    empty = analyse(replace(schedule, program=(), statements=(), blocks={}, model=model))
     document = Document(page(empty))
     assert (document.open, document.wrong) == ([], [])

@@ -69,7 +69,7 @@ def with_reruns(captured: Captured, reruns: Reruns) -> Schedule:
         solve=solve,
         blocks=folded.blocks,
         program=folded.program,
-        reruns=folded.reruns,
+        statements=folded.statements,
     )
     return replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
 

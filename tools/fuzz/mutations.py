@@ -100,7 +100,7 @@ def mutated_plan(data: bytes, dice: random.Random) -> bytes:
             dice.choice(operations).update(change)
         elif dice.random() < 0.2:
             full = f"{dice.choice(tree['program'])['id']}.{dice.choice(operations)['id']}"
-            tree.setdefault("reruns", []).append({"rerun": [full], "before": dice.choice(tree["program"])["id"]})
+            tree.setdefault("statements", []).append({"rerun": [full], "before": dice.choice(tree["program"])["id"]})
         else:
             plan = block.setdefault("plans", {}).setdefault(dice.choice([*block.get("plans", {}), "new"]), [])
             _rearrange(

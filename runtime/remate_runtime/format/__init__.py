@@ -19,6 +19,7 @@ from .schedule import (
     Rerun,
     Schedule,
     Solve,
+    Statement,
 )
 from .signature import escape, output_leaves
 from .suggest import did_you_mean
@@ -46,6 +47,7 @@ __all__ = [
     "Rerun",
     "Schedule",
     "Solve",
+    "Statement",
     "StoppedBy",
     "TensorType",
     "check_fingerprint",

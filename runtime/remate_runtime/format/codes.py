@@ -22,6 +22,7 @@ CODES: dict[str, str] = {
     "R014": "malformed name",
     "R015": "a block has both operations and instances",
     "R016": "malformed tree of inputs or outputs",
+    "R017": "unknown kind of statement",
     # Tensor types and literals
     "R020": "malformed or impossible tensor type",
     "R021": "malformed literal",

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from ..errors import ScheduleError
+from .schedule import STATEMENTS, statement
 from .signature import escape
 from .suggest import did_you_mean
 
@@ -35,6 +36,7 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
     inspect.DictType: ("an object", (dict,)),
     inspect.StructType: ("an object", (dict,)),
     inspect.LiteralType: ("text", (str,)),
+    inspect.CustomType: ("an object", (dict,)),  # a statement: the only type that is read by a hook
 }
 
 
@@ -56,6 +58,8 @@ class FieldCheck:
         if chosen is None:
             wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
             self.faults.append(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
+        elif isinstance(chosen, inspect.CustomType):
+            self._statement(value, where)
         elif isinstance(chosen, inspect.LiteralType):
             self._word(value, chosen, where)
         elif isinstance(chosen, inspect.StructType):
@@ -66,6 +70,21 @@ class FieldCheck:
         elif isinstance(chosen, inspect.VarTupleType) and not isinstance(chosen.item_type, inspect.AnyType):
             for index, item in enumerate(value):
                 self._value(item, chosen.item_type, f"{where}/{index}")
+
+    def _statement(self, value: dict[str, Any], where: str) -> None:
+        """The kind of a statement is told by the one key of STATEMENTS that it has."""
+        kinds = [key for key in STATEMENTS if key in value]
+        if len(kinds) == 1:
+            self._struct(value, _struct_type(STATEMENTS[kinds[0]]), where)
+            return
+        known = ", ".join(STATEMENTS)
+        if kinds:
+            message, hint = f"a statement of several kinds: {', '.join(kinds)}", "make a statement of each"
+        else:
+            stated = next((key for key in value if key not in ("before", "note")), "")
+            message = f"unknown kind of statement {stated[:80]!r}" if stated else "a statement without its kind"
+            hint = did_you_mean(stated, STATEMENTS, "") + f" (kinds of statements: {known})"
+        self.faults.append(ScheduleError("R017", message, where, hint.strip()))
 
     def _word(self, value: str, kind: inspect.LiteralType, where: str) -> None:
         if value not in kind.values:
@@ -85,7 +104,7 @@ class FieldCheck:
             elif field.required:
                 self.faults.append(ScheduleError("R011", f"the field {name!r} is missing", where, f"add {name!r}"))
         if len(self.faults) == before:
-            self._visit(msgspec.convert(value, kind.cls), where)
+            self._visit(msgspec.convert(value, kind.cls, dec_hook=statement), where)
 
 
 def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
@@ -96,6 +115,12 @@ def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
 def _fits(value: Any, kind: inspect.Type) -> bool:
     # bool is an int to Python, not to JSON
     return type(value) in _WANTED[type(kind)][1]
+
+
+def _struct_type(kind: type[msgspec.Struct]) -> inspect.StructType:
+    found = _type_of(kind)
+    assert isinstance(found, inspect.StructType)
+    return found
 
 
 @cache

@@ -17,10 +17,10 @@ from ..errors import ScheduleError, ScheduleFaultsError
 from .field_check import FieldCheck
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
-from .schedule import FEATURES, FORMAT, VERSION, Schedule
+from .schedule import FEATURES, FORMAT, VERSION, Schedule, statement
 from .semantic_check import SemanticCheck
 
-_decoder = msgspec.json.Decoder(Schedule)
+_decoder = msgspec.json.Decoder(Schedule, dec_hook=statement)
 
 
 def load(path: str | os.PathLike[str], namespaces: Collection[str] = ()) -> Schedule:

@@ -7,7 +7,8 @@ module only gives it a type. Bytes and nanoseconds are integers. A tensor type i
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,6 +47,28 @@ class Rerun(_Object, frozen=True):
     note: str = ""
 
 
+STATEMENTS: dict[str, type[Rerun]] = {"rerun": Rerun}  # kinds of statements of a plan, by the key that tells them
+if TYPE_CHECKING:
+    Statement = Rerun  # a union, once there are more kinds
+else:
+
+    class Statement(ABC):  # noqa: B024
+        """Any kind of statement. Fields of this type are decoded by `statement`, which looks at the keys of the object."""
+
+    Statement.register(Rerun)
+
+
+def statement(_: type, value: Any) -> Statement:
+    """The statement that a JSON object stands for, by the one key of STATEMENTS that it has: msgspec's `dec_hook`.
+
+    Raises ValueError for an object of no known kind, msgspec.ValidationError for one with other faults.
+    """
+    kinds = [key for key in STATEMENTS if isinstance(value, dict) and key in value]
+    if len(kinds) != 1:
+        raise ValueError("no statement")
+    return msgspec.convert(value, STATEMENTS[kinds[0]])
+
+
 class Constant(_Object, frozen=True):
     """A small tensor made in `forward`: its type and its elements in row-major order."""
 
@@ -77,7 +100,7 @@ class Block(_Object, frozen=True):
     instances: tuple[Instance, ...] = ()
     gradients: dict[str, str] = {}  # parameter -> value that is its gradient
     updates: dict[str, str] = {}  # buffer -> value that it takes when forward ends
-    plans: dict[str, tuple[Rerun, ...]] = {}
+    plans: dict[str, tuple[Statement, ...]] = {}
     note: str = ""
 
 
@@ -138,7 +161,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     solve: Solve
     blocks: dict[str, Block]
     program: tuple[Instance, ...]
-    reruns: tuple[Rerun, ...] = ()
+    statements: tuple[Statement, ...] = ()  # the plan of the whole: full ids
 
     @property
     def peak_bytes(self) -> int:

@@ -15,7 +15,7 @@ from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, REFUSED, namespace
 from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
 from .literals import check_argument, check_elements
-from .schedule import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+from .schedule import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve, Statement
 from .signature import escape
 from .tensor_type import parse_type
 from .tree_check import TreeCheck
@@ -55,8 +55,7 @@ class SemanticCheck:
             self._whole_block(block, f"/blocks/{escape(name)}")
         for index, instance in enumerate(schedule.program):
             self._instance(instance, f"/program/{index}")
-        for index, rerun in enumerate(schedule.reruns):
-            self._rerun(rerun, f"/reruns/{index}")
+        self._statements(schedule.statements, "/statements")
         return self.faults
 
     def struct(self, value: msgspec.Struct, where: str) -> None:
@@ -72,8 +71,11 @@ class SemanticCheck:
         for index, instance in enumerate(block.instances):
             self._instance(instance, f"{where}/instances/{index}")
         for name, plan in block.plans.items():
-            for index, rerun in enumerate(plan):
-                self._rerun(rerun, f"{where}/plans/{escape(name)}/{index}")
+            self._statements(plan, f"{where}/plans/{escape(name)}")
+
+    def _statements(self, statements: tuple[Statement, ...], where: str) -> None:
+        for index, statement in enumerate(statements):
+            self.struct(statement, f"{where}/{index}")
 
     # One method per struct of the format
 

@@ -92,7 +92,7 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
             lines[name] = _object({k: [_line(v)] for k, v in _fields(value).items()}, 2)
         elif name == "blocks":
             lines[name] = _object({k: _block(v, 4) for k, v in value.items()}, 2)
-        elif name in ("program", "reruns"):
+        elif name in ("program", "statements"):
             lines[name] = _array(value, 2)
         else:
             lines[name] = [_line(value)]

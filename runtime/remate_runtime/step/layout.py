@@ -6,7 +6,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..format.limits import MAX_BLOCK_DEPTH, MAX_NAME, MAX_OPERATIONS
-from ..format.schedule import KEEP_ALL, Block, Instance, Rerun, Schedule
+from ..format.schedule import KEEP_ALL, Block, Instance, Schedule, Statement
 from ..format.signature import escape
 from ..format.suggest import close_names, did_you_mean
 
@@ -28,7 +28,7 @@ class InstanceSpan(msgspec.Struct, frozen=True):
     def leaf(self) -> bool:
         return not self.block.instances
 
-    def plan(self) -> tuple[Rerun, ...]:
+    def plan(self) -> tuple[Statement, ...]:
         """Raise ScheduleError R040 if the plan is not one of the block's."""
         name, plans = self.instance.plan, self.block.plans
         if name == KEEP_ALL:

@@ -28,7 +28,7 @@ def flat_reruns(
 ) -> tuple[Stated, ...]:
     """Reruns in execution order (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
     instances = {place.id: place for place in places}
-    stated = [("", "/reruns", schedule.reruns)]
+    stated = [("", "/statements", schedule.statements)]
     faults: list[ScheduleError] = []
     for name, block in schedule.blocks.items():
         if block.plans.get(KEEP_ALL):
