@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def eager(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dic
 
 
 def checkpointed(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    return _wrap(model, subject)
+    return checkpointed_blocks(model, subject.blocks(model))
 
 
 def selective(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -68,16 +68,19 @@ def selective(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs:
         ops.convolution.default,
         ops._scaled_dot_product_flash_attention_for_cpu.default,
     ]
-    return _wrap(model, subject, context_fn=lambda: create_selective_checkpoint_contexts(kept))
+    return checkpointed_blocks(
+        model, subject.blocks(model), context_fn=lambda: create_selective_checkpoint_contexts(kept)
+    )
 
 
-def _wrap(model: nn.Module, subject: Subject, **options: Any) -> nn.Module:
+def checkpointed_blocks(model: nn.Module, blocks: Sequence[nn.Module], **options: Any) -> nn.Module:
+    """The model, whose `blocks` are checkpointed one by one. options: of torch.utils.checkpoint."""
     from torch.utils.checkpoint import checkpoint
 
     def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **options, **kwargs)
 
-    for block in subject.blocks(model):
+    for block in blocks:
         block.forward = wrapped(block.forward)
     return model
 
@@ -90,7 +93,7 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
         inductor.force_disable_caches = True
         if budget is not None:
             functorch.activation_memory_budget = budget
-        made: Any = torch.compile(_wrap(model, subject) if blocks else model)
+        made: Any = torch.compile(checkpointed(model, subject, args, kwargs) if blocks else model)
         return made
 
     return prepare

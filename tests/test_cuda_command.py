@@ -1,0 +1,144 @@
+"""`tools/cuda` on the CPU: all of it but the device. Its parts by themselves; the whole among the slow tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tools.bench.cuda import packages
+from tools.bench.cuda.contest import Outcome
+from tools.bench.cuda.process import Process
+from tools.bench.cuda.tables import reason, table
+
+ROOT = Path(__file__).parents[1]
+ECHO = """
+import json, sys, time
+print("chatter of a library", file=sys.stderr, flush=True)
+for line in sys.stdin:
+    if line == "stop\\n": sys.exit(3)
+    if line == "sleep\\n": time.sleep(600)
+    print(json.dumps({"failed": "Traceback: oh"} if line == "fail\\n" else {"said": line.strip()}), flush=True)
+"""
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Any:
+    made = Process([sys.executable, "-c", ECHO], {}, tmp_path, tmp_path / "log")
+    yield made
+    made.close()
+
+
+def later(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+def test_a_process_answers(process: Process) -> None:
+    for word in ("setup", "peak"):
+        process.tell(word)
+    assert process.hear(later(60)) == {"said": "setup"}
+    assert process.hear(later(60)) == {"said": "peak"}
+    assert process.failure == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "limit", "why"),
+    [
+        ("fail", 60.0, "Traceback: oh"),
+        ("stop", 60.0, "the process stopped, exit status 3"),
+        ("sleep", 0.2, "no answer in time"),
+    ],
+)
+def test_a_process_that_fails_is_ended_and_says_why(process: Process, word: str, limit: float, why: str) -> None:
+    process.tell("ready")
+    assert process.hear(later(60)) == {"said": "ready"}
+    process.tell(word)
+    assert process.hear(later(limit)) == {}
+    assert process.failure == f"{why}\nchatter of a library"
+    process.tell("again")
+    assert process.hear(later(60)) == {}
+
+
+def test_table_of_what_was_measured_and_what_fell() -> None:
+    eager = Outcome("eager", {"peak": 4 << 20, "reserved": 8 << 20, "seconds": 3.0}, [[10.0, 11.0, 10.0], [20.0]])
+    facts = {"peak": 2 << 20, "predicted": 2 << 20, "seconds": 9.0, "bitwise": False, "difference": 1e-7}
+    ours = Outcome("remate=50%", facts, [[12.0, 12.0, 90.0], [22.0]])
+    killed = Outcome("compile", failure="Traceback (most recent call last):\n  File x\nValueError: no\nmore\n")
+    text = table({one.configuration: one for one in (eager, ours, killed, Outcome("checkpoint"))})
+    rows = [line.split("  ") for line in text.splitlines()]
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert cells[2] == ["eager", "4.0 MiB", "8.0 MiB", "10.50 ms", "1.000 (1.000-1.000)", "3 s"]
+    assert cells[3][0:4] == ["remate, budget 50%", "2.0 MiB", "2.0 MiB", "17.00 ms"]
+    assert cells[3][4:] == ["1.150 (1.125-1.175)", "1.0e-07", "9 s"]
+    assert cells[4] == ["torch.compile", "failed: ValueError: no"]
+    assert cells[5] == ["torch.utils.checkpoint per block", "failed: no time was left"]
+    assert reason(killed) == "ValueError: no"
+
+
+def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
+    assert packages.install(tmp_path / "packages", tmp_path, 60) == "nothing was missing"
+    assert not (tmp_path / "packages").exists()
+
+
+def test_packages_come_from_carried_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pip cannot resolve them (here: a wheel without metadata) they are unpacked; what lacks is named."""
+    monkeypatch.setattr(packages, "NEEDED", ("json", "carried_alone", "carried_by_nobody"))
+    with zipfile.ZipFile(tmp_path / "carried_alone-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("carried_alone.py", "here = True\n")
+    (tmp_path / "broken-1.0-py3-none-any.whl").write_bytes(b"no zip")
+    said = packages.install(tmp_path / "packages", tmp_path, 60)
+    assert "unpacking broken-1.0-py3-none-any.whl: File is not a zip file" in said
+    assert said.endswith("still missing: carried_by_nobody")
+    variables = packages.environment(tmp_path / "packages")
+    code = [sys.executable, "-c", "import carried_alone; print(carried_alone.here)"]
+    assert subprocess.run(code, env=variables, capture_output=True, text=True, check=True).stdout == "True\n"
+
+
+def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "tools" / "cuda"), "--device", "cpu", "--quick", "-o", str(output), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def outcomes(output: Path) -> dict[tuple[str, str], Any]:
+    lines = (output / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
+    return {(one["model"], one["configuration"]): one for one in map(json.loads, lines)}
+
+
+@pytest.mark.slow
+def test_the_whole_command(tmp_path: Path) -> None:
+    """Every kind of configuration; one that cannot be is written down with its traceback, and the rest goes on."""
+    only = "eager,checkpoint,compile,compile=0.5,remate=60%,remate=checkpoint,remate=1%"
+    done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
+    assert done.returncode == 1, done.stdout + done.stderr
+    found = outcomes(tmp_path)
+    assert {name for (_, name), one in found.items() if one["failure"]} == {"remate=1%"}
+    assert "InfeasibleError" in (tmp_path / "failures.txt").read_text(encoding="utf-8")
+    eager, ours = found["unet", "eager"], found["unet", "remate=60%"]
+    assert ours["peak"] == ours["predicted"] <= 0.6 * ours["keep_all"]
+    assert ours["bitwise"]
+    beside = found["unet", "remate=checkpoint"]
+    assert beside["peak"] == beside["predicted"] <= found["unet", "checkpoint"]["peak"] < eager["peak"]
+    rounds = {len(one["ms"]) for name, one in found.items() if name[1] not in ("profile", "remate=1%")}
+    assert len(rounds) == 1
+    assert rounds.pop() >= 1
+    assert "skipped" in (tmp_path / "tests.txt").read_text(encoding="utf-8")
+    text = (tmp_path / "benchmarks.txt").read_text(encoding="utf-8")
+    assert "remate, at checkpoint's peak" in text
+    assert "torch" in (tmp_path / "environment.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_model(tmp_path: Path) -> None:
+    done = run(tmp_path, "--only", "eager,remate=80%", "--no-tests", "--minutes", "12")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = outcomes(tmp_path)
+    assert {model for model, _ in found} == {"gpt2", "resnet50", "unet", "llama"}
+    for model in ("gpt2", "resnet50", "unet", "llama"):
+        ours = found[model, "remate=80%"]
+        assert ours["peak"] == ours["predicted"] <= 0.8 * ours["keep_all"]

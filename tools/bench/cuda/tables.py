@@ -1,0 +1,66 @@
+"""Outcomes as text. Standard library alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .contest import Outcome
+
+LEGEND = """peak: bytes that a step holds at its worst moment above what is held between steps (torch.cuda.max_memory_allocated,
+on the CPU the allocator's events). predicted: by the schedule. reserved: torch.cuda.max_memory_reserved, all in all.
+step: median of forward and backward. over eager: median of the time over eager's in the same round, with the middle half.
+gradients: largest difference from eager's, relative to the largest element. ready: seconds until the first steps had run."""
+
+_LABELS = {
+    "checkpoint": "torch.utils.checkpoint per block",
+    "compile": "torch.compile",
+    "compile=0.5": "torch.compile, memory budget .5",
+    "compile=0.1": "torch.compile, memory budget .1",
+    "remate=checkpoint": "remate, at checkpoint's peak",
+}
+
+
+def table(outcomes: Mapping[str, Outcome]) -> str:
+    """Of one model."""
+    eager = outcomes.get("eager")
+    head = ("", "peak", "predicted", "reserved", "step", "over eager", "gradients", "ready")
+    rows = [head, *(_row(one, eager) for name, one in outcomes.items() if name != "profile")]
+    full = [row for row in rows if len(row) == len(head)]
+    widths = [max(len(row[i]) for row in full) for i in range(len(head))]
+    widths[0] = max(len(row[0]) for row in rows)
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=False))]
+        lines.append("  ".join(cells).rstrip() if len(row) == len(head) else f"{cells[0]}  {row[1]}")
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+
+def _row(one: Outcome, eager: Outcome | None) -> Sequence[str]:
+    name, _, detail = one.configuration.partition("=")
+    label = _LABELS.get(one.configuration, f"{name}, budget {detail}" if detail else name)
+    if "peak" not in one.facts:
+        return label, f"failed: {reason(one)}"
+    step, ratio = f"{one.median:.2f} ms" if one.times else "-", one.over(eager)
+    return (
+        label,
+        _size(one.facts["peak"]),
+        _size(one.facts.get("predicted", 0)),
+        _size(one.facts.get("reserved", 0)),
+        step,
+        f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
+        "" if name != "remate" else "equal" if one.facts["bitwise"] else f"{one.facts['difference']:.1e}",
+        f"{one.facts['seconds']:.0f} s",
+    )
+
+
+def reason(one: Outcome) -> str:
+    """In one line: of a traceback, its error."""
+    lines = [line for line in one.failure.splitlines() if line.strip()] or ["no time was left"]
+    if not lines[0].startswith("Traceback"):
+        return lines[0][:120]
+    errors = [line for line in lines if not line.startswith((" ", "Traceback", "The above", "During"))]
+    return (errors or lines)[0][:120]
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB" if nbytes else ""

@@ -1,0 +1,156 @@
+"""One configuration of one model, in a process of its own, told what to do line by line:
+
+setup | peak | time STEPS        one JSON object each in answer, {"failed": traceback} where it did not work
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.measure.allocator import peak_bytes
+from remate.measure.compare import clear_gradients, compare_models, training_step
+
+from ..peers import checkpointed_blocks
+from .subjects import FULL, QUICK
+
+_WARM_UP = 3
+
+
+class Worker:
+    def __init__(self, model: str, configuration: str, device: str, quick: bool, profile: str) -> None:
+        self.subject = (QUICK if quick else FULL)[model]
+        self.configuration, self.device, self.profile = configuration, device, profile
+        self.on_gpu = torch.device(device).type == "cuda"
+        self.made: Any = None
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+
+    def answer(self, command: str, *arguments: str) -> dict[str, Any]:
+        if command == "setup":
+            return self.setup()
+        if command == "peak":
+            return self.peak()
+        return self.time(int(arguments[0]))
+
+    def setup(self) -> dict[str, Any]:
+        """Build, prepare and warm up. seconds: all of it, on the wall."""
+        start = time.monotonic()
+        model, self.args, self.kwargs = self.subject.build(self.device)
+        kind, _, detail = self.configuration.partition("=")
+        found: dict[str, Any] = {}
+        if kind == "profile":
+            from remate.api.plan import prepare
+
+            step = prepare(model, self.args, self.kwargs, profile=self.profile)
+            return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
+        if kind == "remate":
+            self.made = self._planned(model, detail, found)
+        elif kind == "checkpoint":
+            self.made = checkpointed_blocks(model, self.subject.blocks(model))
+        elif kind == "compile":
+            self.made = self._compiled(model, detail)
+        else:
+            self.made = model
+        for _ in range(_WARM_UP):
+            self.step()
+        self._rest()
+        return {**found, "seconds": time.monotonic() - start}
+
+    def _planned(self, model: nn.Module, budget: str, found: dict[str, Any]) -> nn.Module:
+        limit = int(budget) if budget.isdecimal() else budget
+        schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile)
+        made = remate_runtime.apply(model, schedule)
+        found["predicted"], found["keep_all"] = schedule.peak_bytes, schedule.solve.baseline_peak
+        found["reruns_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
+        difference = compare_models(model, made, self.args, self.kwargs)
+        found["difference"], found["bitwise"] = difference.relative, difference.bitwise
+        return made
+
+    def _compiled(self, model: nn.Module, budget: str) -> nn.Module:
+        import torch._functorch.config as functorch
+
+        if budget:
+            functorch.activation_memory_budget = float(budget)  # type: ignore[attr-defined]
+        made: Any = torch.compile(model)
+        return made
+
+    def step(self) -> None:
+        training_step(self.made, self.args, self.kwargs)
+
+    def peak(self) -> dict[str, Any]:
+        """Bytes: `peak` above what is held between steps; `reserved` in all, with what is held between steps."""
+        self._rest()
+        if not self.on_gpu:
+            return {"peak": peak_bytes(self.step, self.device), "reserved": 0}
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        self.step()
+        torch.cuda.synchronize()
+        return {"peak": torch.cuda.max_memory_allocated() - held, "reserved": torch.cuda.max_memory_reserved()}
+
+    def time(self, steps: int) -> dict[str, Any]:
+        """Milliseconds of each of `steps` steps, after one that is not counted; then memory is given back, for others."""
+        self.step()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+        taken = [self._timed() for _ in range(steps)]
+        self._rest()
+        return {"ms": taken}
+
+    def _timed(self) -> float:
+        if not self.on_gpu:
+            start = time.perf_counter()
+            self.step()
+            return (time.perf_counter() - start) * 1e3
+        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        first.record()
+        self.step()
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last)
+
+    def _rest(self) -> None:
+        """Hold no more than parameters while others have their turn."""
+        clear_gradients(self.made, self.args, self.kwargs)
+        gc.collect()
+        if self.on_gpu:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("configuration")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--profile", default="profile.json")
+    asked = parser.parse_args()
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print goes to the log
+    if asked.device == "cpu":
+        torch.set_num_threads(1)
+    worker = Worker(asked.model, asked.configuration, asked.device, asked.quick, str(Path(asked.profile)))
+    for line in sys.stdin:
+        try:
+            answer = worker.answer(*line.split())
+        except BaseException:
+            answer = {"failed": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
