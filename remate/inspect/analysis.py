@@ -10,7 +10,7 @@ import msgspec
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.format import Schedule, decode, locate, read
-from remate_runtime.link import Allocation, Linked, Timeline, link, simulate, steps_with_turn
+from remate_runtime.link import Allocation, Computation, Execution, Free, Linked, Rerun, Timeline, link, simulate
 from remate_runtime.step import Expanded, Graph, Ref, expand
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -29,20 +29,24 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
         return self.linked.graph
 
     @cached_property
-    def contents(self) -> dict[Allocation, list[tuple[int, int]]]:
-        """What each storage holds: (position from which on, value). More than one where an operation wrote over it."""
+    def contents(self) -> dict[Allocation, list[tuple[int, int | None]]]:
+        """What each storage of the device holds: (position from which on, value; None: a generator's state). More than
+        one where an operation wrote over it."""
         root = self.graph.root
         held: dict[int, Allocation] = {}  # by value that owns its storage in the graph: where it is now
-        born = {(h.birth, h.value): h for h in self.linked.allocations}
-        found = {h: [(h.birth, h.value)] for h in self.linked.allocations}
-        for at, step in enumerate(steps_with_turn(self.linked)):
-            op = None if step is None else self.graph.operations[step.op]
-            if step is None or op is None or op.view:
+        allocations = self.timeline.device.allocations
+        born = {(a.birth, a.value): a for a in allocations}
+        found: dict[Allocation, list[tuple[int, int | None]]] = {a: [(a.birth, a.value)] for a in allocations}
+        for at, event in enumerate(self.linked.events):
+            if not isinstance(event, Computation):
                 continue
-            over = op.args[step.in_place] if step.in_place >= 0 else None
+            op = self.graph.operations[event.op]
+            over = None if event.overwrites is None else op.args[event.overwrites]
             for made in op.writes:
-                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made or 0))
-                if made is not None and allocation is not None:
+                if made is None:
+                    continue
+                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made))
+                if allocation is not None:
                     held[made] = allocation
                     if isinstance(over, Ref):
                         found[allocation].append((at, made))
@@ -110,12 +114,12 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def held_at(opened: Analysis, position: int) -> list[Allocation]:
-    """The storages that are held while the step at `position` runs."""
-    return [h for h in opened.linked.allocations if h.birth <= position <= h.death and h.nbytes]
+    """The storages of the device that are held during the event at `position`."""
+    return [a for a in opened.timeline.device.allocations if a.birth <= position < a.death and a.nbytes]
 
 
 def grouped(opened: Analysis, position: int) -> list[Group]:
-    """What is held while the step at `position` runs, in groups, the largest first."""
+    """What is held during the event at `position`, in groups, the largest first."""
     found: dict[tuple[str, str], list[int]] = {}
     for allocation in held_at(opened, position):
         found.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
@@ -124,9 +128,9 @@ def grouped(opened: Analysis, position: int) -> list[Group]:
 
 
 def _label(opened: Analysis, allocation: Allocation, position: int) -> tuple[str, str]:
-    if allocation.value < 0:
+    inside = [value for at, value in opened.contents[allocation] if at <= position and value is not None]
+    if not inside:
         return "generator state", ""
-    inside = [value for at, value in opened.contents[allocation] if at <= position]
     value = opened.graph.values[inside[-1]]
     return pattern(value.name), str(value.type)
 
@@ -137,8 +141,10 @@ def pattern(name: str) -> str:
 
 
 def operation_at(opened: Analysis, position: int) -> str:
-    """The id of the operation that runs at `position`; a rerun says so; `(turn)` where backward starts."""
-    step = steps_with_turn(opened.linked)[position]
-    if step is None:
+    """The id of the operation that runs at `position`; a rerun says so; `(turn)` where forward ends."""
+    event = opened.linked.events[position]
+    if isinstance(event, Free):
+        return operation_at(opened, position - 1)
+    if not isinstance(event, Execution):
         return "(turn)"
-    return opened.graph.operations[step.op].id + (" (rerun)" if step.rerun else "")
+    return opened.graph.operations[event.op].id + (" (rerun)" if isinstance(event, Rerun) else "")

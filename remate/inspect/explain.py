@@ -167,7 +167,7 @@ class _Explainer:
         at_peak = span.start <= self.opened.timeline.peak_at <= span.end
         start, end = operation_at(self.opened, span.start), operation_at(self.opened, span.end)
         name = self.graph.values[value].name
-        return Held(name, span.allocation.nbytes, start, end, span.end - span.start + 1, at_peak)
+        return Held(name, span.allocation.nbytes, start, end, self.steps.count(span), at_peak)
 
     def _now(self) -> Choice:
         return Choice("as it is", (), self.opened.timeline.peak, self.opened.timeline.time)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from remate_runtime.link import steps_with_turn
+from remate_runtime.link import Computation, Turn, Update
 from remate_runtime.step import FlatRerun
 
 from .analysis import Analysis
@@ -38,17 +38,18 @@ def needed_before(opened: Analysis) -> list[int]:
         else:
             need[k] = min(need[k], point)
 
-    for at, step in enumerate(steps_with_turn(opened.linked)):
-        if step is None:
-            for value in (*graph.outputs, *(new for _, new in graph.updates)):
+    for at, event in enumerate(opened.linked.events):
+        if isinstance(event, Update):
+            read(event.value, -1, graph.backward_start)
+        elif isinstance(event, Turn):
+            for value in graph.outputs:
                 read(value, -1, graph.backward_start)
+        if not isinstance(event, Computation):
             continue
-        op = graph.operations[step.op]
-        if op.view:
-            continue
+        op = graph.operations[event.op]
         k = at_position.get(at, -1)
         for value in op.reads:
-            read(value, k, reruns[k].before if k >= 0 else step.op)
+            read(value, k, reruns[k].before if k >= 0 else event.op)
         for value in op.writes:
             if value is not None:
                 maker.pop(value, None)

@@ -60,23 +60,22 @@ def overview(opened: Analysis, extra: int) -> Overview:
 
 def _costliest(opened: Analysis, steps: Steps, trials: Trials) -> tuple[Costly, ...]:
     graph, at, roles = opened.graph, opened.timeline.peak_at, Roles(opened)
-    groups: dict[tuple[str, str, str], list[tuple[Allocation, int]]] = {}
+    groups: dict[tuple[str, str, str], list[tuple[Allocation, int | None]]] = {}
     for allocation in held_at(opened, at):
         value = _content(opened, allocation, at)
-        name, kind = ("generator state", "") if value < 0 else (graph.values[value].name, str(graph.values[value].type))
+        about = None if value is None else graph.values[value]
+        name, kind = (about.name, str(about.type)) if about else ("generator state", "")
         groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
     found = []
     for (name, kind, state), held in ranked:
-        other, outcome = _other(steps, trials, state, [value for _, value in held])
+        other, outcome = _other(steps, trials, state, [value for _, value in held if value is not None])
         cost = (outcome.peak, outcome.time) if outcome else (None, None)
         found.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
     return tuple(found)
 
 
-def _content(opened: Analysis, allocation: Allocation, position: int) -> int:
-    if allocation.value < 0:
-        return -1
+def _content(opened: Analysis, allocation: Allocation, position: int) -> int | None:
     return [value for start, value in opened.contents[allocation] if start <= position][-1]
 
 

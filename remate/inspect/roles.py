@@ -25,9 +25,9 @@ class Roles:
     def _gradients(self) -> set[int]:
         return {self.graph.root[value] for _, value in self.graph.gradients}
 
-    def role(self, allocation: Allocation, value: int) -> str:
-        """One of ROLES. value: what `holding` holds at the moment in question; -1 for a saved generator state."""
-        if value < 0:
+    def role(self, allocation: Allocation, value: int | None) -> str:
+        """One of ROLES. value: what `allocation` holds at the moment in question; None for a state of the generator."""
+        if value is None:
             return "generator state"
         about = self.graph.values[value]
         if about.producer < 0:

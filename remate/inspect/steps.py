@@ -1,4 +1,4 @@
-"""Look-ups over the executions of an opened schedule: where operations run, where values live, what reads them."""
+"""Look-ups over the events of an opened schedule: where operations run, where values live, what reads them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from functools import cached_property
 
 import msgspec
 
-from remate_runtime.link import Allocation, Linked, steps_with_turn
+from remate_runtime.link import Allocation, Execution, Free, Linked, Rerun, Run, Turn, Update
 from remate_runtime.step import FlatRerun
 
 from .analysis import Analysis
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A value held by a storage from position `start` through `end`."""
+    """A value held by a storage of the device from position `start` through `end`."""
 
     start: int
     end: int
@@ -30,9 +30,9 @@ class Steps:
     def first_run(self) -> list[int]:
         """By operation: position of its first execution; -1 for a view that nobody needs."""
         found = [-1] * len(self.graph.operations)
-        for at, step in enumerate(steps_with_turn(self.opened.linked)):
-            if step is not None and found[step.op] < 0:
-                found[step.op] = at
+        for at, event in enumerate(self.opened.linked.events):
+            if isinstance(event, Execution) and found[event.op] < 0:
+                found[event.op] = at
         return found
 
     @cached_property
@@ -40,9 +40,10 @@ class Steps:
         """By value that owns a storage: where it is held, in order."""
         found: dict[int, list[Span]] = {}
         for allocation, contents in self.opened.contents.items():
-            ends = [start - 1 for start, _ in contents[1:]] + [allocation.death]
+            ends = [start for start, _ in contents[1:]] + [allocation.death]
             for (start, value), end in zip(contents, ends, strict=True):
-                found.setdefault(value, []).append(Span(start, end, allocation))
+                if value is not None:
+                    found.setdefault(value, []).append(Span(start, end - 1, allocation))
         for spans in found.values():
             spans.sort(key=lambda span: span.start)
         return found
@@ -64,6 +65,12 @@ class Steps:
                 for root in dict.fromkeys(self.graph.root[value] for value in op.reads):
                     found.setdefault(root, []).append(index)
         return found
+
+    def count(self, span: Span) -> int:
+        """Operations, views among them, and turns during which a span lasts."""
+        return sum(
+            not isinstance(event, Free | Update) for event in self.opened.linked.events[span.start : span.end + 1]
+        )
 
     def made(self, operation: int) -> list[int]:
         """The values of an operation that own a storage."""
@@ -105,9 +112,7 @@ class Steps:
 
 def rerun_positions(linked: Linked) -> list[int]:
     """Position of every rerun, in the order of `expanded.reruns`."""
-    operations = linked.graph.operations
-    steps = enumerate(steps_with_turn(linked))
-    return [at for at, step in steps if step is not None and step.rerun and not operations[step.op].view]
+    return [at for at, event in enumerate(linked.events) if isinstance(event, Rerun)]
 
 
 def useful(linked: Linked) -> list[bool]:
@@ -115,15 +120,18 @@ def useful(linked: Linked) -> list[bool]:
     graph = linked.graph
     live = {gradient for _, gradient in graph.gradients}
     found: list[bool] = []
-    for step in reversed(steps_with_turn(linked)):
-        if step is None:
-            live |= {*graph.outputs, *(new for _, new in graph.updates)}
+    for event in reversed(linked.events):
+        if isinstance(event, Turn):
+            live.update(graph.outputs)
+        elif isinstance(event, Update):
+            live.add(event.value)
+        if not isinstance(event, Execution):
             continue
-        op = graph.operations[step.op]
+        op = graph.operations[event.op]
         needed = any(value in live for value in op.writes if value is not None)
-        if step.rerun and not op.view:
+        if isinstance(event, Rerun):
             found.append(needed)
-        if needed or not (step.rerun or op.view):
+        if needed or isinstance(event, Run):
             live.difference_update(value for value in op.writes if value is not None)
             live.update(op.reads)
     return found[::-1]

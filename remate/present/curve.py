@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remate_runtime.link import Linked, Timeline, steps_with_turn
+from remate_runtime.link import Computation, Linked, Timeline
 
 
 class Curve(NamedTuple):
-    """Memory (bytes) over time (ns): while a step runs and after it. starts[i]: when the step at position i starts."""
+    """Memory (bytes) over time (ns): during each event and after it. starts[i]: when the event at position i starts."""
 
     times: list[int]
     memory: list[int]
@@ -17,13 +17,15 @@ class Curve(NamedTuple):
 
 
 def curve(linked: Linked, timeline: Timeline) -> Curve:
-    """The simulated memory of a linked schedule as a line. A step without a cost counts as 1 ns, so that it shows."""
+    """The simulated memory of a linked schedule as a line. In a step without costs a run counts as 1 ns, so that it shows."""
     operations = linked.graph.operations
     costed = timeline.time > 0
     times, memory, starts, now = [0], [0], [], 0
-    for step, during, after in zip(steps_with_turn(linked), timeline.during, timeline.after, strict=True):
+    for event, during, after in zip(linked.events, timeline.during, timeline.after, strict=True):
         starts.append(now)
-        took = 0 if step is None or operations[step.op].view else operations[step.op].ns if costed else 1
+        took = 0
+        if isinstance(event, Computation):
+            took = operations[event.op].ns if costed else 1
         times += (now, now + took, now + took)
         memory += (during, during, after)
         now += took

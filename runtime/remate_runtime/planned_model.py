@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .bind.model_binding import ModelBinding, check_autocast
 from .bind.inputs import Inputs
+from .bind.model_binding import ModelBinding, check_autocast
 from .bind.outputs import output_builder
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare

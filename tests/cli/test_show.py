@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from remate.inspect.analysis import open_schedule, pattern
+from remate.inspect.analysis import held_at, open_schedule, pattern
+from remate_runtime.link.events import Rerun, Run
 
 Remate = Callable[..., Any]
 DATA = Path(__file__).parent / "data"
@@ -69,15 +70,15 @@ def test_curve_is_the_simulated_memory() -> None:
     assert max(made.memory) == opened.timeline.peak
     assert made.end == opened.timeline.time
     assert made.starts[opened.timeline.turn] == sum(
-        opened.graph.operations[step.op].ns for step in opened.linked.forward
+        opened.graph.operations[event.op].ns for event in opened.linked.forward if isinstance(event, Run | Rerun)
     )
 
 
 def test_storage_written_over_goes_by_its_latest_value() -> None:
     """In layers 0 to 3 `gelu` is written over `addmm`, so what is kept there is `gelu`."""
     opened = open_schedule(str(DATA / "mlp.json"))
-    held = [h for h in opened.linked.allocations if h.birth <= opened.timeline.turn <= h.death]
-    names = {opened.graph.values[opened.contents[h][-1][1]].name for h in held if h.value >= 0}
+    values = [opened.contents[a][-1][1] for a in held_at(opened, opened.timeline.turn)]
+    names = {opened.graph.values[v].name for v in values if v is not None}
     assert "layers.0.gelu" in names
     assert "layers.0.addmm" not in names
 

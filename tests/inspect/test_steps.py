@@ -11,8 +11,9 @@ from remate.inspect.analysis import Analysis
 from remate.inspect.late import needed_before
 from remate.inspect.ranges import Maxima
 from remate.inspect.steps import Steps, rerun_positions, useful
+from remate_runtime.link.events import Free, Rerun, Run
 from remate_runtime.link.linker import link
-from remate_runtime.link.simulator import simulate, steps_with_turn
+from remate_runtime.link.simulator import simulate
 from remate_runtime.step.graph import FlatRerun
 
 from .test_random_edits import scheduled
@@ -28,11 +29,11 @@ def test_reruns_that_are_of_no_use_can_go(seed: int) -> None:
     assert all(useful(linked))
     assert simulate(linked).time <= opened.timeline.time
     for at, use in zip(rerun_positions(opened.linked), keep, strict=True):
-        step = steps_with_turn(opened.linked)[at]
-        assert step is not None
-        writes = opened.graph.operations[step.op].writes
+        rerun, then = opened.linked.events[at : at + 2]
+        assert isinstance(rerun, Rerun)
+        writes = {v for v in opened.graph.operations[rerun.op].writes if v is not None}
         if use:
-            assert not {v for v in writes if v is not None} <= set(step.free)
+            assert not isinstance(then, Free) or not writes <= set(then.values)
 
 
 @settings(max_examples=40)
@@ -54,11 +55,13 @@ def test_spans_add_up_to_what_the_simulator_holds(seed: int) -> None:
     opened: Analysis = scheduled(seed)
     spans = [s for group in Steps(opened).spans.values() for s in group]
     held = {(s.allocation.value, s.allocation.birth) for s in spans}
-    assert held == {(h.value, h.birth) for h in opened.linked.allocations}
-    steps = steps_with_turn(opened.linked)
-    for at, during in enumerate(opened.timeline.during):
-        step = steps[at]
-        workspace = opened.graph.operations[step.op].workspace if step else 0
+    account = opened.timeline.device
+    assert held == {(a.value, a.birth) for a in account.allocations if a.value is not None}
+    states = [a for a in account.allocations if a.value is None]
+    for at, during in enumerate(account.during):
+        event = opened.linked.events[at]
+        workspace = opened.graph.operations[event.op].workspace if isinstance(event, Run | Rerun) else 0
+        workspace += sum(a.nbytes for a in states if a.birth <= at < a.death)
         inside = {id(s.allocation): s.allocation.nbytes for s in spans if s.start <= at <= s.end}
         assert sum(inside.values()) + workspace == during
 

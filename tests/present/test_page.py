@@ -16,7 +16,7 @@ from remate.inspect.analysis import Analysis, analyse
 from remate.measure.memory_trace import memory_trace
 from remate.present.report import frontier, page
 from remate_runtime.format.writer import encode, save
-from remate_runtime.link.simulator import steps_with_turn
+from remate_runtime.link.events import Rerun, Run, Turn, Update
 
 from .documents import Document
 
@@ -87,9 +87,7 @@ def test_figures_for_the_script_are_the_simulators(mlp: Analysis) -> None:
     steps, timeline = data["steps"], mlp.timeline
     assert max(steps["during"]) == timeline.peak == steps["during"][data["peak"]]
     assert steps["op"][data["turn"]] == -1
-    operations = mlp.graph.operations
-    shown = [s for s in steps_with_turn(mlp.linked) if s is None or not operations[s.op].view]
-    assert len(steps["op"]) == len(shown)
+    assert len(steps["op"]) == sum(isinstance(event, Run | Rerun | Turn | Update) for event in mlp.linked.events)
     held = data["held"]
     first = list(accumulate(held["first"]))
     workspace = [0 if op < 0 else data["ops"]["workspace"][op] for op in steps["op"]]

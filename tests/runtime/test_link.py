@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remate_runtime.errors import ScheduleError
+from remate_runtime.errors import BindError, ScheduleError
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.link.linker import Linked, link
+from remate_runtime.link.events import Event, Free, Linked, Rerun, Run, Turn, Update, View
+from remate_runtime.link.inference import forward_alone
+from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
+from remate_runtime.link.storages import GENERATOR_BYTES
 from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref, Value
 
 KINDS = ["aten.relu", "aten.add.Tensor", "aten.mul.Tensor", "aten.mm", "aten.view", "aten.native_dropout", "aten.t"]
@@ -37,12 +40,13 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRerun]]:
     made = [i for i, v in enumerate(values) if 0 <= v.producer < turn]
     late = [i for i, v in enumerate(values) if v.producer >= turn]
     outputs = tuple(draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True)))
-    updates = ((1, draw(st.sampled_from(made))),) if draw(st.booleans()) else ()
     gradients = ((0, draw(st.sampled_from(late))), (2, draw(st.sampled_from(late))))
     root = list(range(len(values)))
     for op in ops:
         if op.view:
             root[op.writes[0] or 0] = root[op.reads[0]]
+    news = [i for i in made if root[i] != 1]  # a reader refuses an update that lies in an updated buffer
+    updates = ((1, draw(st.sampled_from(news))),) if news and draw(st.booleans()) else ()
     graph = Graph(tuple(values), tuple(ops), turn, outputs, gradients, updates, tuple(root))
     able = [i for i in range(turn) if not ops[i].view]
     reruns = []
@@ -59,15 +63,19 @@ class Machine:
         self.linked, self.graph = linked, linked.graph
         self.slots: dict[int, tuple[int, tuple]] = {}  # value -> (storage, path of views)
         self.contents: dict[int, object] = {}
-        self.draws, self.saved = 0, {}
+        self.draws, self.saved = 0, dict[int, int]()
         self.external: set[int] = set()
+        self.size: dict[int, int] = {}
+        self.kept: set[int] = set()  # storages that the caller holds
         for at, value in enumerate(self.graph.values):
             if value.kind not in ("op", "tangent"):
                 self.store(at, (value.name,))
                 self.external.add(self.slots[at][0])
 
-    def store(self, value: int, term: object) -> None:
+    def store(self, value: int | None, term: object) -> None:
+        assert value is not None
         storage = len(self.contents)
+        self.size[storage] = self.graph.nbytes(value)
         self.contents[storage] = term
         self.slots[value] = (storage, ())
 
@@ -76,62 +84,87 @@ class Machine:
         return (path, self.contents[storage])
 
     def run(self) -> tuple[list, list, object]:
-        linked, graph = self.linked, self.graph
-        for step in linked.forward:
-            self.step(step)
-        outputs = [self.slots[v] for v in graph.outputs]
-        seen = [self.read(v) for v in graph.outputs]
-        news = [(b, self.read(v)) for b, v in graph.updates]
-        for buffer in linked.preserve:
-            live = self.slots[buffer][0]
-            self.store(buffer, self.contents[live])
-        for _, new in news:
-            self.contents[1] = ("updated", new)  # the live buffer is the second source
-        for value in linked.free_at_turn:
-            del self.slots[value]
-        for at, value in enumerate(graph.values):
-            if value.kind == "tangent":
-                self.store(at, (value.name,))
-                self.external.add(self.slots[at][0])
-        for step in linked.backward:
-            self.step(step)
-        for (storage, path), before in zip(outputs, seen, strict=True):  # an output on a buffer shows its update
-            assert storage in self.external or (path, self.contents[storage]) == before, "an output was written over"
-        return seen, [self.read(g) for _, g in graph.gradients], [new for _, new in news]
+        graph = self.graph
+        outputs, seen, news = [], [], []
+        for event in self.linked.events:
+            if isinstance(event, Turn):
+                outputs = [self.slots[v] for v in graph.outputs]
+                seen = [self.read(v) for v in graph.outputs]
+                news = [self.contents[1]] if graph.updates else []  # the live buffer is the second source
+            self.happen(event)
+        for (storage, path), before in zip(outputs, seen, strict=True):
+            assert (path, self.contents[storage]) == before, "an output was written over"
+        return seen, [self.read(g) for _, g in graph.gradients], news
 
-    def step(self, step) -> None:
-        op = self.graph.operations[step.op]
-        if op.view:
-            storage, path = self.slots[op.reads[0]]
-            self.slots[op.writes[0]] = (storage, (*path, op.id))
-        else:
-            term = (op.op, op.id, *(self.read(a.value) for a in op.args))
-            if op.random:
-                if step.save_generator:
-                    self.saved[step.op] = self.draws
-                term = (*term, self.saved[step.op] if step.rerun else self.draws)
-                self.draws += not step.rerun
-            if step.in_place >= 0:
-                storage, _ = self.slots[op.args[step.in_place].value]
-                assert storage not in self.external
-                self.contents[storage] = term
-                self.slots[op.writes[0]] = (storage, ())
-            else:
-                for k, value in enumerate(op.writes):
-                    self.store(value, (*term, k) if len(op.writes) > 1 else term)
-        for value in step.free:
+    def happen(self, event: Event) -> None:
+        graph = self.graph
+        match event:
+            case Run() | Rerun():
+                self.compute(event)
+            case View(op=op):
+                (base,), (made,) = graph.operations[op].reads, graph.operations[op].writes
+                assert made is not None
+                storage, path = self.slots[base]
+                self.slots[made] = (storage, (*path, graph.operations[op].id))
+            case Free(values=values):
+                self.empty(values)
+            case Update(buffer=buffer, value=value, preserves=preserves):
+                live, _ = self.slots[buffer]
+                new = ("updated", self.read(value))
+                if preserves:
+                    self.store(buffer, self.contents[live])
+                self.contents[live] = new
+            case Turn(frees=frees):
+                self.kept = {self.slots[v][0] for v in graph.outputs}
+                self.empty(frees)
+                for at, value in enumerate(graph.values):
+                    if value.kind == "tangent":
+                        self.store(at, (value.name,))
+                        if graph.held_by_caller(at):
+                            self.kept.add(self.slots[at][0])
+
+    def empty(self, values: tuple[int, ...]) -> None:
+        for value in values:
             del self.slots[value]
+
+    def compute(self, event: Run | Rerun) -> None:
+        op = self.graph.operations[event.op]
+        term = (op.op, op.id, *(self.read(a.value) for a in op.args))
+        if op.random:
+            if isinstance(event, Run) and event.saves_state:
+                self.saved[event.op] = self.draws
+            term = (*term, self.saved[event.op] if isinstance(event, Rerun) else self.draws)
+            if isinstance(event, Run):
+                self.draws += 1
+            elif event.drops_state:
+                del self.saved[event.op]
+        if event.overwrites is not None:
+            storage, _ = self.slots[op.args[event.overwrites].value]
+            assert storage not in self.external
+            self.contents[storage] = term
+            assert op.writes[0] is not None
+            self.slots[op.writes[0]] = (storage, ())
+        else:
+            for k, value in enumerate(op.writes):
+                self.store(value, (*term, k) if len(op.writes) > 1 else term)
 
     def bytes_held(self) -> int:
-        return 64 * len({s for s, _ in self.slots.values()} - self.external)
+        storages = {s for s, _ in self.slots.values()} | self.kept
+        return sum(self.size[s] for s in storages - self.external) + GENERATOR_BYTES["cpu"] * len(self.saved)
 
 
 def plain(graph: Graph) -> tuple[list, list, object]:
     """The same step run in order, nothing freed, nothing in place."""
-    linked = link(graph)
-    bare = [s.__class__(s.op, s.rerun, -1, (), s.save_generator) for s in (*linked.forward, *linked.backward)]
-    cut = len(linked.forward)
-    return Machine(Linked(graph, tuple(bare[:cut]), tuple(bare[cut:]), (), linked.preserve, ())).run()
+    events: list[Event] = []
+    for event in link(graph).events:
+        match event:
+            case Run():
+                events.append(Run(event.op))
+            case Turn():
+                events.append(Turn(()))
+            case View() | Update():
+                events.append(event)
+    return Machine(Linked(graph, tuple(events), 0, ())).run()
 
 
 @given(graphs())
@@ -147,22 +180,42 @@ def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[Fl
     machine.run()
     kept = {g for _, g in graph.gradients} | {i for i, v in enumerate(graph.values) if v.kind == "tangent"}
     assert set(machine.slots) <= kept
+    assert not machine.saved
 
 
 @given(graphs())
 def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatRerun]]) -> None:
     graph, reruns = case
     linked = link(graph, reruns)
-    timeline = simulate(linked)
+    account = simulate(linked).device
     machine = Machine(linked)
-    for at, step in enumerate(linked.forward):
-        machine.step(step)
-        states = sum(h.nbytes for h in linked.allocations if h.value < 0 and h.birth <= at < h.death)
-        assert timeline.after[at] == machine.bytes_held() + states
-    assert timeline.peak == max(timeline.during)
-    assert timeline.time == sum(graph.operations[s.op].ns for s in (*linked.forward, *linked.backward)) - 10 * sum(
-        graph.operations[s.op].view for s in (*linked.forward, *linked.backward)
-    )
+    for at, event in enumerate(linked.events):
+        saved = len(machine.saved)
+        machine.happen(event)
+        replaying = isinstance(event, Rerun) and graph.operations[event.op].random
+        if replaying:  # the state that the generator has, and the one that is replayed
+            saved = saved - len(machine.saved) + 1
+        held = machine.bytes_held() + GENERATOR_BYTES["cpu"] * saved * replaying
+        assert account.during[at] == held
+        if not isinstance(linked.events[at + 1] if at + 1 < len(linked.events) else event, Free | Turn):
+            assert account.after[at] == machine.bytes_held()
+    assert account.peak == max(account.during) == account.during[account.peak_at]
+    computations = [graph.operations[e.op] for e in linked.events if isinstance(e, Run | Rerun)]
+    assert simulate(linked).time == sum(op.ns for op in computations)
+
+
+@given(graphs())
+def test_forward_alone_gives_the_same_outputs(case: tuple[Graph, list[FlatRerun]]) -> None:
+    graph, reruns = case
+    linked = link(graph, reruns)
+    machine = Machine(linked)
+    for event in (*forward_alone(linked), *(e for e in linked.events if isinstance(e, Update))):
+        machine.happen(event)
+    wanted = {*graph.outputs, *(value for _, value in graph.updates)}
+    assert [machine.read(v) for v in graph.outputs] == plain(graph)[0]
+    assert set(machine.slots) <= wanted | {i for i, v in enumerate(graph.values) if v.producer < 0}
+    assert not machine.saved
+    assert machine.draws == sum(op.random for op in graph.operations[: graph.backward_start])
 
 
 def two_operations() -> Graph:
@@ -179,6 +232,86 @@ def test_illegal_reruns_are_refused(op: int, before: int, code: str) -> None:
 
 
 def test_peak_by_hand() -> None:
-    timeline = simulate(link(two_operations()))
-    assert timeline.during == (16, 32, 16)  # a; a and b; the caller holds b
-    assert (timeline.peak, timeline.peak_at, timeline.time) == (32, 1, 10)
+    linked = link(two_operations())
+    assert linked.events == (Run(0), Free((0,)), Run(1), Free((1,)), Turn((2,)))
+    timeline = simulate(linked)
+    assert timeline.during == (16, 16, 32, 16, 16)  # a; a; a and b; a is freed; the caller holds b
+    assert timeline.after == (16, 16, 16, 16, 16)
+    assert (timeline.peak, timeline.peak_at, timeline.time) == (32, 2, 10)
+
+
+def updating(backward: tuple[int, ...]) -> Graph:
+    """b is a buffer. a = cos(x), c = cos(a) in forward; b takes a; the gradient of x reads `backward`."""
+    kind = parse_type("f32[4]")
+    values = (
+        Value("x", kind, "input"),
+        Value("b", kind, "buffer"),
+        Value("a", kind, "op", 0),
+        Value("c", kind, "op", 1),
+    )
+    values += (Value("grad.c", kind, "tangent"), Value("g", kind, "op", 2))
+    ops = tuple(
+        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (made,), False, False, False, 5)
+        for i, (r, made) in enumerate(zip(((0,), (2,), backward), (2, 3, 5), strict=True))
+    )
+    return Graph(values, ops, 2, (3,), ((0, 5),), ((1, 2),), tuple(range(6)))
+
+
+def test_a_buffer_takes_the_value_of_the_latest_run_before_the_turn() -> None:
+    """The first run's value would have to be kept beside the rerun's, for the same contents."""
+    assert link(updating((4, 2, 1)), [FlatRerun(0, 1)]).events == (
+        Run(0),
+        Free((2,)),
+        Rerun(0),
+        Free((0,)),
+        Run(1),
+        Update(1, 2, preserves=True),
+        Turn((3,)),
+        Run(2),
+        Free((4, 2, 1)),
+    )
+
+
+def test_what_only_an_update_needs_is_gone_before_the_tangents_arrive() -> None:
+    graph = updating((4,))
+    linked = link(graph)
+    assert linked.events[3:5] == (Update(1, 2, preserves=False), Turn((1, 2, 3)))
+    assert [(graph.values[a.value or 0].name, a.birth, a.death) for a in linked.allocations] == [
+        ("a", 0, 4),
+        ("c", 2, 7),
+        ("grad.c", 4, 6),
+        ("g", 5, 7),
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"], ids=["on the CPU", "on a GPU"])
+def test_each_memory_has_its_own_account(device: str) -> None:
+    """One value stays on the CPU, drawn there, with workspace; its reader is on the device and runs again."""
+    host, main = parse_type("f32[3]@cpu"), parse_type("f32[4]")
+    values = (Value("h", host, "op", 0), Value("m", main, "op", 1), Value("y", main, "op", 2))
+    ops = (
+        Op("op0", "aten.rand", (), {}, (), (0,), False, False, True, 5, 100),
+        Op("op1", "aten.rand", (Ref(0),), {}, (0,), (1,), False, False, True, 5, 1000),
+        Op("op2", "aten.cos", (Ref(1),), {}, (1,), (2,), False, False, False, 5),
+    )
+    graph = Graph(values, ops, 3, (2,), (), (), (0, 1, 2), device)
+    timeline = simulate(link(graph, [FlatRerun(0, 2), FlatRerun(1, 2)]))
+    if device == "cpu":
+        assert timeline.memories.keys() == {"device"}
+        assert timeline.during[0] == 5056 + 12 + 100
+        return
+    assert timeline.memories.keys() == {"device", "host"}
+    # run 0, run 1, free, rerun 0, rerun 1, free, run 2, free, turn
+    assert timeline.during == (0, 512 + 1000, 0, 0, 512 + 1000, 512, 1024, 512, 512)
+    saved = 5056, 16  # of the CPU's generator and of CUDA's
+    both = sum(saved)
+    replays = (both + 12 + 100 + saved[0], saved[1] + 12 + saved[1])
+    assert timeline.memories["host"].during == (saved[0] + 112, both + 12, both, *replays, 0, 0, 0, 0)
+    assert timeline.peak == 1512
+
+
+def test_a_graph_of_numbers_has_no_named_sizes() -> None:
+    graph = two_operations()
+    assert graph.at({}) is graph
+    with pytest.raises(BindError, match=r"no sizes named batch: all are numbers\n  plan again"):
+        link(graph, dims={"batch": 8})

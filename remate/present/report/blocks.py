@@ -71,12 +71,8 @@ def _shares(opened: Analysis) -> list[Share]:
     kept, reruns, spent = [0] * len(places), [0] * len(places), [0] * len(places)
     turn = opened.timeline.turn
     for allocation in held_at(opened, turn) if opened.timeline.during else ():
-        value = (
-            [value for start, value in opened.contents[allocation] if start <= turn][-1]
-            if allocation.value >= 0
-            else -1
-        )
-        producer = graph.values[value].producer if value >= 0 else -1
+        value = [value for start, value in opened.contents[allocation] if start <= turn][-1]
+        producer = graph.values[value].producer if value is not None else -1
         if producer >= 0:
             kept[home[producer]] += allocation.nbytes
     for rerun in opened.expanded.reruns:

@@ -1,6 +1,6 @@
 """What the page's script needs to name who holds memory at any moment, as compact as JSON allows.
 
-Views take neither time nor memory: the page counts only the other steps and the turn from forward to backward.
+The page counts the events that take time or memory: runs, reruns, buffer updates, the turn from forward to backward.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from itertools import accumulate
 from typing import Any
 
-from remate_runtime.link import steps_with_turn
+from remate_runtime.link import Computation, Rerun, Turn, Update
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -52,13 +52,14 @@ class _Names:
 def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[str, Any]:
     """Plain data for JSON. Parallel lists stand for lists of records."""
     graph, timeline = opened.graph, opened.timeline
-    steps = steps_with_turn(opened.linked)
-    shown = [at for at, step in enumerate(steps) if step is None or not graph.operations[step.op].view]
-    flags = bytearray(len(steps))
+    events = opened.linked.events
+    shown = [at for at, event in enumerate(events) if isinstance(event, Computation | Update | Turn)]
+    flags = bytearray(len(events))
     for at in shown:
         flags[at] = 1
     rank = [number - 1 for number in accumulate(flags)]
-    used = sorted({step.op for at in shown if (step := steps[at]) is not None})
+    found = [events[at] for at in shown]
+    used = sorted({event.op for event in found if isinstance(event, Computation)})
     number = {op: at for at, op in enumerate(used)}
     names, overloads, sources = _Names(opened), _Table(), _Table()
     pairs = [names.pair(graph.operations[op].id, op) for op in used]
@@ -70,7 +71,6 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "ns": [graph.operations[op].ns for op in used],
         "workspace": [graph.operations[op].workspace for op in used],
     }
-    found = [steps[at] for at in shown]
     return {
         "budget": opened.schedule.solve.budget,
         "peak": rank[timeline.peak_at] if shown else 0,
@@ -82,8 +82,8 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "places": names.places,
         "ops": ops,
         "steps": {
-            "op": [-1 if step is None else number[step.op] for step in found],
-            "again": [at for at, step in enumerate(found) if step is not None and step.rerun],
+            "op": [number[event.op] if isinstance(event, Computation) else -1 for event in found],
+            "again": [at for at, event in enumerate(found) if isinstance(event, Rerun)],
             "during": [timeline.during[at] for at in shown],
             "after": [timeline.after[at] for at in shown],
         },
@@ -108,11 +108,11 @@ def _held(opened: Analysis, names: _Names, rank: list[int]) -> dict[str, list]:
     for allocation, contents in opened.contents.items():
         if not allocation.nbytes:
             continue
-        ends = [rank[start] - 1 for start, _ in contents[1:]] + [rank[allocation.death]]
+        ends = [rank[start] - 1 for start, _ in contents[1:]] + [rank[allocation.death - 1]]
         for (start, value), end in zip(contents, ends, strict=True):
             if end < rank[start]:
                 continue
-            about = values[value] if value >= 0 else None
+            about = None if value is None else values[value]
             name = about.name if about else "generator state"
             place, local = names.pair(name, about.producer if about else -1)
             kind = types.number(str(about.type) if about else "")

@@ -101,7 +101,7 @@
   // ---- the readout
 
   const partOf = (at) => (at === data.turn ? "turn" : again[at] ? "rerun" : at < data.turn ? "forward" : "backward");
-  const titleOf = (at) => (steps.op[at] < 0 ? "turn to backward" : idOf(steps.op[at]));
+  const titleOf = (at) => (steps.op[at] >= 0 ? idOf(steps.op[at]) : at === data.turn ? "turn to backward" : "update of a buffer");
 
   function figures(at) {
     const op = steps.op[at];

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.link import steps_with_turn
+from remate_runtime.link import Computation, Rerun
 
 from ...inspect.analysis import Analysis
 from ...measure.memory_trace import MemoryTrace
@@ -63,9 +63,9 @@ def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
 def _stretches(opened: Analysis, made: Curve) -> list[Stretch]:
     found = []
     ends = [*made.starts[1:], made.end]
-    for at, step in enumerate(steps_with_turn(opened.linked)):
-        if step is not None and ends[at] > made.starts[at]:
-            kind = "rerun" if step.rerun else "forward" if at < opened.timeline.turn else "backward"
+    for at, event in enumerate(opened.linked.events):
+        if isinstance(event, Computation) and ends[at] > made.starts[at]:
+            kind = "rerun" if isinstance(event, Rerun) else "forward" if at < opened.timeline.turn else "backward"
             found.append(Stretch(kind, made.starts[at], ends[at]))
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remate_runtime.link import steps_with_turn
+from remate_runtime.link import Computation, Rerun
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -55,11 +55,11 @@ def _slices(opened: Analysis, starts: list[int], end: int, scale: int) -> list[d
     ends = [*starts[1:], end]
     found: list[dict[str, Any]] = []
     around: dict[str, dict[str, Any]] = {}  # by track: the block slice that is still growing
-    for at, step in enumerate(steps_with_turn(opened.linked)):
-        if step is None or graph.operations[step.op].view:
+    for at, event in enumerate(opened.linked.events):
+        if not isinstance(event, Computation):
             continue
-        op, place = graph.operations[step.op], home[step.op]
-        kind = "rerun" if step.rerun else "forward" if at < opened.timeline.turn else "backward"
+        op, place = graph.operations[event.op], home[event.op]
+        kind = "rerun" if isinstance(event, Rerun) else "forward" if at < opened.timeline.turn else "backward"
         start, stop = _time(starts[at], scale), _time(ends[at], scale)
         block = around.get(kind)
         if kind == "rerun" or block is None or block["name"] != place.id:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from remate_runtime.link import Allocation, steps_with_turn
-from remate_runtime.step import Op
+from remate_runtime.link import Allocation, Computation, Execution
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -67,43 +66,42 @@ class _Snapshot:
     def result(self) -> dict[str, Any]:
         made = curve(self.opened.linked, self.opened.timeline)
         born: dict[int, list[Allocation]] = {}
-        died: dict[int, list[tuple[Allocation, int]]] = {}
-        for allocation in self.opened.linked.allocations:
+        died: dict[int, list[int]] = {}  # by position: addresses
+        for allocation in self.opened.timeline.device.allocations:
             if allocation.nbytes:
                 born.setdefault(allocation.birth, []).append(allocation)
-        steps = steps_with_turn(self.opened.linked)
-        for at, step in enumerate(steps):
-            time, op = made.starts[at] // 1000, None if step is None else self.graph.operations[step.op]
+        events = self.opened.linked.events
+        for at, event in enumerate(events):
+            time, index = made.starts[at] // 1000, event.op if isinstance(event, Execution) else None
+            for address in died.get(at, ()):
+                self._free(address, time)
             for allocation in born.get(at, ()):
                 address = self._allocate(
-                    allocation.nbytes, time, self._frames(allocation, at, op), self._role(allocation)
+                    allocation.nbytes, time, self._frames(allocation, at, index), self._role(allocation)
                 )
-                if allocation.death < len(steps) - 1:  # what lives to the end is still allocated there
-                    died.setdefault(allocation.death, []).append((allocation, address))
-            if op is not None and op.workspace:
-                self._free(self._allocate(op.workspace, time, self._frames(None, at, op), "workspace"), time)
-            for _, address in died.get(at, ()):
-                self._free(address, time)
+                if allocation.death < len(events):  # what lives to the end is still allocated there
+                    died.setdefault(allocation.death, []).append(address)
+            workspace = self.graph.operations[event.op].workspace if isinstance(event, Computation) else 0
+            if workspace:
+                self._free(self._allocate(workspace, time, self._frames(None, at, index), "workspace"), time)
         return self._done()
 
     def _role(self, allocation: Allocation) -> str:
         return self.roles.role(allocation, allocation.value)
 
-    def _frames(self, allocation: Allocation | None, at: int, op: Op | None) -> list[dict[str, Any]]:
+    def _frames(self, allocation: Allocation | None, at: int, index: int | None) -> list[dict[str, Any]]:
         """Innermost first: what was made, by which operation, in which block, in which part."""
         turn = self.opened.timeline.turn
         part = "forward" if at < turn else "backward" if at > turn else "turn to backward"
         frames = []
-        if op is not None:
-            place = self.home[
-                self.opened.linked.forward[at].op if at < turn else self.opened.linked.backward[at - turn - 1].op
-            ]
+        if index is not None:
+            op, place = self.graph.operations[index], self.home[index]
             file, _, line = op.source.rpartition(":")
             where = (file, int(line)) if file and line.isdecimal() else (op.source, 0)
             frames = [_frame(f"{op.id} ({op.op})", *where), _frame(f"{place.id} ({place.block_name})")]
         if allocation is None:
             frames.insert(0, _frame("workspace"))
-        elif allocation.value < 0:
+        elif allocation.value is None:
             frames.insert(0, _frame("generator state"))
         else:
             value = self.graph.values[allocation.value]

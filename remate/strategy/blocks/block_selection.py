@@ -20,7 +20,7 @@ from typing import Any
 import pyomo.environ as pyo
 
 from remate_runtime.gc_pause import gc_paused
-from remate_runtime.link import link, simulate, steps_with_turn
+from remate_runtime.link import Execution, link, simulate
 from remate_runtime.step import FlatRerun, Graph
 
 from ...partition.canonical import exports, form, readers_of, storages
@@ -70,10 +70,10 @@ class BlockSelection:
         self.baseline = timeline.peak
         owner = {i: p for p, operations in enumerate(self.operations) for i in operations}
         worst = [[0, 0] for _ in self.leaves]
-        for step, held in zip(steps_with_turn(linked), timeline.during, strict=True):
-            if step is not None:
-                part = worst[owner[step.op]]
-                part[step.op >= graph.backward_start] = max(part[step.op >= graph.backward_start], held)
+        for event, held in zip(linked.events, timeline.during, strict=True):
+            if isinstance(event, Execution):
+                part = worst[owner[event.op]]
+                part[event.op >= graph.backward_start] = max(part[event.op >= graph.backward_start], held)
         self.base: list[tuple[int, int]] = []
         before = 0
         for p, (forward, backward) in enumerate(worst):

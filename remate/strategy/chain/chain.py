@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from remate_runtime.link import link, simulate, steps_with_turn
+from remate_runtime.link import Execution, link, simulate
 from remate_runtime.step import FlatRerun, Graph
 
 from ...partition.canonical import readers_of
@@ -80,10 +80,10 @@ class Chain:
         self.baseline = timeline.peak
         self.before_backward, worst = [0] * count, [0] * count
         at_turn, begun = timeline.after[timeline.turn], [False] * count
-        for n, step in enumerate(steps_with_turn(linked)):
-            if step is None or step.op < graph.backward_start:
+        for n, event in enumerate(linked.events):
+            if not isinstance(event, Execution) or event.op < graph.backward_start:
                 continue
-            k = of[step.op]
+            k = of[event.op]
             if not begun[k]:
                 begun[k], self.before_backward[k] = True, timeline.after[n - 1]
             worst[k] = max(worst[k], timeline.during[n])

@@ -55,7 +55,7 @@ CODES: dict[str, str] = {
     "R060": "a gradient is stated for what is no parameter or input",
     "R061": "a gradient is stated twice",
     "R062": "a gradient or an update has another type than what it belongs to",
-    "R063": "an update names an unknown buffer, or a value that forward does not make",
+    "R063": "an update names an unknown buffer, or a value that forward does not make, or one that lies in an updated buffer",
     "R064": "an output names a value that forward does not make",
     "R065": "`frozen` or `tied` names what is no parameter",
     # Limits

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from .linker import Allocation, Linked, link
-from .simulator import Timeline, simulate, steps_with_turn
+from .events import Allocation, Computation, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from .linker import link
+from .simulator import Account, Timeline, simulate
+from .storages import GENERATOR_BYTES
 
-__all__ = ["Allocation", "Linked", "Timeline", "link", "simulate", "steps_with_turn"]
+__all__ = [
+    "GENERATOR_BYTES",
+    "Account",
+    "Allocation",
+    "Computation",
+    "Event",
+    "Execution",
+    "Free",
+    "Linked",
+    "Rerun",
+    "Run",
+    "Timeline",
+    "Turn",
+    "Update",
+    "View",
+    "link",
+    "simulate",
+]

@@ -9,12 +9,13 @@ import msgspec
 from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
 from ..step.expansion import expand
-from .linker import Linked, link
+from .events import Linked
+from .linker import link
 from .simulator import simulate
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A legal schedule: its executions, and the peak in bytes that they give (never the one that the file states).
+    """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
 
     where: JSON pointer of every operation.
     """

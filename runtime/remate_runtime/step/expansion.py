@@ -67,7 +67,8 @@ class _Expansion:
         self._raise()
         operations = self._operations(scopes)
         self._raise()
-        gradients, updates, outputs = self._gradients(scopes), self._updates(scopes), self._outputs()
+        root = self._roots(operations)
+        gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         self._raise()
         graph = Graph(
             tuple(self.values),
@@ -76,7 +77,7 @@ class _Expansion:
             outputs,
             gradients,
             updates,
-            self._roots(operations),
+            root,
             self.schedule.model.device,
         )
         stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
@@ -340,8 +341,9 @@ class _Expansion:
         for place, scope in zip(self.places, scopes, strict=True):
             yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
 
-    def _updates(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+    def _updates(self, scopes: list[dict[str, int]], root: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         found: dict[int, int] = {}
+        places: dict[int, str] = {}
         for scope, stated, where in self._stated("updates", scopes):
             for name, text in stated.items():
                 at = f"{where}/{escape(name)}"
@@ -355,7 +357,11 @@ class _Expansion:
                     self._fault(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
                 elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
                     self._fault(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
-                found[buffer] = value
+                found[buffer], places[buffer] = value, at
+        for buffer, value in found.items():
+            if root[value] in found:  # which of the two is written first must not matter
+                message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
+                self._fault(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
         return tuple(sorted(found.items()))
 
     def _outputs(self) -> tuple[int, ...]:

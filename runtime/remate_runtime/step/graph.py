@@ -6,12 +6,15 @@ refers to them by number. A *view* shares its base's storage: `root[v]` is the v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from ..errors import BindError
 from ..format.tensor_type import TensorType
 
+DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
 SOURCES = ("parameter", "buffer", "input", "constant", "tangent")
 
 
@@ -64,10 +67,34 @@ class Graph(msgspec.Struct, frozen=True):
     root: tuple[int, ...]
     device: str = "cpu"
 
+    def at(self, dims: Mapping[str, int]) -> Graph:
+        """This step with numbers for its named sizes. Raises BindError for a name that the step does not have.
+
+        It is the one place where sizes become numbers; where all of them are numbers already, it is the step itself.
+        """
+        if dims:
+            unknown = ", ".join(sorted(dims))
+            raise BindError(f"the step has no sizes named {unknown}: all are numbers\n  plan again for other sizes")
+        return self
+
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`; CUDA rounds up to 512."""
-        size = self.values[self.root[value]].type.nbytes
-        return -(-size // 512) * 512 if self.device == "cuda" else size
+        owner = self.values[self.root[value]].type
+        return -(-owner.nbytes // 512) * 512 if self.device == "cuda" and not owner.cpu else owner.nbytes
+
+    @property
+    def host(self) -> str:
+        """The memory of tensors that stay on the CPU; where the step runs on the CPU, that of its device."""
+        return DEVICE if self.device == "cpu" else HOST
+
+    def memory(self, value: int) -> str:
+        """The memory that holds the storage of `value`: DEVICE or HOST."""
+        return self.host if self.values[self.root[value]].type.cpu else DEVICE
+
+    def held_by_caller(self, tangent: int) -> bool:
+        """Whether the caller of backward holds a tangent to the end: `loss.backward()` makes the gradient of a loss of
+        one element itself, and lets go of it when backward has returned."""
+        return self.values[tangent].type.numel == 1
 
 
 class FlatRerun(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Linked executions -> closures over one list of slots, prepared once per device. The step itself is then a plain loop.
+"""Linked events -> closures over one list of slots, prepared once per device. The step itself is then a plain loop.
 
 Slots: one per value of the graph, then one per literal argument, then one per saved generator state.
 """
@@ -15,17 +15,18 @@ from torch._ops import OpOverload
 from ...errors import ScheduleError, ScheduleFaultsError
 from ...format.limits import MAX_FAULTS
 from ...kernels.overloads import check_kernels, check_operator, constant, in_place, kernel, literal, overload
-from ...link.linker import Execution, Linked
+from ...link.events import Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from ...link.inference import forward_alone
 from ...step.graph import Graph, Op, Ref
 
 Slots = list[Any]
-Run = Callable[[Slots], None]
+Call = Callable[[Slots], None]
 
 
 class Instruction(NamedTuple):
     """One step: what to run, the slots to empty afterwards, the operation's id for errors."""
 
-    run: Run
+    run: Call
     free: tuple[int, ...]
     id: str
 
@@ -104,9 +105,12 @@ def prepare(linked: Linked, live: dict[str, OpOverload], order: Iterable[str], d
     if device.type != graph.device:
         check_kernels(tuple(live.items()), device, graph.device)
     compiler = _Compiler(graph, live, device)
-    forward = compiler.steps(linked.forward, linked.backward)
-    backward = compiler.steps(linked.backward)
-    inference = compiler.steps(_forward_only(linked))
+    forward = compiler.instructions(linked.forward)
+    backward = compiler.instructions(linked.backward)
+    inference = compiler.instructions(forward_alone(linked))
+    preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
+    turn = linked.events[linked.turn]
+    assert isinstance(turn, Turn)
     numbers = {value.name: i for i, value in enumerate(graph.values)}
     sources = tuple(numbers[name] for name in order)
     position = {value: at for at, value in enumerate(sources)}
@@ -118,11 +122,11 @@ def prepare(linked: Linked, live: dict[str, OpOverload], order: Iterable[str], d
         forward,
         inference,
         backward,
-        linked.free_at_turn,
+        turn.frees,
         tuple((position[buffer], value) for buffer, value in graph.updates),
-        linked.preserve,
+        preserved,
         _gradients(graph, position),
-        tuple(Watch(position[i], _label(graph, i)) for i in sources if i in read and i not in linked.preserve),
+        tuple(Watch(position[i], _label(graph, i)) for i in sources if i in read and i not in preserved),
         tuple(
             Watch(v, f"output {graph.values[v].name!r}")
             for v in graph.outputs
@@ -141,8 +145,10 @@ def _reads_of_backward(linked: Linked) -> tuple[set[int], set[int]]:
     graph, root = linked.graph, linked.graph.root
     read: set[int] = {root[gradient] for _, gradient in graph.gradients}
     resident, made = set(read), set[int]()
-    for step in linked.backward:
-        op = graph.operations[step.op]
+    for event in linked.backward:
+        if not isinstance(event, Execution):
+            continue
+        op = graph.operations[event.op]
         read.update(root[v] for v in op.reads)
         resident.update(root[v] for v in op.reads if v not in made)
         made.update(v for v in op.writes if v is not None)
@@ -167,28 +173,15 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
     return tuple(found)
 
 
-def _forward_only(linked: Linked) -> list[Execution]:
-    """Forward's executions with liveness derived as if no backward followed."""
-    graph, wanted = linked.graph, {*linked.graph.outputs, *(v for _, v in linked.graph.updates)}
-    live, steps = set(wanted), list[Execution]()
-    for step in reversed(linked.forward):
-        op = graph.operations[step.op]
-        made = [v for v in op.writes if v is not None]
-        free = [v for v in op.reads if v not in live] + [v for v in made if v not in live]
-        live.difference_update(made)
-        live.update(op.reads)
-        steps.append(Execution(step.op, step.rerun, step.in_place, tuple(free), step.save_generator))
-    steps.reverse()
-    return steps
-
-
 class _Compiler:
     def __init__(self, graph: Graph, live: dict[str, OpOverload], device: torch.device) -> None:
         self.graph, self.live, self.device = graph, live, device
         self.constants: list[Any] = []
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._known: dict[Any, int] = {}
-        self._calls: dict[tuple[int, int], Run] = {}  # by operation and argument written over: runs and reruns share it
+        self._calls: dict[
+            tuple[int, int | None], Call
+        ] = {}  # by operation and argument written over: runs and reruns share it
 
     def slots(self) -> Slots:
         slots: Slots = [None] * len(self.graph.values)
@@ -197,23 +190,28 @@ class _Compiler:
                 slots[index] = constant(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
 
-    def steps(self, steps: Sequence[Execution], later: Sequence[Execution] = ()) -> tuple[Instruction, ...]:
-        """`later`: steps that follow in another part. A generator state is saved only for a rerun to come."""
-        last = {step.op: step for step in (*steps, *later) if step.rerun}
-        return tuple(
-            Instruction(self._run(step, last.get(step.op)), step.free, self.graph.operations[step.op].id)
-            for step in steps
-        )
+    def instructions(self, events: Sequence[Event]) -> tuple[Instruction, ...]:
+        """One for every event that calls an operator, with the slots that are emptied behind it."""
+        found: list[Instruction] = []
+        for event in events:
+            if isinstance(event, Execution):
+                found.append(Instruction(self._run(event), (), self.graph.operations[event.op].id))
+            elif isinstance(event, Free):
+                found[-1] = found[-1]._replace(free=event.values)
+        return tuple(found)
 
-    def _run(self, step: Execution, last: Execution | None) -> Run:
-        op = self.graph.operations[step.op]
-        key = step.op, step.in_place
-        run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, step.in_place))
-        if not op.random or not (step.rerun or (step.save_generator and last)):
+    def _run(self, event: Execution) -> Call:
+        op = self.graph.operations[event.op]
+        overwrites = None if isinstance(event, View) else event.overwrites
+        key = event.op, overwrites
+        run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
+        if not op.random or not (isinstance(event, Rerun) or (isinstance(event, Run) and event.saves_state)):
             return run
-        state = self.states.setdefault(step.op, -1 - len(self.states))
+        state = self.states.setdefault(event.op, -1 - len(self.states))
         generator = self._generator(op)
-        return _replay(run, generator, state, last is step) if step.rerun else _save(run, generator, state)
+        if isinstance(event, Rerun):
+            return _replay(run, generator, state, event.drops_state)
+        return _save(run, generator, state)
 
     def _generator(self, op: Op) -> torch.Generator:
         on_cpu = all(self.graph.values[v].type.cpu for v in op.writes if v is not None)
@@ -221,11 +219,11 @@ class _Compiler:
             return torch.default_generator
         return torch.cuda.default_generators[self.device.index or 0]
 
-    def _call(self, op: Op, overwritten: int) -> Run:
+    def _call(self, op: Op, overwrites: int | None) -> Call:
         args = list(op.args)
-        if overwritten >= 0:
-            args.insert(0, args.pop(overwritten))
-        function = kernel(op.op, self.live[op.op]) if overwritten < 0 else in_place(op)._op
+        if overwrites is not None:
+            args.insert(0, args.pop(overwrites))
+        function = kernel(op.op, self.live[op.op]) if overwrites is None else in_place(op)._op
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
@@ -263,7 +261,7 @@ def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
     return lambda slots: [slots[i] for i in where]
 
 
-def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Run:
+def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
     """One output. Assigned straight into its slot: no local name may keep a tensor beyond its death."""
     if to is None:
         return _several(function, _picker(where), kwargs, ())
@@ -293,7 +291,7 @@ def _several(
     pick: Callable[[Slots], Iterable[Any]],
     kwargs: dict[str, Any],
     writes: Sequence[int | None],
-) -> Run:
+) -> Call:
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
     def run(slots: Slots) -> None:
@@ -310,7 +308,7 @@ def _general(
     named: dict[str, Callable[[Slots], Any]],
     writes: Sequence[int | None],
     multiple: bool,
-) -> Run:
+) -> Call:
     """Tensors inside lists (`cat`, `index`) or among keyword arguments."""
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
@@ -322,7 +320,7 @@ def _general(
     return run
 
 
-def _save(run: Run, generator: torch.Generator, state: int) -> Run:
+def _save(run: Call, generator: torch.Generator, state: int) -> Call:
     def saving(slots: Slots) -> None:
         slots[state] = generator.get_state()
         run(slots)
@@ -330,7 +328,7 @@ def _save(run: Run, generator: torch.Generator, state: int) -> Run:
     return saving
 
 
-def _replay(run: Run, generator: torch.Generator, state: int, last: bool) -> Run:
+def _replay(run: Call, generator: torch.Generator, state: int, last: bool) -> Call:
     """Run from the state of the first run, and leave the generator as if nothing had happened."""
 
     def replaying(slots: Slots) -> None:

@@ -1,0 +1,98 @@
+"""What happens in a linked step, one type per kind of event. Needs no torch.
+
+Events stand in the order in which they happen; a *position* is an index among them. A kind that moves memory elsewhere, or
+hands a result out early, is a further type beside these: whoever reads events goes by their type.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..step.graph import DEVICE, Graph
+
+
+class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
+    """The first run of an operation.
+
+    overwrites: position in `args` of the argument whose storage the result takes over; None: it makes its own.
+    saves_state: the generator's state before it is kept for the reruns.
+    """
+
+    op: int
+    overwrites: int | None = None
+    saves_state: bool = False
+
+
+class Rerun(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="rerun"):
+    """A later run of an operation. A random one replays the state that its first run saved, and leaves the generator as
+    it is. overwrites: as in `Run`. drops_state: no other rerun needs the saved state.
+    """
+
+    op: int
+    overwrites: int | None = None
+    drops_state: bool = False
+
+
+class View(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="view"):
+    """A view is made, or made again because its base was. Takes neither time nor memory."""
+
+    op: int
+
+
+class Free(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="free"):
+    """The slots of these values are emptied: their last read is over. A storage goes with the last slot that holds it."""
+
+    values: tuple[int, ...]
+
+
+class Update(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="update"):
+    """A buffer of the model takes a value. preserves: backward reads the old contents, so its slot gets a copy of them."""
+
+    buffer: int
+    value: int
+    preserves: bool
+
+
+class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="turn"):
+    """From forward to backward: the caller has the outputs, the slots of `frees` are emptied, then the gradients of the
+    outputs (tangents) arrive."""
+
+    frees: tuple[int, ...]
+
+
+Event = Run | Rerun | View | Free | Update | Turn
+Execution = Run | Rerun | View  # events that call an operator
+Computation = Run | Rerun  # events that take time and memory
+
+
+class Allocation(msgspec.Struct, frozen=True, gc=False):
+    """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
+
+    value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
+    the end. memory: as `Graph.memory` names it.
+    """
+
+    value: int | None
+    nbytes: int
+    birth: int
+    death: int
+    memory: str = DEVICE
+
+
+class Linked(msgspec.Struct, frozen=True):
+    """A step in which everything that a schedule file leaves to be derived is an event. turn: position of the Turn."""
+
+    graph: Graph
+    events: tuple[Event, ...]
+    turn: int
+    allocations: tuple[Allocation, ...]
+
+    @property
+    def forward(self) -> tuple[Event, ...]:
+        """The events before the turn."""
+        return self.events[: self.turn]
+
+    @property
+    def backward(self) -> tuple[Event, ...]:
+        """The events after the turn."""
+        return self.events[self.turn + 1 :]

@@ -1,0 +1,134 @@
+"""Which slot holds which storage, event by event: the choice of in-place runs, and every storage from birth to death."""
+
+from __future__ import annotations
+
+from ..operators.tables import IN_PLACE
+from ..step.graph import Graph, Op, Ref
+from .events import Allocation
+
+# Bytes of the tensor that holds a generator's state; both kinds lie in the memory of the host.
+GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
+
+
+class Storages:
+    """Storage -1 belongs to somebody else (parameters, buffers, inputs, constants)."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.store: list[int] = [-1] * len(graph.values)
+        self.held: list[int] = []  # by storage: slots (and pins) that hold it
+        self.owner: list[int] = []  # by storage: the value it was made for
+        self.birth: list[int] = []
+        self.death: list[int] = []
+        self.fixed: set[int] = set()  # storages that somebody outside may read: never written over
+        self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
+        self.states: dict[int, int] = {}  # by random operation that reruns: where its state was saved
+        self.extra: list[Allocation] = []  # states of generators
+
+    def hold(self, value: int, store: int) -> None:
+        old = self.store[value]
+        if old >= 0:
+            self.held[old] -= 1
+        self.store[value] = store
+        if store >= 0:
+            self.held[store] += 1
+
+    def new(self, value: int, at: int) -> int:
+        self.held.append(0)
+        self.owner.append(value)
+        self.birth.append(at)
+        self.death.append(-1)
+        return len(self.owner) - 1
+
+    def view(self, op: Op) -> None:
+        store = self.store[op.reads[0]]
+        for value in op.writes:
+            if value is not None:
+                self.hold(value, store)
+
+    def make(self, op: Op, at: int, overwrites: int | None) -> None:
+        for value in op.writes:
+            if value is not None:
+                argument = None if overwrites is None else op.args[overwrites]
+                store = self.store[argument.value] if isinstance(argument, Ref) else self.new(value, at)
+                self.hold(value, store)
+
+    def drop(self, value: int, at: int) -> None:
+        store = self.store[value]
+        self.store[value] = -1
+        if store >= 0:
+            self.held[store] -= 1
+            if self.held[store] == 0:
+                self.death[store] = at
+
+    def preserve(self, buffer: int, at: int) -> None:
+        """The buffer's slot gets a copy of its contents, which is the step's own."""
+        store = self.new(buffer, at)
+        self.fixed.add(store)
+        self.hold(buffer, store)
+
+    def hand_out(self) -> None:
+        """The caller takes the outputs and keeps them."""
+        for value in self.graph.outputs:
+            store = self.store[value]
+            if store >= 0:
+                self.held[store] += 1
+                self.fixed.add(store)
+
+    def receive(self, at: int) -> None:
+        """Tangents arrive. The caller may hold one to the end."""
+        for value, about in enumerate(self.graph.values):
+            if about.kind == "tangent":
+                self.preserve(value, at)
+                if self.graph.held_by_caller(value):
+                    self.held[self.store[value]] += 1
+
+    def save_state(self, op: int, at: int) -> None:
+        self.states[op] = at
+
+    def replay(self, op: int, at: int, last: bool) -> None:
+        """The state that the generator has now is put aside while the saved one is replayed."""
+        nbytes, memory = self._state(op)
+        self.extra.append(Allocation(None, nbytes, at, at + 1, memory))
+        if last:
+            self.extra.append(Allocation(None, nbytes, self.states[op], at + 1, memory))
+
+    def _state(self, op: int) -> tuple[int, str]:
+        graph = self.graph
+        on_host = all(graph.values[v].type.cpu for v in graph.operations[op].writes if v is not None)
+        return GENERATOR_BYTES["cpu" if on_host else graph.device], graph.host
+
+    def overwritten(self, op: Op, free: list[int]) -> int | None:
+        """Position of the argument that `op` may write over."""
+        if op.op not in IN_PLACE or len(op.writes) != 1 or op.writes[0] is None or op.multiple:
+            return None
+        made = op.writes[0]
+        for position in IN_PLACE[op.op][1]:
+            argument = op.args[position] if position < len(op.args) else None
+            swappable = position == 0 or (len(op.args) == 2 and isinstance(op.args[0], Ref) and not op.kwargs)
+            if swappable and isinstance(argument, Ref) and self._dies(argument.value, made, op, free):
+                return position
+        return None
+
+    def _dies(self, value: int, made: int, op: Op, free: list[int]) -> bool:
+        store, values = self.store[value], self.graph.values
+        if store < 0 or store in self.fixed or values[value].type != values[made].type:
+            return False
+        if self.nbytes[self.owner[store]] != self.nbytes[made]:
+            return False  # a view of a part, or an expanded one
+        if any(self.store[other] == store for other in op.reads if other != value) or _count(op, value) > 1:
+            return False
+        return self.held[store] == sum(self.store[v] == store for v in free)
+
+    def finish(self, end: int) -> tuple[Allocation, ...]:
+        """All storages, those of the values first. end: number of events."""
+        nbytes, graph = self.nbytes, self.graph
+        made = [
+            Allocation(v, nbytes[v] or graph.nbytes(v), b, d if d >= 0 else end, graph.memory(v))
+            for v, b, d in zip(self.owner, self.birth, self.death, strict=True)
+        ]
+        return (*made, *self.extra)
+
+
+def _count(op: Op, value: int) -> int:
+    return sum(isinstance(a, Ref) and a.value == value for a in op.args)
