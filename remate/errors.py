@@ -26,21 +26,30 @@ class InfeasibleError(RemateError):
     """No schedule within the budget was found. All in bytes; budget and peaks count what the step holds beyond
     parameters, buffers, inputs and optimizer state.
 
-    budget: what was asked. smallest: least peak found by the strategies. floor: no schedule whatever has a smaller peak.
+    budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
+    no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name.
     """
 
-    def __init__(self, budget: int, smallest: int, floor: int) -> None:
-        self.budget, self.smallest, self.floor = budget, smallest, floor
+    def __init__(self, budget: int, smallest: int, floor: int, strategy: str = "auto") -> None:
+        self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
+        named = strategy != "auto"
         why = "no schedule can" if budget < floor else "none was found that does"
+        what = f"infeasible for {strategy}: " if named else ""
+        who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
+        other = ", another strategy" if named else ""
         super().__init__(
-            f"the step cannot be planned within {_mib(budget)}: {why}\n"
-            f"  smallest peak found: {smallest} bytes ({_mib(smallest)}); proven floor: {floor} bytes ({_mib(floor)})\n"
-            f"  hint: ask for at least {smallest} bytes, or make the step smaller (batch, sequence length)"
+            f"{what}the step cannot be planned within {_mib(budget)}: {why}\n"
+            f"  {who}: {smallest} bytes ({_mib(smallest)}); proven floor: {floor} bytes ({_mib(floor)})\n"
+            f"  hint: ask for at least {smallest} bytes{other}, or make the step smaller (batch, sequence length)"
         )
 
 
+class NotApplicableError(RemateError):
+    """A strategy that needs what a step lacks: a backward, a hierarchy of blocks, a chain of stages."""
+
+
 def _mib(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**18 else f"{count / 2**10:.1f} KiB"
 
 
 class UnknownNameError(RemateError):

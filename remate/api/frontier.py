@@ -13,7 +13,19 @@ from remate_runtime.format import Schedule
 from ..budget import Asked, parse_budget
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
-from ..strategy import Shared, Solution, solve
+from ..strategy import (
+    AUTO,
+    NORMAL,
+    Effort,
+    Instance,
+    Policy,
+    Pool,
+    Request,
+    Solution,
+    effort_named,
+    policy,
+    solve,
+)
 from .plan import Progress, prepare, schedule_of
 
 
@@ -25,9 +37,10 @@ def frontier(
     cost: str = "measured",
     *,
     profile: str | Path | None = None,
-    time_limit: float = 60.0,
+    time_limit: float | None = None,
     gap: float = 0.002,
     strategy: str = "auto",
+    effort: str = "normal",
     differentiate: Sequence[str] | None = None,
     name: str = "",
     note: str = "",
@@ -36,19 +49,20 @@ def frontier(
     """Plan one training step under each of several budgets; schedules by ascending budget, each at least as fast as
     those of smaller budgets. Budgets that no schedule was found for are left out.
 
-    time_limit: seconds for each budget. The other arguments are those of `remate.plan`.
-    Raises CaptureError, BudgetError, ProfileError, and InfeasibleError if no budget at all has a schedule.
+    time_limit: seconds for each budget, a safety net. The other arguments are those of `remate.plan`.
+    Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
     """
     asked = [parse_budget(budget) for budget in budgets]
+    options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
-    sweep = Sweep(step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress)
+    sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
     limits = sorted({budget.resolve(sweep.baseline_peak) for budget in asked})
     for limit in limits:
         if sweep.interrupted:
             break
         sweep.solve(limit)
     if not sweep.found and limits:
-        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor)
+        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy)
     named = name or type(model).__name__
     return [
         schedule_of(step, solution, limit, cost, name=named, note=note) for limit, solution in sweep.solutions().items()
@@ -57,42 +71,44 @@ def frontier(
 
 class Sweep:
     """Solutions of one step by budget. Budgets are best solved from the smallest to the largest, for a schedule of one
-    is a schedule of every larger one. smallest, floor: bytes, as in InfeasibleError. interrupted: Ctrl-C was pressed."""
+    is a schedule of every larger one. smallest: bytes, the least peak known; floor: bytes, none is smaller. interrupted:
+    Ctrl-C was pressed."""
 
     def __init__(
         self,
         step: Hierarchy,
         *,
-        time_limit: float | None = 60.0,
+        policy: Policy = AUTO,
+        effort: Effort = NORMAL,
+        time_limit: float | None = None,
         gap: float = 0.002,
-        strategy: str = "auto",
         progress: Progress | None = None,
     ) -> None:
         self.step, self.gap = step, gap
-        self._options: dict[str, Any] = {"time_limit": time_limit, "gap": gap, "strategy": strategy}
+        self._policy, self._effort, self._time_limit = policy, effort, time_limit
         self._say = progress or (lambda text: None)
-        self._shared = Shared(step.captured.graph, step)
-        self.baseline_peak, self.baseline_time = self._shared.baseline.peak, self._shared.baseline.time
-        self.floor = self._shared.floor
+        self._instance, self._pool = Instance(step.captured.graph, step.parts), Pool()
+        self.baseline_peak, self.baseline_time = self._instance.baseline.peak, self._instance.baseline.time
+        self.floor = self._instance.floor
+        self.smallest = self.baseline_peak
         self.found: dict[int, Solution] = {}
 
     @property
-    def smallest(self) -> int:
-        return self._shared.known[-1].peak
-
-    @property
     def interrupted(self) -> bool:
-        return self._shared.interrupted
+        return self._pool.interrupted
 
     def solve(self, budget: int, label: str = "") -> Solution | None:
         """The solution for a budget in bytes, or None if none was found."""
         progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
-        options = {**self._options, "progress": progress, "shared": self._shared}
+        options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:
-            self.found[budget] = solve(self.step.captured.graph, budget, hierarchy=self.step, **options)
-        except InfeasibleError:
+            found = solve(self._instance, Request(budget, self.gap, self._effort), self._policy, **options)
+        except InfeasibleError as error:
+            self.smallest = min(self.smallest, error.smallest)
             return None
-        return self.found[budget]
+        self.smallest = min(self.smallest, found.peak)
+        self.found[budget] = found
+        return found
 
     def solutions(self) -> dict[int, Solution]:
         """By ascending budget, each with the best schedule and the best bound that any solve has given: a bound for a
@@ -105,13 +121,17 @@ class Sweep:
         return dict(sorted(made.items()))
 
     def _improved(self, budget: int, given: Solution, bound: int) -> Solution:
-        best = self._shared.best(budget)
+        best = self._pool.best(budget, self._policy.names)
         if best is not None and best.time < given.time:
-            given = replace(given, reruns=best.reruns, peak=best.peak, time=best.time, strategy=best.strategy)
+            made = {"strategy": best.strategy, "solver": best.solver}
+            given = replace(given, reruns=best.reruns, peak=best.peak, time=best.time, **made)
         bound = min(bound, given.time)
         gap = (given.time - bound) / max(1, given.baseline_time)
-        stopped = "optimal" if gap <= 1e-9 else "gap" if gap <= self.gap else given.stopped_by
-        return replace(given, lower_bound=bound, gap=gap, stopped_by=stopped)
+        if gap <= 1e-9:
+            given = replace(given, stopped_by="optimal")
+        elif gap <= self.gap and given.stopped_by == "heuristic":
+            given = replace(given, stopped_by="gap")
+        return replace(given, lower_bound=bound, gap=gap)
 
 
 def asked_of(texts: Sequence[str], baseline_peak: int) -> list[Asked]:

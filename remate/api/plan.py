@@ -20,7 +20,7 @@ from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import costed
-from ..strategy import Solution, solve
+from ..strategy import Instance, Request, Solution, effort_named, policy, solve
 
 Progress = Callable[[str], None]
 
@@ -33,9 +33,10 @@ def plan(
     cost: str = "measured",
     *,
     profile: str | Path | None = None,
-    time_limit: float = 60.0,
+    time_limit: float | None = None,
     gap: float = 0.002,
     strategy: str = "auto",
+    effort: str = "normal",
     differentiate: Sequence[str] | None = None,
     name: str = "",
     note: str = "",
@@ -46,17 +47,24 @@ def plan(
     budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
     the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
     gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
-    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete. time_limit: seconds for the solver.
-    gap: stop when proven within this share of the step's time. differentiate: names of the outputs that will receive a
-    gradient (default: scalar losses if there are any, else every differentiable output).
+    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete. gap: stop when the step is proven to
+    take at most this share of the keep-all time more than any schedule must. strategy: "auto", or one by itself (`remate
+    strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
+    the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
+    short says so. differentiate: names of the outputs that will receive a gradient (default: scalar losses if there are
+    any, else every differentiable output). name: of the schedule, by default that of the model's class. note: a remark to
+    keep in the file. progress: called with a line of text now and then. Ctrl-C while it solves ends the search: the best
+    schedule by then is returned.
 
-    Raises CaptureError, BudgetError, InfeasibleError (with the smallest peak that can be reached), ProfileError.
+    Raises CaptureError, BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
+    strategy that needs what the model lacks), InfeasibleError (with the smallest peak that is reached).
     """
-    wanted = parse_budget(budget)
+    wanted, asked, how = parse_budget(budget), policy(strategy), effort_named(effort)
     step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
     graph = step.captured.graph
-    limit = wanted.resolve(simulate(link(graph)).peak)
-    solution = solve(graph, limit, hierarchy=step, time_limit=time_limit, gap=gap, strategy=strategy, progress=progress)
+    instance = Instance(graph, step.parts)
+    limit = wanted.resolve(instance.baseline.peak)
+    solution = solve(instance, Request(limit, gap, how), asked, time_limit=time_limit, progress=progress)
     return schedule_of(step, solution, limit, cost, name=name or type(model).__name__, note=note)
 
 

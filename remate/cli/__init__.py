@@ -19,6 +19,7 @@ from .usage import UsageError
 COMMANDS = (
     "plan",
     "frontier",
+    "strategies",
     "check",
     "fmt",
     "show",

@@ -32,9 +32,14 @@ def configure(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
     parser.add_argument("--cost", default="measured", help="measured here (default), or a roofline device: h200, cpu")
     parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
-    parser.add_argument("--strategy", default="auto", help="how to solve; default: auto")
     parser.add_argument(
-        "--time-limit", metavar="S", type=positive, default=60.0, help="seconds to solve one budget, default 60"
+        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+    )
+    parser.add_argument(
+        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
+    )
+    parser.add_argument(
+        "--time-limit", metavar="S", type=positive, help="seconds to solve one budget, a safety net; default: none"
     )
     parser.add_argument(
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
@@ -69,13 +74,12 @@ def run(args: argparse.Namespace) -> int:
     target = placed(load_target(args.target), args.device, args.threads)
     from ..api.frontier import Sweep
     from ..api.plan import prepare
-    from ..strategy import check_strategy
+    from ..strategy import effort_named, policy
 
-    check_strategy(args.strategy)
+    options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         step = prepare(target.model, target.args, target.kwargs, args.cost, profile=args.profile, progress=report)
-        options = {"time_limit": args.time_limit, "gap": args.gap, "strategy": args.strategy}
-        sweep = Sweep(step, **options, progress=report)
+        sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)
         summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)
     summary.save(folder)

@@ -30,8 +30,15 @@ def configure(commands: Any) -> None:
         "--cost", default="measured", help="measured here (default), or a device of the roofline model: h200, a100, cpu"
     )
     parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
-    parser.add_argument("--strategy", default="auto", help="how to solve; default: auto")
-    parser.add_argument("--time-limit", metavar="S", type=positive, default=60.0, help="seconds to solve, default 60")
+    parser.add_argument(
+        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+    )
+    parser.add_argument(
+        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
+    )
+    parser.add_argument(
+        "--time-limit", metavar="S", type=positive, help="seconds to solve, a safety net; default: none"
+    )
     parser.add_argument(
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
@@ -84,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
             time_limit=args.time_limit,
             gap=args.gap,
             strategy=args.strategy,
+            effort=args.effort,
             name=args.name or output.stem,
             note=args.note,
             progress=report,

@@ -12,15 +12,15 @@ import pytest
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.strategy import solve
-from remate.strategy.chain import CLASSICAL, Chain
+from remate.strategy import Candidate, Context, Deadline, Instance, Request, candidates, policy, solve
+from remate.strategy.chain.chain import chain_of
 from remate.strategy.chain.rotor import Link, Table, Way
-from remate.strategy.milp.highs import Control
-from remate.strategy.problem import Problem
+from remate.strategy.registry import strategy as strategy_named
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
 from tests.models import ZOO
 
+CLASSICAL = ("checkpoint-blocks", "chen-sqrt", "rotor")
 MODELS = ("tiny_gpt", "unet", "mlp_mixer")
 SHARES = (0.9, 0.7, 0.5, 0.2)
 
@@ -118,43 +118,57 @@ def step_of(name: str) -> Hierarchy:
     return prepare(*ZOO[name].build(), cost="h200")
 
 
+def instance_of(name: str) -> Instance:
+    return Instance(step_of(name).captured.graph, step_of(name).parts)
+
+
 @pytest.mark.parametrize("strategy", CLASSICAL)
 @pytest.mark.parametrize("name", MODELS)
 def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
-    step = step_of(name)
-    graph = step.captured.graph
-    chain = Chain(Problem(graph), step.parts)
-    with Control() as control:
-        for share in SHARES:
-            found = list(CLASSICAL[strategy](chain, int(share * chain.baseline), control))
-            assert found
-            for candidate in found:
-                timeline = simulate(link(graph, candidate.reruns))
-                assert (timeline.peak, timeline.time) == (candidate.peak, candidate.time)
-                assert candidate.time >= chain.problem.baseline_time
-            assert min(candidate.peak for candidate in found) < chain.baseline
+    instance = instance_of(name)
+    base = instance.baseline
+    for share in SHARES:
+        request, context = Request(int(share * base.peak)), Context(Deadline(), base.time)
+        found = list(candidates(strategy_named(strategy), instance, request, context))
+        assert found
+        for candidate in found:
+            timeline = simulate(link(instance.graph, candidate.reruns))
+            assert (timeline.peak, timeline.time) == (candidate.peak, candidate.time)
+            assert (candidate.strategy, candidate.solver) == (strategy, "none")
+            assert candidate.time >= base.time
+        assert min(candidate.peak for candidate in found) < base.peak
+
+
+def smallest(instance: Instance, strategy: str) -> list[Candidate]:
+    """What a strategy proposes for the proven floor."""
+    context = Context(Deadline(), instance.baseline.time)
+    return list(candidates(strategy_named(strategy), instance, Request(instance.floor), context))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_never_faster_than_ours_and_never_over_budget(name: str) -> None:
-    step = step_of(name)
-    graph = step.captured.graph
-    peak = simulate(link(graph)).peak
+    instance = instance_of(name)
+    fitted = 0
     for share in (0.8, 0.6):
-        ours = solve(graph, int(share * peak), hierarchy=step, time_limit=20)
+        budget = int(share * instance.baseline.peak)
+        ours = solve(instance, Request(budget))
         for strategy in CLASSICAL:
-            try:
-                found = solve(graph, int(share * peak), hierarchy=step, strategy=strategy)
-            except InfeasibleError:
+            reached = min(c.peak for c in smallest(instance, strategy))
+            if reached > budget:
+                with pytest.raises(InfeasibleError, match=f"infeasible for {strategy}") as caught:
+                    solve(instance, Request(budget), policy(strategy))
+                assert caught.value.smallest == reached
                 continue
-            assert found.peak <= share * peak
-            assert found.strategy in (strategy, "keep-all")
+            fitted += 1
+            found = solve(instance, Request(budget), policy(strategy))
+            assert found.peak <= budget
+            assert found.strategy == strategy
             assert found.time >= ours.time
+    assert fitted >= 2
 
 
 def test_chain_of_blocks_is_seen() -> None:
-    step = step_of("tiny_gpt")
-    chain = Chain(Problem(step.captured.graph), step.parts)
+    chain = chain_of(instance_of("tiny_gpt"))
     assert len(chain.stages) > 3
     inner = chain.stages[1:-1]
     assert all(stage.carried > 0 for stage in inner)
@@ -162,12 +176,14 @@ def test_chain_of_blocks_is_seen() -> None:
 
 
 def test_skips_last() -> None:
-    step = step_of("unet")
-    chain = Chain(Problem(step.captured.graph), step.parts)
+    chain = chain_of(instance_of("unet"))
     assert any(stage.lasting for stage in chain.stages), "what reaches far is kept all the time"
 
 
-def test_without_blocks_the_step_is_one_stage() -> None:
-    step = step_of("tiny_gpt")
-    chain = Chain(Problem(step.captured.graph), ())
-    assert len(chain.stages) == 1
+def test_without_blocks_the_chain_is_one_of_segments() -> None:
+    instance = Instance(step_of("tiny_gpt").captured.graph)
+    stages = chain_of(instance).stages
+    assert len(stages) > 1
+    assert [stage.forward[1] for stage in stages[:-1]] == [stage.forward[0] for stage in stages[1:]]
+    assert [stage.backward[0] for stage in stages[:-1]] == [stage.backward[1] for stage in stages[1:]]
+    assert stages[0].backward[1] == len(instance.graph.operations)

@@ -11,12 +11,10 @@ from remate.api import plan as planner
 from remate.partition.canonical import readers_of
 from remate.partition.hierarchy import Hierarchy
 from remate.partition.leaf_graph import leaf_graph
-from remate.strategy import solve
-from remate.strategy.blocks.block_frontier import block_frontier, simulated_plan
-from remate.strategy.blocks.block_selection import BlockSelection
-from remate.strategy.milp.highs import Control
-from remate.strategy.problem import Problem
-from remate_runtime.format.schedule import KEEP_ALL
+from remate.strategy import NORMAL, Deadline, Instance, Request, policy, solve
+from remate.strategy.blocks.block_frontier import block_frontier
+from remate.strategy.blocks.block_plan import simulated_plan
+from remate_runtime.format.schedule import KEEP_ALL, Schedule
 from remate_runtime.format.writer import encode
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -38,7 +36,7 @@ def test_frontier_of_a_block(name: str) -> None:
     for part in prepared(name).leaves():
         leaf = leaf_graph(graph, part, readers)
         assert [graph.operations[i].op for i in leaf.operations] == [op.op for op in leaf.graph.operations]
-        plans = block_frontier(leaf, Control())
+        plans = block_frontier(leaf, Deadline(), NORMAL)
         assert any(not plan.reruns for plan in plans)
         for plan in plans:
             assert plan == simulated_plan(leaf, plan.reruns)
@@ -63,30 +61,39 @@ def test_a_choice_fits_the_budget(name: str, share: float) -> None:
     step = prepared(name)
     base = simulate(link(step.captured.graph))
     budget = int(share * base.peak)
-    with Control(60) as control:
-        found = BlockSelection(Problem(step.captured.graph), list(step.leaves()), control).run(
-            control, budget, gap=0.05
-        )
-    assert found is not None
+    found = solve(Instance(step.captured.graph, step.parts), Request(budget), policy("hierarchical"))
+    assert (found.strategy, found.solver.split()[0]) == ("hierarchical", "highs")
     judged = simulate(link(step.captured.graph, found.reruns))
     assert (judged.peak, judged.time) == (found.peak, found.time)
     assert judged.peak <= budget
+
+
+def extra(schedule: Schedule, at: int, plan: str) -> int:
+    """ns that instance `at` of the program takes more by `plan` than by the plan that it has."""
+    block = schedule.blocks[schedule.program[at].block]
+    ns = {op.id: op.ns for op in block.forward}
+    took = {KEEP_ALL: 0, **{n: sum(ns[i] for r in reruns for i in r.rerun) for n, reruns in block.plans.items()}}
+    return took[plan] - took[schedule.program[at].plan]
 
 
 def test_files_offer_plans_and_an_instance_moves_to_one_by_one_line() -> None:
     step = prepared("tiny_gpt")
     base = simulate(link(step.captured.graph))
     budget = int(0.7 * base.peak)
-    solution = solve(step.captured.graph, budget, hierarchy=step, strategy="hierarchical", time_limit=60)
+    solution = solve(Instance(step.captured.graph, step.parts), Request(budget), policy("hierarchical"))
     schedule = planner.schedule_of(step, solution, budget, "h200", name="gpt")
     repeated = {i.block for i in schedule.program if sum(j.block == i.block for j in schedule.program) > 1}
     for block in repeated:
         assert len(schedule.blocks[block].plans) >= 2
     at = next(k for k, i in enumerate(schedule.program) if i.block in repeated)
+    peaks: set[int] = set()
     for plan in (KEEP_ALL, *schedule.blocks[schedule.program[at].block].plans):
         moved = replace(schedule.program[at], plan=plan)
         edited = replace(schedule, program=(*schedule.program[:at], moved, *schedule.program[at + 1 :]))
         lines = zip(encode(schedule).splitlines(), encode(edited).splitlines(), strict=True)
         assert sum(a != b for a, b in lines) <= 1
         expanded = expand(edited)
-        assert simulate(link(expanded.graph, expanded.reruns)).peak > 0
+        timeline = simulate(link(expanded.graph, expanded.reruns))
+        assert timeline.time == solution.time + extra(schedule, at, plan)
+        peaks.add(timeline.peak)
+    assert len(peaks) > 1, "another plan of one instance changes the peak"

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from remate.strategy import NORMAL, Candidate, Deadline, Instance, Proposals, Request, policy
 from remate.strategy.local.ledger import Ledger
 from remate.strategy.local.polish import as_late_as_possible, polish, pruned
 from remate.strategy.local.squeeze import squeeze
-from remate.strategy.milp.budget_search import judge
 from remate.strategy.milp.flat import flat_windows
 from remate.strategy.milp.formulation import Formulation, linear
-from remate.strategy.milp.highs import Control, Engine
+from remate.strategy.milp.highs import Engine
 from remate.strategy.milp.place import place
-from remate.strategy.milp.segments import segments
-from remate.strategy.milp.staged import refined, staged_windows
+from remate.strategy.milp.refinement import refined
+from remate.strategy.milp.staged import staged_windows
 from remate.strategy.milp.warm_start import warm_start
 from remate.strategy.problem import Problem
+from remate.strategy.segments import segments
 from remate_runtime.step.graph import FlatRerun, Graph
 
 from .strategy_graphs import random_graph, transformer
+
+
+def judge(problem: Problem, reruns: Sequence[FlatRerun]) -> Candidate:
+    return Instance(problem.graph).judged(reruns, "")
+
+
+def outcome(problem: Problem, proposals: Proposals[Candidate]) -> Candidate:
+    """What a generator returns when all that it proposes is judged."""
+    try:
+        proposal = next(proposals)
+        while True:
+            proposal = proposals.send(judge(problem, proposal.reruns))
+    except StopIteration as end:
+        return end.value
 
 
 def random_reruns(graph: Graph, warm_start: int, count: int) -> list[FlatRerun]:
@@ -47,7 +63,7 @@ def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
     graph = random_graph(warm_start, 14)
     reruns = random_reruns(graph, warm_start, count)
     ledger = Ledger(Problem(graph), reruns)
-    found = judge(Problem(graph), reruns, "")
+    found = judge(Problem(graph), reruns)
     assert (ledger.peak, ledger.time) == (found.peak, found.time)
 
 
@@ -56,23 +72,23 @@ def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
 def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple[int, int], share: float) -> None:
     """What it counts is at least what the simulator finds, and it pays for every rerun."""
     problem = Problem(random_graph(warm_start, 24))
-    reference = judge(problem, (), "").peak
+    reference = judge(problem, ()).peak
     length, above = shape
     w = staged_windows(problem, length, above) if above else flat_windows(problem, length)
     model = Formulation(problem, w, reference)
-    with Control() as control:
-        result = model.solve(control, share * reference, gap=0.05)
+    with Deadline() as deadline:
+        result = model.solve(deadline, share * reference, NORMAL, gap=0.0005)
     if result.x is None:
         return
     chosen = model.chosen(result)
-    found = judge(problem, place(problem, w, chosen), "")
+    found = judge(problem, place(problem, w, chosen))
     assert found.peak <= model.peak(result) * (1 + 1e-6) + 1
     assert model.peak(result) <= share * reference * (1 + 1e-6) + 1
     extra = 100 * (found.time / problem.baseline_time - 1)
     assert extra <= result.objective + 1e-6
     tight = Formulation(problem, refined(problem, w, chosen), reference)
-    with Control() as control:
-        again = tight.solve(control, share * reference, gap=0.05, start=chosen)
+    with Deadline() as deadline:
+        again = tight.solve(deadline, share * reference, NORMAL, gap=0.0005, start=chosen)
     assert again.objective <= result.objective + 0.05 + 1e-6, "a solution fits its own neighbourhood"
 
 
@@ -80,15 +96,15 @@ def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple
 @settings(max_examples=60, deadline=None)
 def test_local_search_never_makes_worse(warm_start: int, count: int, share: float) -> None:
     problem = Problem(random_graph(warm_start, 20))
-    given_ = judge(problem, random_reruns(problem.graph, warm_start, count), "")
+    given_ = judge(problem, random_reruns(problem.graph, warm_start, count))
     budget = int(share * given_.peak)
-    with Control() as control:
-        better = polish(problem, given_, budget, control)
-        smaller = judge(problem, squeeze(problem, given_.reruns, budget, control), "")
+    with Deadline() as deadline:
+        better = outcome(problem, polish(problem, given_, budget, deadline))
+        smaller = judge(problem, squeeze(problem, given_.reruns, budget, NORMAL, deadline))
     assert better.time <= given_.time
     assert better.peak <= max(budget, given_.peak)
     assert smaller.peak <= given_.peak
-    assert judge(problem, pruned(problem, given_.reruns), "").time <= given_.time
+    assert judge(problem, pruned(problem, given_.reruns)).time <= given_.time
     late = as_late_as_possible(problem, given_.reruns)
     assert sorted(r.op for r in late) == sorted(r.op for r in given_.reruns)
 
@@ -104,14 +120,14 @@ def test_segments_follow_small_cuts() -> None:
 
 def test_seed_is_a_solution_of_the_same_windows() -> None:
     problem = Problem(transformer(3))
-    reference = judge(problem, (), "").peak
-    w = flat_windows(problem)
+    reference = judge(problem, ()).peak
+    w = flat_windows(problem, 32)
     model = Formulation(problem, w, reference)
-    with Control() as control:
-        result = model.solve(control, 0.7 * reference, gap=0.01)
+    with Deadline() as deadline:
+        result = model.solve(deadline, 0.7 * reference, NORMAL, gap=0.0001)
         chosen = model.chosen(result)
         known = warm_start(problem, w, place(problem, w, chosen))
-        again = model.solve(control, 0.7 * reference, gap=0.01, start=known)
+        again = model.solve(deadline, 0.7 * reference, NORMAL, gap=0.0001, start=known)
     assert {k for k, v in known.items() if v and k[0] == "rerun"} <= {k for k, v in chosen.items() if v}
     assert again.objective <= result.objective + 0.01
 
@@ -122,7 +138,8 @@ def knapsack(count: int) -> Any:
     m.x = pyo.Var(range(count), domain=pyo.Binary)
     weight = [chance.randint(50, 100) for _ in range(count)]
     worth = [-w - chance.randint(0, 3) for w in weight]
-    m.fits = pyo.Constraint(expr=linear(list(m.x.values()), weight) <= sum(weight) / 2)
+    m.room = pyo.Param(initialize=sum(weight) / 2, mutable=True)
+    m.fits = pyo.Constraint(expr=linear(list(m.x.values()), weight) <= m.room)
     m.value = pyo.Objective(expr=linear(list(m.x.values()), worth))
     return m
 
@@ -130,45 +147,47 @@ def knapsack(count: int) -> Any:
 def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
     model = knapsack(12)
     engine = Engine(model)
-    with Control() as control:
-        first = engine.solve(control)
+    with Deadline() as deadline:
+        first = engine.solve(deadline)
         assert first.status == "optimal"
         assert first.bound == pytest.approx(first.objective)
-        relaxed = engine.solve(control, relax=True)
+        relaxed = engine.solve(deadline, relax=True)
         assert relaxed.objective <= first.objective
-        engine.set_rhs(model.fits, -np.inf, 0.0)
-        assert engine.solve(control).objective == pytest.approx(0.0)
+        model.room.set_value(0.0)
+        engine.update([model.fits])
+        assert engine.solve(deadline).objective == pytest.approx(0.0)
         engine.set_rhs(model.fits, 1.0, 0.0)
-        empty = engine.solve(control)
+        empty = engine.solve(deadline)
         assert (empty.status, empty.x, empty.bound) == ("infeasible", None, float("inf"))
         engine.set_rhs(model.fits, -np.inf, 1e9)
         columns = engine.columns(model.x.values())
         engine.set_bounds(columns, np.zeros(12), np.zeros(12))
-        assert engine.solve(control).objective == pytest.approx(0.0)
+        assert engine.solve(deadline).objective == pytest.approx(0.0)
         engine.set_bounds(columns, np.zeros(12), np.ones(12))
         engine.set_cost(np.ones(12))
-        assert engine.solve(control).objective == pytest.approx(0.0)
-        good = engine.solve(control, start=np.ones(12), target=12.0)
+        assert engine.solve(deadline).objective == pytest.approx(0.0)
+        good = engine.solve(deadline, start=np.ones(12), target=12.0)
         assert good.objective <= 12.0
 
 
 def test_bridge_reports_limits() -> None:
     engine = Engine(knapsack(60))
-    with Control() as control:
-        assert engine.solve(control, nodes=1).status in ("iterations", "gap", "optimal")
-        assert engine.solve(control, relative_gap=0.5).status in ("gap", "optimal")
-    with Control(time_limit=0.0) as control:
-        assert engine.solve(control).status == "time"
+    with Deadline() as deadline:
+        assert engine.solve(deadline, nodes=1).status in ("iterations", "gap", "optimal")
+        assert Engine(knapsack(60)).solve(deadline, work=0).status == "iterations"
+        assert engine.solve(deadline, relative_gap=0.5).status in ("gap", "optimal")
+    with Deadline(time_limit=0.0) as deadline:
+        assert engine.solve(deadline).status == "time"
 
 
 def test_interrupt_keeps_the_process_and_stops_the_search() -> None:
-    with Control() as control:
+    with Deadline() as deadline:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         begin = time.monotonic()
-        while not control.stopped() and time.monotonic() - begin < 10:
+        while not deadline.stopped() and time.monotonic() - begin < 10:
             time.sleep(0.01)
-        assert control.interrupted
-        assert Engine(knapsack(60)).solve(control).status == "interrupted"
+        assert deadline.interrupted
+        assert Engine(knapsack(60)).solve(deadline).status == "interrupted"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -177,6 +196,7 @@ def test_progress_tells_incumbent_and_bound() -> None:
     from remate.strategy import solve
 
     graph = random_graph(3, 40)
-    solve(graph, int(0.6 * judge(Problem(graph), (), "").peak), progress=said.append, strategy="flat")
+    budget = int(0.8 * judge(Problem(graph), ()).peak)
+    solve(Instance(graph), Request(budget), policy("flat"), progress=said.append)
     assert any("proven" in text for text in said)
     assert any("more time" in text for text in said)

@@ -28,10 +28,8 @@ from remate.api.plan import prepare, schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.strategy import Shared, Solution, solve
-from remate.strategy.chain import CLASSICAL
-from remate.strategy.milp.budget_search import Candidate
-from remate.strategy.milp.highs import Control
+from remate.strategy import Candidate, Context, Deadline, Instance, Request, Solution, candidates, solve
+from remate.strategy.registry import strategy
 from remate_runtime.format import encode
 
 from .models import LARGE, Large
@@ -78,7 +76,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     built, args, kwargs = model.build()
     step = prepare(built, args, kwargs, COST)
     seconds = time.monotonic() - started
-    about = Shared(step.captured.graph, step)
+    about = Instance(step.captured.graph, step.parts)
     limits = [(text, parse_budget(text).resolve(about.baseline.peak)) for text in budgets]
     seen = _classical(about, [limit for _, limit in limits])
     smallest = {name: min(c.peak for c in found) for name, found in seen.items()}
@@ -93,12 +91,16 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     return Report(model, operations, seconds, about.baseline, about.floor, smallest, rows)
 
 
-def _classical(about: Shared, limits: Sequence[int]) -> dict[str, list[Candidate]]:
+def _classical(about: Instance, limits: Sequence[int]) -> dict[str, list[Candidate]]:
     """All that the classical strategies find for any of the budgets, and for one that is too small."""
-    with Control() as control:
+    with Deadline() as deadline:
         return {
-            name: [c for limit in (*limits, about.floor) for c in strategy(about.chain, limit, control)]
-            for name, strategy in CLASSICAL.items()
+            name: [
+                found
+                for limit in (*limits, about.floor)
+                for found in candidates(strategy(name), about, Request(limit), Context(deadline, about.baseline.time))
+            ]
+            for name in SHORT
         }
 
 
@@ -109,7 +111,7 @@ def _row(step: Hierarchy, label: str, limit: int, time_limit: float, seen: dict[
     }
     started = time.monotonic()
     try:
-        ours = solve(step.captured.graph, limit, hierarchy=step, time_limit=time_limit)
+        ours = solve(Instance(step.captured.graph, step.parts), Request(limit), time_limit=time_limit)
     except InfeasibleError as error:
         return Row(label, limit, time.monotonic() - started, None, error.smallest, 0.0, theirs)
     seconds = time.monotonic() - started

@@ -9,67 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 
-from remate_runtime.link import link, simulate
-from remate_runtime.step import FlatRerun
-
 from ...partition.leaf_graph import LeafGraph
+from ..deadline import Deadline
+from ..effort import Effort
 from ..milp.formulation import Formulation
-from ..milp.highs import Control
 from ..milp.place import place
-from ..milp.windows import windows
+from ..milp.windows import rerun_windows
 from ..problem import Problem
+from .block_plan import BlockPlan, simulated_plan
 
 MOST = 10  # plans of a block
 LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without reruns
-SOLVES = 14  # of one block under one limit
-NODES = 60  # of branch and bound in one of them
 
 
-class BlockPlan(msgspec.Struct, frozen=True):
-    """reruns: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
-    forward_peak and backward_peak of the block alone. time: ns of forward and backward, reruns included."""
-
-    reruns: tuple[FlatRerun, ...]
-    retained: int
-    forward_peak: int
-    backward_peak: int
-    time: int
-
-    @property
-    def figures(self) -> tuple[int, int, int, int]:
-        return self.retained, self.forward_peak, self.backward_peak, self.time
-
-
-def block_frontier(leaf: LeafGraph, control: Control) -> list[BlockPlan]:
+def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort) -> list[BlockPlan]:
     """Plans of a block that no other one dominates, least retained first; the one without reruns is always there."""
     keep = simulated_plan(leaf, ())
     found = {keep.reruns: keep}
     problem = Problem(leaf.graph)
     allowed = _needed(problem)
     if allowed and leaf.graph.backward_start < len(leaf.graph.operations):
-        w = windows(problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed})
+        windows = rerun_windows(problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed})
         peak = max(keep.forward_peak, keep.backward_peak)
-        formulation = Formulation(problem, w, peak)
+        formulation = Formulation(problem, windows, peak)
         for limit in LIMITS:
-            for plan in _Prices(leaf, formulation, control, limit * peak).plans():
+            for plan in _Prices(leaf, formulation, limit * peak, deadline, effort).plans():
                 found.setdefault(plan.reruns, plan)
     return _thinned(_undominated(list(found.values())), keep)
-
-
-def simulated_plan(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
-    """A plan of a block with the simulator's figures."""
-    timeline = simulate(link(leaf.graph, reruns))
-    cut = timeline.turn
-    return BlockPlan(
-        tuple(reruns),
-        timeline.after[cut],
-        max(timeline.during[: cut + 1]),
-        max(timeline.during[cut + 1 :], default=0),
-        timeline.time,
-    )
 
 
 def _needed(problem: Problem) -> list[int]:
@@ -85,19 +53,22 @@ def _needed(problem: Problem) -> list[int]:
 class _Prices:
     """The plans of a block under one limit on its peak, for all prices of retained bytes."""
 
-    def __init__(self, leaf: LeafGraph, formulation: Formulation, control: Control, limit: float) -> None:
-        self.leaf, self.formulation, self.control, self.limit = leaf, formulation, control, limit
+    def __init__(
+        self, leaf: LeafGraph, formulation: Formulation, limit: float, deadline: Deadline, effort: Effort
+    ) -> None:
+        self.leaf, self.formulation, self.limit = leaf, formulation, limit
+        self.deadline, self.effort = deadline, effort
         problem = formulation.problem
         sizes = [problem.size[key[1]] if key[0] == "hold" else 0 for key in formulation.keys]
         self._columns, self._bytes = formulation.columns, np.array(sizes, dtype=float)
         self._time = formulation.time_cost
-        self.left = SOLVES
+        self.left = effort.prices
 
     def plans(self) -> Iterator[BlockPlan]:
         cheap, small = self._solve(1e-9), self._solve(1e6)
         pairs = [(cheap, small)]
         yield from (plan for plan in (cheap, small) if plan is not None)
-        while pairs and self.left > 0 and not self.control.stopped():
+        while pairs and self.left > 0 and not self.deadline.stopped():
             a, b = pairs.pop(0)
             if a is None or b is None or a.retained <= b.retained or b.time <= a.time:
                 continue
@@ -114,7 +85,7 @@ class _Prices:
         form, cost = self.formulation, self._time.copy()
         known = self._columns >= 0
         np.add.at(cost, self._columns[known], price * self._bytes[known] / form.percent)
-        result = form.priced(self.control, cost, self.limit, nodes=NODES, stage="block")
+        result = form.priced(self.deadline, cost, self.limit, self.effort)
         if result.x is None:
             return None
         return simulated_plan(self.leaf, tuple(place(form.problem, form.windows, form.chosen(result))))

@@ -26,19 +26,20 @@ from remate_runtime.step import FlatRerun, Graph
 from ...partition.canonical import exports, form, readers_of, storages
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
-from ..milp.budget_search import Candidate, better, judge
+from ..deadline import Deadline
+from ..effort import Effort
+from ..feedback import Answer
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import Control, Engine
+from ..milp.highs import Engine
 from ..problem import Problem
-from .block_frontier import BlockPlan, block_frontier
-
-ROUNDS = 6
+from .block_frontier import block_frontier
+from .block_plan import BlockPlan
 
 
 class BlockSelection:
     """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order."""
 
-    def __init__(self, problem: Problem, leaves: Sequence[BlockSpan], control: Control) -> None:
+    def __init__(self, problem: Problem, leaves: Sequence[BlockSpan], deadline: Deadline, effort: Effort) -> None:
         self.problem, self.leaves = problem, leaves
         graph, readers = problem.graph, readers_of(problem.graph)
         self.template: list[int] = []  # by instance
@@ -50,7 +51,7 @@ class BlockSelection:
             key = (shape.key, exports(graph, part, readers), storages(graph, shape))
             if key not in known:
                 known[key] = len(self.frontiers)
-                self.frontiers.append(block_frontier(leaf_graph(graph, part, readers), control))
+                self.frontiers.append(block_frontier(leaf_graph(graph, part, readers), deadline, effort))
             self.template.append(known[key])
             self.operations.append((*range(*part.forward), *range(*part.backward)))
         self._bases(graph)
@@ -85,6 +86,7 @@ class BlockSelection:
         m: Any = pyo.ConcreteModel()
         count = len(self.leaves)
         pairs = [(p, o) for p in range(count) for o in range(len(self.plans(p)))]
+        m.budget = pyo.Param(initialize=float(self.baseline), mutable=True)
         m.x = pyo.Var(pairs, domain=pyo.Binary)
         m.before = pyo.Var(range(count + 1))  # retained by the instances before p
 
@@ -98,7 +100,7 @@ class BlockSelection:
 
         def level(m: Any, p: int, backward: int) -> Any:
             variables, sizes = figures(p, ("forward_peak", "backward_peak")[backward])
-            return linear([m.before[p], *variables], [1.0, *sizes]) <= 0
+            return linear([m.before[p], *variables], [1.0, *sizes]) <= (m.budget - self.base[p][backward]) / self.unit
 
         def order(m: Any, p: int, q: int) -> Any:
             mine, theirs = figures(p, "retained"), figures(q, "retained", -1.0)
@@ -119,38 +121,26 @@ class BlockSelection:
         m.time = pyo.Objective(expr=linear(list(m.x.values()), [e / self.percent for e in extra]))
         return m
 
-    def run(self, control: Control, budget: int, *, gap: float) -> Candidate | None:
-        """The best choice whose simulated peak fits, or None. gap: at which a solve stops, in % of the step time."""
-        best: Candidate | None = None
-        target, too_much = float(budget), float("inf")
-        for _ in range(ROUNDS):
-            chosen = self._solve(control, target, gap)
-            if chosen is None:
-                break
-            found = judge(self.problem, self._flat(chosen), "hierarchical", "gap")
-            if found.peak > budget:
-                too_much = min(too_much, target)
-                target -= (found.peak - budget) + 0.0005 * budget
-                continue
-            best = better(best, found)
-            slack = budget - found.peak
-            if slack <= 0.004 * budget or too_much < float("inf"):
-                break
-            target += slack
-        return best
-
-    def _solve(self, control: Control, target: float, gap: float) -> list[int] | None:
-        for p, bases in enumerate(self.base):
-            for backward, base in enumerate(bases):
-                self.engine.set_rhs(self.model.level[p, backward], -float("inf"), (target - base) / self.unit)
-        result = self.engine.solve(control, stage="levels", absolute_gap=gap, nodes=400)
+    def ask(self, deadline: Deadline, budget: float, effort: Effort, *, gap: float) -> Answer[None] | None:
+        """The choice that the model makes for a budget in bytes. gap: at which the solve stops, as a share of the step's
+        time."""
+        self.model.budget.set_value(budget)
+        self.engine.update(self.model.level.values())
+        result = self.engine.solve(
+            deadline, stage="blocks", absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work
+        )
         if result.x is None:
             return None
         x = result.x
-        return [
+        chosen = [
             max(range(len(self.plans(p))), key=lambda o, p=p: x[self.engine.column(self.model.x[p, o])])
             for p in range(len(self.leaves))
         ]
+        return Answer(tuple(self._flat(chosen)), budget, None)
+
+    def least(self) -> tuple[FlatRerun, ...]:
+        """Every block by the plan that retains least."""
+        return tuple(self._flat([0] * len(self.leaves)))
 
     def _flat(self, chosen: list[int]) -> list[FlatRerun]:
         flat = [r for p, o in enumerate(chosen) for r in self._mapped(p, self.plans(p)[o])]

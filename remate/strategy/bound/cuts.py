@@ -27,56 +27,70 @@ import pyomo.environ as pyo
 
 from remate_runtime.gc_pause import gc_paused
 
+from ..base import Bound, Context, Request
+from ..deadline import Deadline
+from ..effort import Effort
+from ..instance import Instance
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import Control, Engine, Result
+from ..milp.highs import SOLVER, Engine, Result
 from ..problem import Problem
+from .floor import arguments, forced_bytes
 
-SCAN = 24  # cuts tried one by one
 EXACT = 2500  # variables up to which integrality is enforced
-NODES = 60
 COUNTS = (2, 3, 4, 6)  # cuts taken together
 
 
-def lower_bound(single: CutModel, budget: int, control: Control) -> int:
-    """A time in ns that any schedule under `budget` bytes takes. If interrupted, the trivial one: every operation
-    once. single: the model of one cut."""
-    problem = single.problem
+def one_cut(instance: Instance, request: Request, context: Context) -> int:
+    """The best bound of a single cut. Cut short, it is the trivial one: every operation once."""
+    problem, single = instance.problem, instance.view(cut_model, 1)
     forced = forced_bytes(problem)
-    candidates = _records(problem, forced, SCAN)
-    if not candidates:
+    candidates = _records(problem, forced, request.effort.cuts)
+    ask = _Asked(single, request, context.deadline, forced)
+    found = [(ask.proven([k], relax=True), k) for k in candidates]
+    if not found:
         return problem.baseline_time
-    found = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in candidates]
     best, at = max(found)
     if best < float("inf") and single.variables <= EXACT:  # else the relaxation says nearly as much
-        best = max(best, _proven(single.solve(control, budget, [at], forced, relax=False)))
-    if best == float("inf"):
-        return problem.baseline_time  # infeasible: any statement is true, this one is harmless
-    return problem.baseline_time + max(0, int(best * single.percent * (1 - 1e-6)))
+        best = max(best, ask.proven([at], relax=False))
+    return single.nanoseconds(best)
 
 
-def stronger_bound(single: CutModel, budget: int, control: Control, *, enough: int) -> int:
-    """As `lower_bound`, with several cuts at once: what must run again before each of several peaks of the backward.
-    Worth its time on small steps; larger ones get the trivial bound. Stops when `enough` ns are proven."""
-    problem = single.problem
-    forced = forced_bytes(problem)
+def several_cuts(instance: Instance, request: Request, context: Context) -> int:
+    """The best bound of several cuts at once: what must run again before each of several peaks of the backward. Worth its
+    time on small steps; larger ones get the trivial bound. Stops when no schedule can be much better than the best one
+    known."""
+    problem, single = instance.problem, instance.view(cut_model, 1)
     proven = problem.baseline_time
-    if single.variables > EXACT:
+    if single.variables > EXACT or context.best is None:
         return proven
-    places = sorted({*_peaks(problem, forced), *_records(problem, forced, SCAN)})
-    scored = [(_proven(single.solve(control, budget, [k], forced, relax=True)), k) for k in places]
-    scored.sort(key=lambda score: (-score[0], score[1]))
+    forced, wanted = forced_bytes(problem), context.best.time - context.slack
+    places = sorted({*_peaks(problem, forced, request.effort.cuts), *_records(problem, forced, request.effort.cuts)})
+    ask = _Asked(single, request, context.deadline, forced)
+    scored = sorted(((ask.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], score[1]))
     for count in COUNTS:
-        if count > len(scored) or count * single.variables > EXACT or proven >= enough or control.stopped():
+        if count > len(scored) or count * single.variables > EXACT or proven >= wanted or context.deadline.stopped():
             break
-        cuts = CutModel(problem, count, single.reference)
-        places = sorted(k for _, k in scored[:count])
-        best = _proven(cuts.solve(control, budget, places, forced, relax=False))
-        if best < float("inf"):
-            proven = max(proven, problem.baseline_time + int(best * single.percent * (1 - 1e-6)))
+        together = instance.view(cut_model, count)
+        chosen = sorted(k for _, k in scored[:count])
+        best = _Asked(together, request, context.deadline, forced).proven(chosen, relax=False)
+        proven = max(proven, together.nanoseconds(best))
     return proven
 
 
-def _peaks(problem: Problem, forced: np.ndarray) -> list[int]:
+class _Asked:
+    """A model asked under one budget."""
+
+    def __init__(self, model: CutModel, request: Request, deadline: Deadline, forced: np.ndarray) -> None:
+        self.model, self.request, self.deadline, self.forced = model, request, deadline, forced
+
+    def proven(self, places: list[int], *, relax: bool) -> float:
+        """Extra time in % of the step; infinite where nothing fits."""
+        request = self.request
+        result = self.model.solve(self.deadline, request.budget, request.effort, places, self.forced, relax=relax)
+        return max(0.0, result.bound) if result.status != "failed" else 0.0
+
+
+def _peaks(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     """Backward operations where more must be live than at their neighbours, the highest ones, in order."""
     level = [(int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i)), i) for i in problem.backward]
     high = [
@@ -84,54 +98,7 @@ def _peaks(problem: Problem, forced: np.ndarray) -> list[int]:
         for n in range(len(level))
         if (n == 0 or level[n - 1][0] < level[n][0]) and (n + 1 == len(level) or level[n + 1][0] <= level[n][0])
     ]
-    return sorted(i for _, i in sorted(high, reverse=True)[:SCAN])
-
-
-def _proven(result: Result) -> float:
-    return max(0.0, result.bound) if result.status != "failed" else 0.0
-
-
-def forced_bytes(problem: Problem) -> np.ndarray:
-    """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
-    workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model
-    (before it, they too can be dropped and made again)."""
-    steps = len(problem.real)
-    change = np.zeros(steps + 1, dtype=np.int64)
-    for size, last in problem.tangents:
-        change[problem.backward_start] += size
-        change[last + 1] -= size
-    for i in range(steps):
-        if not problem.real[i]:
-            continue
-        change[i] += problem.workspace[i]
-        change[i + 1] -= problem.workspace[i]
-        for s in problem.writes[i]:
-            last = i
-            if i >= problem.backward_start and s in problem.gradients:
-                last = steps - 1
-            elif i >= problem.backward_start and problem.readers[s]:
-                last = problem.readers[s][-1]
-                last -= problem.overwrites[last] == s
-            if _shares(problem, i):
-                change[i + 1] += problem.size[s]
-            else:
-                change[i] += problem.size[s]
-            change[max(last, i) + 1] -= problem.size[s]
-    change[problem.backward_start] += sum(
-        problem.size[s] for s in problem.returned if problem.producer[s] < problem.backward_start
-    )
-    return np.cumsum(change)[:steps]
-
-
-def _shares(problem: Problem, i: int) -> bool:
-    """Whether operation i may write over a forward storage: its output then needs no bytes of its own."""
-    return any(problem.producer[s] < problem.backward_start for s in problem.may_overwrite[i])
-
-
-def arguments(problem: Problem, i: int) -> list[int]:
-    """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
-    counted = problem.returned if i >= problem.backward_start else frozenset()
-    return [s for s in problem.reads[i] if problem.producer[s] < problem.backward_start and s not in counted]
+    return sorted(i for _, i in sorted(high, reverse=True)[:most])
 
 
 def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
@@ -185,6 +152,7 @@ class CutModel:
         problem, cuts = self.problem, range(self.count)
         wanted = set(self.storages)
         m: Any = pyo.ConcreteModel()
+        m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes left beside what is live in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
         m.rerun = pyo.Var(self.operations, cuts, domain=pyo.Binary)
 
@@ -202,17 +170,33 @@ class CutModel:
             rule=lambda m, s, c: linear([*available(s, c), m.hold[s, c + 1]], [1, 1, -1]) >= 0,
         )
         sizes = [problem.size[s] / self.unit for s in self.storages]
-        m.memory = pyo.Constraint(cuts, rule=lambda m, c: linear([m.hold[s, c] for s in self.storages], sizes) <= 0)
+        m.memory = pyo.Constraint(
+            cuts, rule=lambda m, c: linear([m.hold[s, c] for s in self.storages], sizes) <= m.free[c] / self.unit
+        )
         cost = [problem.time[f] / self.percent for f in self.operations for _ in cuts]
         m.time = pyo.Objective(expr=linear([m.rerun[f, c] for f in self.operations for c in cuts], cost))
         return m
 
-    def solve(self, control: Control, budget: int, places: list[int], forced: np.ndarray, *, relax: bool) -> Result:
+    def nanoseconds(self, extra: float) -> int:
+        """Time of the step from extra time in %; the trivial bound where nothing fits, for which any statement is true."""
+        base = self.problem.baseline_time
+        return base if extra == float("inf") else base + max(0, int(extra * self.percent * (1 - 1e-6)))
+
+    def solve(
+        self,
+        deadline: Deadline,
+        budget: int,
+        effort: Effort,
+        places: list[int],
+        forced: np.ndarray,
+        *,
+        relax: bool,
+    ) -> Result:
         """Extra time in % of the step with cuts at the operations `places`, ascending."""
         infinity = float("inf")
         columns, lower = [], []
         for c, (k, until) in enumerate(zip(places, [*places[1:], len(self.problem.real)], strict=True)):
-            self.engine.set_rhs(self.model.memory[c], -infinity, (budget - int(forced[k])) / self.unit)
+            self.model.free[c].set_value(budget - int(forced[k]))
             resident = set(arguments(self.problem, k))
             for s in self.storages:
                 read = any(k < i < until for i in self.problem.readers[s])
@@ -220,4 +204,26 @@ class CutModel:
                 columns.append(self._hold[s, c])
                 lower.append(float(s in resident))
         self.engine.set_bounds(np.array(columns), np.array(lower), np.ones(len(lower)))
-        return self.engine.solve(control, stage="bound", nodes=NODES, relax=relax)
+        self.engine.update(self.model.memory.values())
+        return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+
+
+def cut_model(instance: Instance, count: int) -> CutModel:
+    """The model of `count` cuts of a step."""
+    return CutModel(instance.problem, count, instance.baseline.peak)
+
+
+CUT = Bound(
+    "cut",
+    "integer program: what must run again after one operation of the backward",
+    one_cut,
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)
+CUTS = Bound(
+    "cuts",
+    "the same with several operations at once, on small steps",
+    several_cuts,
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)

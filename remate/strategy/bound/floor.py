@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ..problem import Problem
-from .cuts import arguments, forced_bytes
 
 
 def proven_floor(problem: Problem) -> int:
@@ -18,3 +19,46 @@ def proven_floor(problem: Problem) -> int:
         ),
         default=0,
     )
+
+
+def forced_bytes(problem: Problem) -> np.ndarray:
+    """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
+    workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model
+    (before it, they too can be dropped and made again)."""
+    steps = len(problem.real)
+    change = np.zeros(steps + 1, dtype=np.int64)
+    for size, last in problem.tangents:
+        change[problem.backward_start] += size
+        change[last + 1] -= size
+    for i in range(steps):
+        if not problem.real[i]:
+            continue
+        change[i] += problem.workspace[i]
+        change[i + 1] -= problem.workspace[i]
+        for s in problem.writes[i]:
+            last = i
+            if i >= problem.backward_start and s in problem.gradients:
+                last = steps - 1
+            elif i >= problem.backward_start and problem.readers[s]:
+                last = problem.readers[s][-1]
+                last -= problem.overwrites[last] == s
+            if _shares(problem, i):
+                change[i + 1] += problem.size[s]
+            else:
+                change[i] += problem.size[s]
+            change[max(last, i) + 1] -= problem.size[s]
+    change[problem.backward_start] += sum(
+        problem.size[s] for s in problem.returned if problem.producer[s] < problem.backward_start
+    )
+    return np.cumsum(change)[:steps]
+
+
+def _shares(problem: Problem, i: int) -> bool:
+    """Whether operation i may write over a forward storage: its output then needs no bytes of its own."""
+    return any(problem.producer[s] < problem.backward_start for s in problem.may_overwrite[i])
+
+
+def arguments(problem: Problem, i: int) -> list[int]:
+    """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
+    counted = problem.returned if i >= problem.backward_start else frozenset()
+    return [s for s in problem.reads[i] if problem.producer[s] < problem.backward_start and s not in counted]

@@ -1,12 +1,13 @@
 """A training step as a chain of stages, which is what the classical strategies reason about.
 
-Stages are leaves of the hierarchy. Where a value reaches a little over the next leaf (a residual that spans two of
+Stages are leaves of the hierarchy; of a step without one, segments between small cuts. Where a value reaches a little over the next leaf (a residual that spans two of
 them), the leaves between are joined; values that reach further (skips of a U-Net, an encoder's output, masks) are kept
 all the time, and the rest is treated as a chain. How well that describes the step, the simulator tells.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,9 +18,12 @@ from remate_runtime.step import FlatRerun, Graph
 from ...partition.canonical import readers_of
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
-from ..blocks.block_frontier import BlockPlan, simulated_plan
+from ..blocks.block_plan import BlockPlan, simulated_plan
+from ..instance import Instance
 from ..problem import Problem
+from ..segments import segments
 
+LENGTH = 32  # operations in a segment of a step without hierarchy
 NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
 MOST = 120  # stages: the dynamic programme takes their number to the third power
 
@@ -38,8 +42,8 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """The stages of a step, and the bytes beside what they retain. blocks: the hierarchy they come from (the whole step
-    is one block where there is none). stages: in forward order. keep[s], drop[s]: stage s
+    """The stages of a step, and the bytes beside what they retain. blocks: those they come from. stages: in forward
+    order. keep[s], drop[s]: stage s
     alone, retaining everything and nothing but its outputs. before_backward[s]: bytes held when backward of stage s
     begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
     the stage holds by itself. By the simulator, without reruns."""
@@ -47,10 +51,7 @@ class Chain:
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
         graph = problem.graph
-        whole = BlockSpan(
-            "model", "", "model", (0, problem.backward_start), (problem.backward_start, len(problem.real))
-        )
-        self.blocks = tuple(blocks) or (whole,)
+        self.blocks = tuple(blocks) or _segments(problem)
         parts = _joined(problem, [leaf for part in self.blocks for leaf in part.leaves()])
         of = _stage_of(graph, parts)
         reach = {s: _reach(problem, of, s) for s in problem.storages}
@@ -62,8 +63,9 @@ class Chain:
         self._bases(of)
 
     def retained(self, k: int, plan: BlockPlan) -> int:
-        """Bytes that stage k retains under a plan, what is kept whatever is decided apart."""
-        return plan.retained - self.stages[k].lasting
+        """Bytes that stage k retains under a plan, what is kept whatever is decided apart. None where it retains less than
+        that: a stage without backward hands on what others keep."""
+        return max(0, plan.retained - self.stages[k].lasting)
 
     def _dropped(self, k: int) -> BlockPlan:
         leaf, stage = self.leaf[k], self.stages[k]
@@ -97,6 +99,28 @@ class Chain:
             self.in_backward[k] = max(0, worst[k] - lower - self.keep[k].backward_peak)
             lower += here
             self.before_backward[k] = max(0, self.before_backward[k] - lower)
+
+
+def chain_of(instance: Instance) -> Chain:
+    """The chain of a step, built once."""
+    return instance.view(_built)
+
+
+def _built(instance: Instance) -> Chain:
+    return Chain(instance.problem, instance.blocks)
+
+
+def _segments(problem: Problem) -> tuple[BlockSpan, ...]:
+    """Blocks of a step that has none: segments of the forward, each with the stage of the backward that is its own."""
+    split = segments(problem, LENGTH)
+    count, turn = len(split.ends), problem.backward_start
+    spans: list[BlockSpan] = []
+    for n, end in enumerate(split.ends):
+        stage = count - 1 - n
+        first, stop = bisect_left(split.stage, stage), bisect_right(split.stage, stage)
+        begin = split.ends[n - 1] + 1 if n else 0
+        spans.append(BlockSpan(f"segment.{n}", "", f"segment.{n}", (begin, end + 1), (turn + first, turn + stop)))
+    return tuple(spans)
 
 
 def closure(problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int]) -> tuple[int, ...]:

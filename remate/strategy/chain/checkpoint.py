@@ -14,33 +14,33 @@ from collections.abc import Iterator, Sequence
 from remate_runtime.step import FlatRerun
 
 from ...partition.hierarchy import BlockSpan
-from ..milp.budget_search import Candidate, judge
-from ..milp.highs import Control
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
 from ..problem import Problem
-from .chain import Chain, closure
+from .chain import chain_of, closure
 
 COUNTS = 32  # numbers of segments that are tried
 
 Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backward operations
 
 
-def checkpoint_blocks(chain: Chain, budget: int, control: Control, name: str) -> Iterator[Candidate]:
+def checkpoint_blocks(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """The fewest first blocks whose checkpointing fits the budget; all of them, if nothing does."""
-    problem, segments = chain.problem, _blocks(chain.blocks)
+    problem, segments = instance.problem, _blocks(instance.blocks)
     low, high = 0, len(segments)  # invariant: `high` is the answer unless fewer fit
-    while low < high and not control.stopped():
+    while low < high and not context.deadline.stopped():
         middle = (low + high) // 2
-        found = judge(problem, segment_reruns(problem, segments[:middle]), name)
-        yield found
-        if found.peak <= budget:
+        found = yield Proposal(segment_reruns(problem, segments[:middle]))
+        if found.peak <= request.budget:
             high = middle
         else:
             low = middle + 1
-    yield judge(problem, segment_reruns(problem, segments[:high]), name)
+    yield Proposal(segment_reruns(problem, segments[:high]))
 
 
-def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
+def chen(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
+    chain = chain_of(instance)
     stages = chain.stages
     sizes = [chain.retained(k, chain.keep[k]) for k in range(len(stages))]
     total = sum(sizes)
@@ -51,7 +51,7 @@ def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
             if filled >= total * len(starts) / count and k > starts[-1]:
                 starts.append(k)
             filled += size
-        if tuple(starts) in seen or control.stopped():
+        if tuple(starts) in seen or context.deadline.stopped():
             continue
         seen.add(tuple(starts))
         ends = [*starts[1:], len(stages)]
@@ -59,7 +59,7 @@ def chen(chain: Chain, control: Control, name: str) -> Iterator[Candidate]:
             ((stages[a].forward[0], stages[b - 1].forward[1]), (stages[b - 1].backward[0], stages[a].backward[1]))
             for a, b in zip(starts, ends, strict=True)
         ]
-        yield judge(chain.problem, segment_reruns(chain.problem, segments[:-1]), name)
+        yield Proposal(segment_reruns(instance.problem, segments[:-1]))
 
 
 def _counts(stages: int) -> list[int]:
@@ -68,14 +68,14 @@ def _counts(stages: int) -> list[int]:
     return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
 
 
-def segment_reruns(problem: Problem, segments: Sequence[Segment]) -> list[FlatRerun]:
+def segment_reruns(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRerun, ...]:
     """Of every segment, what its backward reads is made again when that begins; what others read is kept."""
     made: list[FlatRerun] = []
     for (begin, end), (first, stop) in segments:
         if first == stop:
             continue
         made += [FlatRerun(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
-    return sorted(made, key=lambda r: r.before)
+    return tuple(sorted(made, key=lambda r: r.before))
 
 
 def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple[list[int], int, frozenset[int]]:
@@ -108,3 +108,19 @@ def _repeated(parts: Sequence[BlockSpan], count: Counter[str]) -> Iterator[Block
             yield part
         else:
             yield from _repeated(part.parts, count)
+
+
+CHECKPOINT_BLOCKS = Strategy(
+    "checkpoint-blocks",
+    "repeated blocks run again as a whole, as many as the budget asks for",
+    checkpoint_blocks,
+    reference="torch.utils.checkpoint, as it is mostly used",
+    needs=frozenset({"backward", "hierarchy"}),
+)
+CHEN = Strategy(
+    "chen-sqrt",
+    "segments that retain about equal bytes run again, in a number that the budget chooses",
+    chen,
+    reference="T. Chen et al., Training deep nets with sublinear memory cost, arXiv:1604.06174, 2016",
+    needs=frozenset({"backward", "chain"}),
+)

@@ -114,7 +114,7 @@ class Table:
     def _minus(self, nbytes: int) -> np.ndarray:
         """Index of m less some bytes, for all m."""
         rest = self._m - round(nbytes / self.unit)
-        return np.where(rest < 0, self.slots + 1, rest)
+        return np.where(rest < 0, self.slots + 1, np.minimum(rest, self.slots))
 
     def _enough(self, nbytes: int) -> np.ndarray:
         return self._m >= nbytes / self.unit - 1e-9

@@ -2,59 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from remate_runtime.step import FlatRerun
 
-from ..blocks.block_frontier import BlockPlan
-from ..bound.floor import proven_floor
-from ..milp.budget_search import Candidate, judge
-from ..milp.highs import Control
-from .chain import Chain
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..blocks.block_plan import BlockPlan
+from ..feedback import Answer, feedback
+from ..instance import Instance
+from .chain import Chain, chain_of
 from .rotor import Link, Move, Table, Way
 
-ROUNDS = 6
-CLOSE = 0.004  # share of the budget that is not worth another try
 ROOM = 1.3  # a table reaches above the budget: what it counts and is not there is made use of
 
 Plans = Mapping[int, Sequence[BlockPlan]]
 
 
-def rotor(chain: Chain, budget: int, control: Control, name: str, plans: Plans | None = None) -> Iterator[Candidate]:
-    """Schedules for a budget as the simulator judges them, and, where none fits, the one of least memory. plans: by
-    stage, plans to choose from beside keeping everything (over the operations of the stage)."""
-    offered = [_offered(chain, k, plans or {}) for k in range(len(chain.stages))]
-    links = [_link(chain, k, offered[k]) for k in range(len(chain.stages))]
-    table = Table(links, max(1, int(min(budget * ROOM, max(chain.baseline * 1.05, budget)))))
-    target, fitted = float(budget), False
-    for _ in range(ROUNDS):
-        moves = table.moves(target)
-        if moves is None or control.stopped():
-            break
-        found = judge(chain.problem, reruns(chain, moves, offered), name)
-        yield found
-        slack = budget - found.peak
-        if fitted and slack >= 0:
-            break
-        fitted = fitted or slack >= 0
-        if 0 <= slack <= CLOSE * budget:
-            break
-        target += slack - (0.0005 * budget if slack < 0 else 0)
-    if not fitted:
-        yield from _least(chain, links, offered, budget, name)
+class Programme:
+    """The dynamic programme over the chain of a step. plans: by stage, plans to choose from beside keeping everything
+    (over the operations of the stage)."""
+
+    def __init__(self, chain: Chain, budget: int, floor: int, plans: Plans | None = None) -> None:
+        self.chain, self.budget, self.floor = chain, budget, floor
+        self.offered = [_offered(chain, k, plans or {}) for k in range(len(chain.stages))]
+        self.links = [_link(chain, k, self.offered[k]) for k in range(len(chain.stages))]
+        self._table: Table | None = None
+
+    def ask(self, budget: float) -> Answer[None] | None:
+        """The fastest schedule of the chain within `budget` bytes."""
+        if self._table is None:
+            most = min(self.budget * ROOM, max(self.chain.baseline * 1.05, self.budget))
+            self._table = Table(self.links, max(1, int(most)))
+        moves = self._table.moves(budget)
+        return None if moves is None else Answer(self._reruns(moves), self.budget, None)
+
+    def least(self) -> tuple[FlatRerun, ...] | None:
+        """The schedule of least memory: of a fine table if that reaches, else of one that reaches as far as keep-all."""
+        for limit in (max(self.budget, 2 * self.floor), self.chain.baseline + 1):
+            table = Table(self.links, int(limit))
+            least = table.smallest()
+            moves = None if least is None else table.moves(least + table.unit)
+            if moves is not None:
+                return self._reruns(moves)
+        return None
+
+    def _reruns(self, moves: Sequence[Move]) -> tuple[FlatRerun, ...]:
+        return tuple(reruns(self.chain, moves, self.offered))
 
 
-def _least(
-    chain: Chain, links: list[Link], offered: list[list[BlockPlan]], budget: int, name: str
-) -> Iterator[Candidate]:
-    """The schedule of least memory: of a fine table if that reaches, else of one that reaches as far as keep-all."""
-    for limit in (max(budget, 2 * proven_floor(chain.problem)), chain.baseline + 1):
-        table = Table(links, int(limit))
-        least = table.smallest()
-        moves = None if least is None else table.moves(least + table.unit)
-        if moves is not None:
-            yield judge(chain.problem, reruns(chain, moves, offered), name)
-            return
+def rotor(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The optimal persistent schedules of the chain, corrected by what the simulator says of them."""
+    yield from programmed(instance, request, context, None)
+
+
+def programmed(
+    instance: Instance, request: Request, context: Context, plans: Plans | None
+) -> Proposals[tuple[Candidate, ...]]:
+    """As `rotor`, with plans of stages. Returns all candidates, whether they fit or not."""
+    programme = Programme(chain_of(instance), request.budget, instance.floor, plans)
+    heard = yield from feedback(request, context, programme.ask)
+    least = programme.least() if heard.best is None else None
+    if least is None:
+        return heard.tried
+    return (*heard.tried, (yield Proposal(least)))
 
 
 def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRerun]:
@@ -114,3 +124,12 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
         time(stage.needs),
         ways,
     )
+
+
+ROTOR = Strategy(
+    "rotor",
+    "dynamic programme over a chain of stages: the optimal persistent schedule",
+    rotor,
+    reference="O. Beaumont et al., Optimal checkpointing for heterogeneous chains, Inria RR-9302, 2019",
+    needs=frozenset({"backward", "chain"}),
+)

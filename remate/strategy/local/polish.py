@@ -9,33 +9,37 @@ from collections.abc import Sequence
 
 from remate_runtime.step import FlatRerun
 
-from ..milp.budget_search import Candidate, better, judge
-from ..milp.highs import Control
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
+from ..instance import Instance
+from ..pool import better
 from ..problem import Problem
 from .ledger import Ledger
 
 ROUNDS = 8
 
 
-def polish(problem: Problem, given: Candidate, budget: int, control: Control) -> Candidate:
-    """The same schedule, or a faster or smaller one that still fits."""
+def polish(
+    problem: Problem, given: Candidate, budget: int, deadline: Deadline, start: Candidate | None = None
+) -> Proposals[Candidate]:
+    """The same schedule, or a faster or smaller one that still fits. start: whose `given` is, if another strategy's."""
     best = given
     moved = as_late_as_possible(problem, best.reruns)
     if moved != list(best.reruns):
-        late = judge(problem, moved, best.strategy, best.status, best.chosen)
+        late = yield Proposal(tuple(moved), start)
         if late.peak <= max(best.peak, budget) and late.time <= best.time:
             best = late
     share = 1.0
     for _ in range(ROUNDS):
-        if control.stopped():
+        if deadline.stopped():
             break
         dropped = _drop(problem, best, budget, share)
         if not dropped:
             break
         fewer = pruned(problem, [r for n, r in enumerate(best.reruns) if n not in dropped])
         moved = as_late_as_possible(problem, fewer)
-        fits = Ledger(problem, moved).peak <= budget  # quicker than the judge, who has the last word
-        tried = judge(problem, moved, best.strategy, best.status, best.chosen) if fits else None
+        fits = Ledger(problem, moved).peak <= budget  # quicker than the simulator, which has the last word
+        tried = (yield Proposal(tuple(moved), start)) if fits else None
         if tried is not None and tried.peak <= budget and tried.time < best.time:
             best = better(best, tried) or best
         elif len(dropped) == 1:
@@ -43,6 +47,12 @@ def polish(problem: Problem, given: Candidate, budget: int, control: Control) ->
         else:
             share /= 4  # the ledger was too hopeful: take only the best few
     return best
+
+
+def polish_best(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The best schedule known, polished."""
+    if context.best is not None:
+        yield from polish(instance.problem, context.best, request.budget, context.deadline, start=context.best)
 
 
 def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[int]:
@@ -107,3 +117,6 @@ def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[F
     place = {n: step for step, n in enumerate(ledger.again)}
     moved = [(anchor[n], n) for n in range(len(reruns))]
     return [FlatRerun(reruns[n].op, before) for before, n in sorted(moved, key=lambda m: (m[0], place[m[1]]))]
+
+
+POLISH = Strategy("polish", "drop reruns of the best schedule that memory permits, run the others later", polish_best)

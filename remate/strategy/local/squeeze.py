@@ -14,23 +14,25 @@ import numpy as np
 
 from remate_runtime.step import FlatRerun
 
-from ..milp.highs import Control
+from ..deadline import Deadline
+from ..effort import Effort
 from ..problem import Problem
 from .ledger import Ledger, Life
 from .polish import as_late_as_possible, pruned
 
+LOCALITIES = (0.0, 0.5, 1.0)  # of rankings that are worth trying
 DEEPEST = 200  # operations that may have to run again for the sake of one
 
 
 class MoveRanking:
-    """How moves are ranked: by time over bytes at the worst step (reach 0), over bytes and steps above the budget that
-    they relieve (reach 1), or between; and how much chance has a say (spread 0: none)."""
+    """How moves are ranked: by time over bytes at the worst step (locality 0), over bytes and steps above the budget that
+    they relieve (locality 1), or between; and how much a random generator has a say (spread 0: none)."""
 
-    def __init__(self, reach: float = 0.0, spread: float = 0.0, chance: random.Random | None = None) -> None:
-        self.reach, self.spread, self.chance = reach, spread, chance
+    def __init__(self, locality: float = 0.0, spread: float = 0.0, rng: random.Random | None = None) -> None:
+        self.locality, self.spread, self.rng = locality, spread, rng
 
     def noise(self) -> float:
-        return 1.0 if self.chance is None else math.exp(self.chance.gauss(0.0, self.spread))
+        return 1.0 if self.rng is None else math.exp(self.rng.gauss(0.0, self.spread))
 
 
 PLAIN = MoveRanking()
@@ -49,18 +51,19 @@ def squeeze(
     problem: Problem,
     reruns: tuple[FlatRerun, ...],
     budget: int,
-    control: Control,
+    effort: Effort,
+    deadline: Deadline,
     *,
     ranking: MoveRanking = PLAIN,
-    rounds: int = 400,
 ) -> tuple[FlatRerun, ...]:
     """Reruns whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
     current = list(reruns)
     ledger = Ledger(problem, current)
     best, refused = tuple(reruns), set[tuple[int, int]]()
-    for _ in range(rounds):
+    visits = effort.visits
+    for _ in range(4 * len(problem.forward) + 100):
         worst = int(ledger.live.argmax())
-        if ledger.peak <= budget or control.stopped():
+        if ledger.peak <= budget or visits <= 0 or deadline.stopped():
             break
         moves = sorted(_moves(problem, ledger, worst, budget, ranking), key=lambda m: (m.score, m.storage))
         moves = [m for m in moves if (m.storage, m.step) not in refused]
@@ -68,6 +71,7 @@ def squeeze(
         for move in moves[:12]:
             trial = _insert(problem, ledger, current, move)
             after = Ledger(problem, trial)
+            visits -= len(after.order)
             if _worst(after) < _worst(ledger):
                 current, ledger, accepted = trial, after, True
                 break
@@ -106,7 +110,7 @@ def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: M
             idle = slice(max((r for r in life.reads if r < worst), default=life.birth) + 1, later[0])
             size = problem.size[life.storage]
             relief = float(np.minimum(excess[idle], size).sum())
-            gain = size * (max(relief, 1.0) / size) ** ranking.reach
+            gain = size * (max(relief, 1.0) / size) ** ranking.locality
             moves.append(_Move((time + 1) / gain * ranking.noise(), life.storage, later[0], operations))
     return moves
 

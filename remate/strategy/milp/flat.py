@@ -9,21 +9,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..base import Context, Proposals, Request, Strategy
+from ..instance import Instance
 from ..problem import Problem
-from .segments import Segments, segments
-from .windows import RerunWindows, windows
+from ..segments import Segments, segments
+from .formulation import Formulation
+from .highs import SOLVER
+from .retention import formulation, retention, smallest
+from .windows import RerunWindows, rerun_windows
 
-LENGTH = 32  # operations in a segment: about one attention or feed-forward layer with its norms
+LENGTHS = (24, 12, 40)  # operations in a segment: about one attention or feed-forward layer with its norms
 
 
-def flat_windows(problem: Problem, length: int = LENGTH) -> RerunWindows:
-    """RerunWindows of the flat model."""
-    cut = segments(problem, length)
-    return windows(problem, cut.stage, allowed_stages(problem, cut, 0, cut.boundary))
+def flat(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Models with segments of several lengths."""
+    for length in LENGTHS:
+        if not context.deadline.stopped():
+            model = instance.view(flat_model, length)
+            yield from retention(instance, request, context, model, f"flat {length}")
+    if "flat" not in context.fitted and not context.deadline.stopped():
+        for length in LENGTHS:
+            yield from smallest(instance, request, context, instance.view(flat_model, length))
+
+
+def flat_model(instance: Instance, length: int) -> Formulation:
+    """The model with segments of about `length` operations."""
+    return formulation(instance, flat_windows(instance.problem, length))
+
+
+def flat_windows(problem: Problem, length: int) -> RerunWindows:
+    """Windows of the flat model."""
+    split = segments(problem, length)
+    return rerun_windows(problem, split.stage, allowed_stages(problem, split, 0, split.boundary))
 
 
 def allowed_stages(
-    problem: Problem, cut: Segments, above: int, kept: frozenset[int] = frozenset()
+    problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
 ) -> Mapping[int, set[int]]:
     """Stages in which each forward operation may rerun: where backward, or an operation that reruns there, reads what
     it makes, and up to `above` stages earlier. Operations that make only `kept` storages never rerun."""
@@ -34,13 +55,22 @@ def allowed_stages(
             k
             for s in outputs
             for i in problem.readers[s]
-            for k in ((cut.stage[i - problem.backward_start],) if i >= problem.backward_start else natural.get(i, ()))
+            for k in ((split.stage[i - problem.backward_start],) if i >= problem.backward_start else natural.get(i, ()))
         }
         if above == 0:
             if stages:
                 natural[f] = stages
             continue
-        own = len(cut.ends) - 1 - cut.of[f]
+        own = len(split.ends) - 1 - split.of[f]
         if stages:
             natural[f] = {k for k in stages if k >= own - above}
     return natural
+
+
+FLAT = Strategy(
+    "flat",
+    "integer program: keep a value from forward to backward, or make it again there",
+    flat,
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)

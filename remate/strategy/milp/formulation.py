@@ -23,12 +23,13 @@ from pyomo.core.expr.numeric_expr import LinearExpression
 
 from remate_runtime.gc_pause import gc_paused
 
+from ..deadline import Deadline
+from ..effort import Effort
 from ..problem import Problem
-from .highs import Control, Engine, Result, binaries
+from .highs import Engine, Result, binaries
 from .windows import Key, RerunWindows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
-NODES = 60  # of branch and bound in one solve: unlike seconds, a limit that gives the same result every time
 INTEGRAL = 1e-6
 TINY = 1e-7  # storages below this many parts of memory are left out: they only cost the solver
 
@@ -41,8 +42,8 @@ def linear(variables: list[Any], coefficients: Sequence[float] | None = None) ->
 class Formulation:
     """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak)."""
 
-    def __init__(self, problem: Problem, w: RerunWindows, reference: int) -> None:
-        self.problem, self.windows = problem, w
+    def __init__(self, problem: Problem, windows: RerunWindows, reference: int) -> None:
+        self.problem, self.windows = problem, windows
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
@@ -57,15 +58,15 @@ class Formulation:
         self.time_cost = self.engine.cost.copy()
 
     def _build(self) -> pyo.ConcreteModel:
-        w, problem = self.windows, self.problem
+        windows, problem = self.windows, self.problem
         m: Any = pyo.ConcreteModel()
-        m.hold = pyo.Var([(s, k) for s, ks in w.stages.items() for k in ks], domain=pyo.Binary)
-        m.rerun = pyo.Var(list(w.position), domain=pyo.Binary)
+        m.hold = pyo.Var([(s, k) for s, ks in windows.stages.items() for k in ks], domain=pyo.Binary)
+        m.rerun = pyo.Var(list(windows.position), domain=pyo.Binary)
         m.peak = pyo.Var(bounds=(0, None))
 
         def available(s: int, k: int) -> list[Any]:
             made = problem.producer[s], k
-            return [m.hold[s, k], m.rerun[made]] if made in w.position else [m.hold[s, k]]
+            return [m.hold[s, k], m.rerun[made]] if made in windows.position else [m.hold[s, k]]
 
         def need(m: Any, s: int, k: int) -> Any:
             return linear(available(s, k)) >= 1
@@ -76,13 +77,13 @@ class Formulation:
         def chain(m: Any, s: int, k: int, later: int) -> Any:
             return linear([*available(s, k), m.hold[s, later]], [*[1] * len(available(s, k)), -1]) >= 0
 
-        m.need = pyo.Constraint(sorted(w.read), rule=need)
-        m.closure = pyo.Constraint([(f, k, u) for f, k in w.position for u in problem.reads[f]], rule=closure)
+        m.need = pyo.Constraint(sorted(windows.read), rule=need)
+        m.closure = pyo.Constraint([(f, k, u) for f, k in windows.position for u in problem.reads[f]], rule=closure)
         m.chain = pyo.Constraint(
-            [(s, ks[n], ks[n + 1]) for s, ks in w.stages.items() for n in range(len(ks) - 1)], rule=chain
+            [(s, ks[n], ks[n + 1]) for s, ks in windows.stages.items() for n in range(len(ks) - 1)], rule=chain
         )
         self._memory(m)
-        cost = [max(problem.time[f], 1) / self.percent for f, _ in w.position]
+        cost = [max(problem.time[f], 1) / self.percent for f, _ in windows.position]
         m.time = pyo.Objective(expr=linear(list(m.rerun.values()), cost))
         return m
 
@@ -105,30 +106,35 @@ class Formulation:
 
     def solve(
         self,
-        control: Control,
+        deadline: Deadline,
         budget: float,
+        effort: Effort,
         *,
         gap: float,
-        goal: float = -1.0,
+        enough: int = 0,
         start: Mapping[Key, bool] | None = None,
         stage: str = "",
     ) -> Result:
-        """Least extra time (in % of the step) under `budget` bytes, up to `gap`; anything not above `goal` will do."""
+        """Least extra time under `budget` bytes, up to `gap` (share of the step's time); any time of the step that is not
+        above `enough` ns will do."""
+        gap, goal = 100.0 * gap, enough / self.percent - 100.0
+        options: dict[str, Any] = {"stage": stage, "work": effort.work}
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(self.time_cost)
-        relaxed = self.engine.solve(control, stage=stage, relax=True)
+        relaxed = self.engine.solve(deadline, relax=True, **options)
         if relaxed.x is None:
             return relaxed
-        near = self._near(control, relaxed, gap=gap, goal=goal, stage=stage)
+        options |= {"target": goal, "nodes": effort.nodes}
+        near = self._near(deadline, relaxed, absolute_gap=gap / 2, **options)
         if near.x is not None:
             if near.objective <= max(goal, relaxed.objective + gap):
                 return Result("gap", near.x, near.objective, relaxed.objective)
             first = near.x
         else:
             first = self._start(start)
-        return self.engine.solve(control, stage=stage, absolute_gap=gap, target=goal, nodes=NODES, start=first)
+        return self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
 
-    def _near(self, control: Control, relaxed: Result, *, gap: float, goal: float, stage: str) -> Result:
+    def _near(self, deadline: Deadline, relaxed: Result, **options: Any) -> Result:
         """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at
         once."""
         assert relaxed.x is not None
@@ -138,23 +144,25 @@ class Formulation:
         settled, whole = columns[fixed], np.round(value[fixed])
         lower, upper = self.engine.lower[settled].copy(), self.engine.upper[settled].copy()
         self.engine.set_bounds(settled, whole, whole)
-        found = self.engine.solve(control, stage=stage, absolute_gap=gap / 2, target=goal, nodes=NODES)
+        found = self.engine.solve(deadline, **options)
         self.engine.set_bounds(settled, lower, upper)
         return found
 
-    def priced(self, control: Control, cost: np.ndarray, budget: float, *, nodes: int, stage: str) -> Result:
+    def priced(self, deadline: Deadline, cost: np.ndarray, budget: float, effort: Effort) -> Result:
         """Least `cost` (by column) under `budget` bytes."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(cost)
-        return self.engine.solve(control, stage=stage, relative_gap=1e-4, nodes=nodes)
+        return self.engine.solve(deadline, stage="block", relative_gap=1e-4, nodes=effort.nodes, work=effort.work)
 
-    def smallest(self, control: Control, *, relative_gap: float, stage: str) -> Result:
-        """Least peak (in `unit` bytes)."""
+    def smallest(self, deadline: Deadline, effort: Effort, *, tolerance: float) -> Result:
+        """Least peak (in `unit` bytes), up to a share `tolerance` of it."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([np.inf]))
         cost = np.zeros_like(self.time_cost)
         cost[self._peak] = 1.0
         self.engine.set_cost(cost)
-        return self.engine.solve(control, stage=stage, relative_gap=relative_gap, nodes=NODES)
+        return self.engine.solve(
+            deadline, stage="smallest peak", relative_gap=tolerance, nodes=effort.nodes, work=effort.work
+        )
 
     def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:
         if start is None:

@@ -6,11 +6,8 @@ One thread and a fixed seed: the same model gives the same solution, unless a ti
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable
-from types import TracebackType
+from collections.abc import Iterable
 from typing import Any
 
 import highspy
@@ -19,57 +16,17 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
+from ..deadline import Deadline
+
 SEED = 20260101
 EVERY = 0.5  # seconds between progress messages of one solve
-VERSION = ".".join(
+SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
 )
 
 
-class Control:
-    """Deadline, Ctrl-C and progress of one call of the planner, shared by all its solves. Use it in a `with` statement:
-    inside, Ctrl-C asks the running solver to stop, and the best solution so far is used."""
-
-    def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
-        self.start = time.monotonic()
-        self.deadline = None if time_limit is None else self.start + time_limit
-        self.progress = progress
-        self.interrupted = False
-        self.hit_limit = False
-        self._old: Any = None
-
-    def __enter__(self) -> Control:
-        if threading.current_thread() is threading.main_thread():
-            self._old = signal.signal(signal.SIGINT, self._interrupt)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        self.interrupted = True
-
-    def elapsed(self) -> float:
-        return time.monotonic() - self.start
-
-    def remaining(self) -> float:
-        """Seconds left, infinite without a limit."""
-        return float("inf") if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
-    def stopped(self) -> bool:
-        """Whether to finish with what there is."""
-        if self.remaining() <= 0:
-            self.hit_limit = True
-        return self.interrupted or self.hit_limit
-
-    def say(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress(text)
-
-
 class Result(msgspec.Struct, frozen=True):
-    """status: optimal | gap | time | iterations (node limit) | infeasible | interrupted | failed. x: values by column
+    """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x: values by column
     (None without a solution). objective: of x, infinite without; bound: proven, whatever the status."""
 
     status: str
@@ -86,6 +43,7 @@ _STATUS = {
     highspy.HighsModelStatus.kUnboundedOrInfeasible: "infeasible",
     highspy.HighsModelStatus.kObjectiveTarget: "gap",
     highspy.HighsModelStatus.kSolutionLimit: "iterations",
+    highspy.HighsModelStatus.kIterationLimit: "iterations",
 }
 
 
@@ -115,13 +73,14 @@ class Engine:
         matrix = form.A.tocsc()
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
-        self.nonzeros = int(matrix.nnz)
+        self.rows = len(form.rows)
         self.highs = highspy.Highs()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("random_seed", SEED)
         self.highs.passModel(lp)
-        self._control: Control | None = None
+        self._deadline: Deadline | None = None
+        self._checks = 0
         self._stage = ""
         self._said = 0.0
         self.highs.cbMipInterrupt += self._check
@@ -147,32 +106,42 @@ class Engine:
     def set_rhs(self, constraint: Any, lower: float, upper: float) -> None:
         self.highs.changeRowBounds(self._row[id(constraint)], lower, upper)
 
+    def update(self, constraints: Iterable[Any]) -> None:
+        """Take the sides of constraints anew, after mutable parameters in them have changed."""
+        for constraint in constraints:
+            lower, upper = constraint.lb, constraint.ub
+            self.set_rhs(constraint, -np.inf if lower is None else lower, np.inf if upper is None else upper)
+
     def solve(
         self,
-        control: Control,
+        deadline: Deadline,
         *,
         stage: str = "",
         absolute_gap: float = 0.0,
         relative_gap: float = 0.0,
         target: float = -float("inf"),
         nodes: int | None = None,
-        limit: float = float("inf"),
+        work: float = float("inf"),
         start: np.ndarray | None = None,
         relax: bool = False,
     ) -> Result:
-        """Minimise. target: objective that is good enough. nodes, limit: nodes and seconds of this solve at most.
-        start: a first solution by column (NaN: left open). relax: the linear relaxation."""
+        """Minimise. target: objective that is good enough. nodes: of this solve at most. work: at most, in rows of the model
+        times simplex iterations of a relaxation, or times checks (of a node, a round of cuts, a dive) of a search. Nodes
+        and work, unlike seconds, give the same result every time. start: a first solution by column (NaN: left open).
+        relax: the linear relaxation."""
         highs = self.highs
-        self._control, self._stage = control, stage
-        seconds = min(limit, control.remaining())
-        if control.stopped() or seconds <= 0:
-            return Result("interrupted" if control.interrupted else "time", None, float("inf"), -float("inf"))
-        highs.setOptionValue("time_limit", highs.getRunTime() + seconds)
+        self._deadline, self._stage = deadline, stage
+        most = int(min(work / max(1, self.rows), 2**31 - 1))
+        self._checks = most
+        if deadline.stopped():
+            return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
+        highs.setOptionValue("time_limit", highs.getRunTime() + deadline.remaining())
         highs.setOptionValue("mip_abs_gap", absolute_gap)
         highs.setOptionValue("mip_rel_gap", relative_gap)
         highs.setOptionValue("objective_target", target)
         highs.setOptionValue("mip_max_nodes", 2**31 - 1 if nodes is None else nodes)
         highs.setOptionValue("solve_relaxation", relax)
+        highs.setOptionValue("simplex_iteration_limit", most if relax else 2**31 - 1)
         if start is not None and not relax:
             self._start(start)
         highs.run()
@@ -187,6 +156,8 @@ class Engine:
         info = self.highs.getInfo()
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         name = _STATUS.get(status, "failed")
+        if name == "interrupted" and self._deadline is not None and not self._deadline.stopped():
+            name = "iterations"
         x = np.array(self.highs.getSolution().col_value) if found else None
         objective = info.objective_function_value if found else float("inf")
         if relax or not self._integer.any():
@@ -197,17 +168,18 @@ class Engine:
         return Result(name, x, objective, bound)
 
     def _check(self, event: Any) -> None:
-        control = self._control
-        if control is None:
+        deadline = self._deadline
+        if deadline is None:
             return
-        if control.stopped():
+        self._checks -= 1
+        if deadline.stopped() or (self._checks < 0 and event.data_out.simplex_iteration_count < 0):
             event.interrupt()
         now = time.monotonic()
-        if control.progress is not None and now - self._said >= EVERY:
+        if deadline.progress is not None and now - self._said >= EVERY:
             self._said = now
             primal, dual = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
             incumbent = f"{primal:.3f}%" if abs(primal) < 1e20 else "none yet"
-            control.say(f"{self._stage}: incumbent {incumbent}, bound {max(dual, 0.0):.3f}%")
+            deadline.say(f"{self._stage}: incumbent {incumbent}, bound {max(dual, 0.0):.3f}%")
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -10,18 +10,18 @@ from ..problem import Problem
 from .windows import Key, RerunWindows
 
 
-def place(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
+def place(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
     """Reruns of a solution, in step order. Reruns that nothing needs are dropped."""
     by_stage: dict[int, list[tuple[int, int]]] = {}
-    for f, k, anchor in w.slots:
+    for f, k, anchor in windows.slots:
         if chosen["rerun", f, k]:
             by_stage.setdefault(k, []).append((f, anchor))
     made: list[FlatRerun] = []
     for k, operations in by_stage.items():
         first: dict[int, int] = {}
         for f, anchor in sorted(operations, reverse=True):
-            point = _first_need(problem, w, chosen, f, k, first)
-            if point is None and _held_later(problem, w, chosen, f, k):
+            point = _first_need(problem, windows, chosen, f, k, first)
+            if point is None and _held_later(problem, windows, chosen, f, k):
                 point = anchor
             if point is not None:
                 first[f] = point
@@ -30,22 +30,22 @@ def place(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool]) -> list
 
 
 def _first_need(
-    problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
+    problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
 ) -> int | None:
     points = [
         i if i >= problem.backward_start else first[i]
         for s in problem.writes[f]
         if not chosen.get(("hold", s, k), True)
         for i in problem.readers[s]
-        if (i in first if i < problem.backward_start else w.stage[i - problem.backward_start] == k)
+        if (i in first if i < problem.backward_start else windows.stage[i - problem.backward_start] == k)
     ]
     return min(points, default=None)
 
 
-def _held_later(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
+def _held_later(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
     """Whether a later stage counts on what this rerun makes."""
     for s in problem.writes[f]:
-        later = [n for n in w.stages.get(s, ()) if n > k]
+        later = [n for n in windows.stages.get(s, ()) if n > k]
         if later and chosen["hold", s, later[0]] and not chosen.get(("hold", s, k), True):
             return True
     return False

@@ -7,45 +7,51 @@ operations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from ..base import Context, Proposals, Request, Strategy
+from ..instance import Instance
 from ..problem import Problem
+from ..segments import segments
 from .flat import allowed_stages
-from .segments import segments
-from .windows import Key, RerunWindows, windows
+from .formulation import Formulation
+from .highs import SOLVER
+from .retention import formulation, retention, smallest
+from .windows import RerunWindows, rerun_windows
+
+# Operations in a segment, with the stages above its own where an operation may rerun.
+SHAPES = ((8, 3), (5, 6))
+LARGEST = 900  # variables of a model that still solves in seconds
 
 
 def staged_windows(problem: Problem, length: int, above: int) -> RerunWindows:
-    """RerunWindows in which every operation may rerun up to `above` stages before the first that needs it."""
-    cut = segments(problem, length)
-    return windows(problem, cut.stage, allowed_stages(problem, cut, above))
+    """Windows in which every operation may rerun up to `above` stages before the first that needs it."""
+    split = segments(problem, length)
+    return rerun_windows(problem, split.stage, allowed_stages(problem, split, above))
 
 
-def refined(problem: Problem, w: RerunWindows, chosen: Mapping[Key, bool]) -> RerunWindows:
-    """RerunWindows for the neighbourhood of a solution: its reruns, and those others that move none of its reruns earlier.
-
-    RerunWindows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
-    left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to use.
-    """
-    keep = {(f, k) for f, k in w.position if chosen["rerun", f, k]}
-    tight = windows(problem, w.stage, _allowed(keep))
-    anchor = {(f, k): at for f, k, at in tight.slots}
-    loose = {(f, k): at for f, k, at in w.slots}
-    extra = {
-        (g, k)
-        for (g, k), at in loose.items()
-        if (g, k) not in keep
-        and all(
-            anchor.get((problem.producer[u], k), -1) <= at
-            for u in problem.reads[g]
-            if (problem.producer[u], k) in anchor
-        )
-    }
-    return windows(problem, w.stage, _allowed(keep | extra))
+def staged(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Models with short segments first, as long as they stay solvable."""
+    for length, above in SHAPES:
+        windows = instance.view(_windows, length, above)
+        if len(windows.position) + len(windows.need) <= LARGEST and not context.deadline.stopped():
+            model = instance.view(_model, length, above)
+            yield from retention(instance, request, context, model, f"staged {length}/{above}")
+            if "staged" not in context.fitted:
+                yield from smallest(instance, request, context, model)
 
 
-def _allowed(pairs: set[tuple[int, int]]) -> dict[int, set[int]]:
-    allowed: dict[int, set[int]] = {}
-    for f, k in pairs:
-        allowed.setdefault(f, set()).add(k)
-    return allowed
+def _windows(instance: Instance, length: int, above: int) -> RerunWindows:
+    return staged_windows(instance.problem, length, above)
+
+
+def _model(instance: Instance, length: int, above: int) -> Formulation:
+    return formulation(instance, instance.view(_windows, length, above))
+
+
+STAGED = Strategy(
+    "staged",
+    "integer program: an operation may run again in several stages of the backward",
+    staged,
+    reference="P. Jain et al., Checkmate, MLSys 2020 (with stages of operations)",
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)

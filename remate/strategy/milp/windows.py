@@ -33,7 +33,7 @@ class RerunWindows(msgspec.Struct, frozen=True):
     stage: tuple[int, ...]
 
 
-def windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> RerunWindows:
+def rerun_windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> RerunWindows:
     """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may rerun."""
     turn = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
@@ -99,13 +99,13 @@ class Row(msgspec.Struct, frozen=True):
     change: tuple[tuple[Key, int], ...]
 
 
-def rows(problem: Problem, w: RerunWindows) -> list[Row]:
+def rows(problem: Problem, windows: RerunWindows) -> list[Row]:
     """Memory at every position, as changes; rows that another row implies are left out."""
-    base, change = _pieces(problem, w)
+    base, change = _pieces(problem, windows)
     kept: list[tuple[int, int, list[tuple[Key, int, int]]]] = []  # position, base, atoms since the previous row
     pending: list[tuple[Key, int, int]] = []
     level = 0
-    for p in range(w.count):
+    for p in range(windows.count):
         level += base[p]
         pending += change[p]
         atoms, here = pending, level
@@ -125,28 +125,28 @@ def _sum(atoms: list[tuple[Key, int, int]]) -> tuple[tuple[Key, int], ...]:
     return tuple((key, amount) for key, amount in total.items() if amount)
 
 
-def _pieces(problem: Problem, w: RerunWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
+def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
     """Changes of the fixed bytes, and of the coefficients as (variable, bytes, sign of the change of memory): where a
     storage goes over from `held or made again` to `held for a later stage`, memory cannot rise."""
-    end = w.count
+    end = windows.count
     base = [0] * (end + 1)
     change: list[list[tuple[Key, int, int]]] = [[] for _ in range(end + 1)]
     for size, last in problem.tangents:
         base[len(problem.forward)] += size
-        base[w.at.get(last, end - 1) + 1] -= size
-    for i, p in w.at.items():
+        base[windows.at.get(last, end - 1) + 1] -= size
+    for i, p in windows.at.items():
         base[p] += problem.workspace[i]
         base[p + 1] -= problem.workspace[i]
         for s in problem.writes[i]:
-            begin, stop = p, _fixed_end(problem, w, s)
+            begin, stop = p, _fixed_end(problem, windows, s)
             base[begin] += problem.size[s]
             base[stop + 1] -= problem.size[s]
             if i < problem.backward_start and s not in problem.pinned:
-                _retained(problem, w, s, stop, change)
-    for f, k, _ in w.slots:
-        p = w.position[f, k]
+                _retained(problem, windows, s, stop, change)
+    for f, k, _ in windows.slots:
+        p = windows.position[f, k]
         extra = problem.workspace[f] + sum(
-            problem.size[s] for s in problem.writes[f] if (s, k) not in w.need or s in problem.pinned
+            problem.size[s] for s in problem.writes[f] if (s, k) not in windows.need or s in problem.pinned
         )
         if extra:
             change[p].append((("rerun", f, k), extra, 1))
@@ -154,31 +154,37 @@ def _pieces(problem: Problem, w: RerunWindows) -> tuple[list[int], list[list[tup
     return base, change
 
 
-def _fixed_end(problem: Problem, w: RerunWindows, s: int) -> int:
+def _fixed_end(problem: Problem, windows: RerunWindows, s: int) -> int:
     """Last position at which s, from its first run, is live whatever the plan."""
     i = problem.producer[s]
     if s in problem.pinned:
-        return w.count - 1
+        return windows.count - 1
     if i < problem.backward_start:
         last = problem.last_forward_read(s)
-        stop = w.at.get(last, len(problem.forward) - 1)
+        stop = windows.at.get(last, len(problem.forward) - 1)
         over = problem.overwrites[last] == s
     else:
         last = problem.readers[s][-1] if problem.readers[s] else i
-        stop, over = w.at[last], problem.overwrites[last] == s
-    return max(stop - 1, w.at[i]) if over else stop
+        stop, over = windows.at[last], problem.overwrites[last] == s
+    return max(stop - 1, windows.at[i]) if over else stop
 
 
-def _retained(problem: Problem, w: RerunWindows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]) -> None:
+def _retained(
+    problem: Problem, windows: RerunWindows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]
+) -> None:
     f, size = problem.producer[s], problem.size[s]
-    ks = w.stages.get(s, ())
+    ks = windows.stages.get(s, ())
     if not size or not ks:
         return
     change[stop + 1].append((("hold", s, ks[0]), size, 1))
     for n, k in enumerate(ks):
-        slot, last = w.position.get((f, k)), w.need[s, k]
+        slot, last = windows.position.get((f, k)), windows.need[s, k]
         follower = ks[n + 1] if n + 1 < len(ks) else None
-        if follower is None and problem.overwrites[reader := problem.readers[s][-1]] == s and w.at[reader] == last:
+        if (
+            follower is None
+            and problem.overwrites[reader := problem.readers[s][-1]] == s
+            and windows.at[reader] == last
+        ):
             last -= 1
         if slot is not None:
             change[slot].append((("rerun", f, k), size, 1))

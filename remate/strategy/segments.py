@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..problem import Problem
+from .problem import Problem
 
 
 class Segments(msgspec.Struct, frozen=True):

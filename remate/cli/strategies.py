@@ -1,0 +1,33 @@
+"""`remate strategies`: what `--strategy` can name, with what each one is, where it comes from, and what it needs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ..present.text import table
+from . import exit_codes
+
+_NEEDS = {"backward": "a backward", "hierarchy": "blocks", "chain": "a chain"}
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("strategies", help="list the strategies and bounds", description=__doc__)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from ..strategy import registry
+    from ..strategy.portfolio import AUTO
+
+    head = ("name", "what it does", "paper", "solver", "needs")
+    tried = dict.fromkeys(step.name for step in (*AUTO.steps, *AUTO.smallest) if step.name in registry.strategy_names())
+    print(table([head, *(_row(registry.strategy(name)) for name in registry.strategy_names())]))
+    print(f"\nauto tries {', '.join(tried)}, as far as they are needed\n")
+    print(table([("bound", *head[1:]), *(_row(registry.bound(name)) for name in registry.bound_names())]))
+    return exit_codes.FINE
+
+
+def _row(listed: Any) -> tuple[str, ...]:
+    needs = ", ".join(_NEEDS[need] for need in sorted(listed.needs))
+    return listed.name, listed.summary, listed.reference, listed.solver, needs

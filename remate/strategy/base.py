@@ -1,0 +1,102 @@
+"""The contract: what is asked (`Request`), what answers (`Strategy`, `Bound`), and what an answer is worth (`Candidate`).
+
+A strategy is a generator. It yields a `Proposal` and is sent back what the simulator says of it, a `Candidate`; it may
+ignore that, or correct itself and go on. It never judges its own work, never decides what is kept, and is closed as soon
+as enough is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from remate_runtime.step import FlatRerun
+
+from .deadline import Deadline
+from .effort import NORMAL, Effort
+
+if TYPE_CHECKING:
+    from .instance import Instance
+
+KEEP_ALL = "keep-all"  # strategy of the schedule without reruns
+NO_SOLVER = "none"
+MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
+Need = Literal["backward", "hierarchy", "chain"]
+Returned = TypeVar("Returned")
+
+
+class Request(msgspec.Struct, frozen=True):
+    """budget: bytes. gap: how close is close enough, (time - proven bound) / time of the step without reruns. effort: how
+    hard to search."""
+
+    budget: int
+    gap: float = 0.002
+    effort: Effort = NORMAL
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A schedule as the simulator judges it. peak: bytes. time: ns. strategy: what made it; "a+b" where b improved on a.
+    solver: the one that it came out of, or "none"."""
+
+    reruns: tuple[FlatRerun, ...]
+    peak: int
+    time: int
+    strategy: str
+    solver: str = NO_SOLVER
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """reruns: in step order. start: the candidate that they were made from, if it is another strategy's."""
+
+    reruns: tuple[FlatRerun, ...]
+    start: Candidate | None = None
+
+
+class Context:
+    """What a strategy may look at while it works. deadline: ask `stopped()` now and then. bound: ns, proven for this
+    budget. slack: ns above the bound that are close enough. best: the fastest schedule known that fits. fitted: names of
+    the strategies that found something that fits."""
+
+    def __init__(self, deadline: Deadline, bound: int, slack: int = 0, best: Candidate | None = None) -> None:
+        self.deadline, self.bound, self.slack, self.best = deadline, bound, slack, best
+        self.fitted: set[str] = set()
+
+    @property
+    def enough(self) -> int:
+        """A time in ns that is good enough."""
+        return self.bound + self.slack
+
+
+Proposals = Generator[Proposal, Candidate, Returned]
+
+
+class Strategy(msgspec.Struct, frozen=True):
+    """One way to find reruns.
+
+    name: as it is asked for and written down. summary: what it does, in one line. reference: the paper, or "". solver:
+    "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, a
+    "hierarchy" of blocks, a "chain" of more than one stage. propose: yields proposals; those over the budget count for
+    the smallest peak that the strategy reaches. The same instance, request and best known schedule must give the same
+    proposals.
+    """
+
+    name: str
+    summary: str
+    propose: Callable[[Instance, Request, Context], Proposals[object]]
+    reference: str = ""
+    solver: str = NO_SOLVER
+    needs: frozenset[Need] = frozenset()
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """One way to prove that no schedule within a budget is faster. prove: a time in ns. The other fields as those of a
+    strategy."""
+
+    name: str
+    summary: str
+    prove: Callable[[Instance, Request, Context], int]
+    reference: str = ""
+    solver: str = NO_SOLVER
+    needs: frozenset[Need] = frozenset()

@@ -1,0 +1,38 @@
+"""One way to run a block alone: what it retains, what it peaks at, how long it takes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.link import link, simulate
+from remate_runtime.step import FlatRerun
+
+from ...partition.leaf_graph import LeafGraph
+
+
+class BlockPlan(msgspec.Struct, frozen=True):
+    """reruns: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
+    forward_peak and backward_peak of the block alone. time: ns of forward and backward, reruns included."""
+
+    reruns: tuple[FlatRerun, ...]
+    retained: int
+    forward_peak: int
+    backward_peak: int
+    time: int
+
+    @property
+    def figures(self) -> tuple[int, int, int, int]:
+        return self.retained, self.forward_peak, self.backward_peak, self.time
+
+
+def simulated_plan(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
+    """A plan of a block with the simulator's figures."""
+    timeline = simulate(link(leaf.graph, reruns))
+    turn = timeline.turn
+    return BlockPlan(
+        tuple(reruns),
+        timeline.after[turn],
+        max(timeline.during[: turn + 1]),
+        max(timeline.during[turn + 1 :], default=0),
+        timeline.time,
+    )

@@ -1,0 +1,46 @@
+"""The hierarchical strategy: plans of every distinct block, each found once, and the best choice of one per instance."""
+
+from __future__ import annotations
+
+from ..base import MENU, Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
+from ..effort import Effort
+from ..feedback import feedback
+from ..instance import Instance
+from ..milp.highs import SOLVER
+from ..milp.retention import TIGHT
+from .block_selection import BlockSelection
+
+OFFERED = 4  # plans of a repeated block that a file offers beside those in use
+
+
+def hierarchical(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Choose among the plans of the blocks."""
+    selection = block_selection(instance, request.effort, context.deadline)
+    heard = yield from feedback(
+        request, context, lambda budget: selection.ask(context.deadline, budget, request.effort, gap=TIGHT)
+    )
+    if heard.best is None:
+        yield Proposal(selection.least())
+
+
+def block_selection(instance: Instance, effort: Effort, deadline: Deadline) -> BlockSelection:
+    """The plans of an instance's blocks, found once for each effort; again, if the deadline came between."""
+    key = ("block selection", effort)
+    if key in instance.kept:
+        return instance.kept[key]
+    made = BlockSelection(instance.problem, instance.leaves, deadline, effort)
+    if not deadline.stopped():  # else its frontiers may lack plans
+        instance.kept[key] = made
+        instance.kept[MENU, effort] = tuple(made.menu(OFFERED))
+    return made
+
+
+HIERARCHICAL = Strategy(
+    "hierarchical",
+    "integer program: plans of every distinct block, and a choice of one per instance",
+    hierarchical,
+    reference="J. Gusak et al., HiRemate, ICML 2025",
+    solver=SOLVER,
+    needs=frozenset({"backward", "hierarchy"}),
+)

@@ -1,0 +1,44 @@
+"""How hard to search, in counts that are the same on every machine: nodes, iterations, rounds, visits. Never seconds."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import UnknownNameError
+
+
+class Effort(msgspec.Struct, frozen=True):
+    """nodes: of branch and bound in one solve of a model of a step, a block or a bound. selection_nodes: the same where
+    plans of blocks are chosen. work: of one solve, see `milp.highs`: rows times iterations, so that a large model gets fewer.
+    rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
+    cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of 150 operations.
+    visits: executions that greedy search looks at, all its trials together."""
+
+    name: str
+    nodes: int
+    selection_nodes: int
+    work: float
+    rounds: int
+    prices: int
+    cuts: int
+    recreations: int
+    visits: float
+
+
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 1e7)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 6e7)
+THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 6e8)
+EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
+
+
+def effort_named(name: str) -> Effort:
+    """The effort of this name. Raises UnknownNameError."""
+    if name not in EFFORTS:
+        raise UnknownNameError(f"there is no effort {name[:80]!r}\n  hint: one of {', '.join(EFFORTS)}")
+    return EFFORTS[name]
+
+
+def part_of(effort: Effort, share: float) -> Effort:
+    """The same effort with a share of its local search."""
+    return replace(effort, recreations=int(share * effort.recreations), visits=share * effort.visits)

@@ -1,0 +1,63 @@
+"""A step to be planned, and what is derived from it alone: built when first asked for, kept for every further budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from remate_runtime.link import link, simulate
+from remate_runtime.step import FlatRerun, Graph
+
+from ..partition.hierarchy import BlockSpan
+from .base import KEEP_ALL, Candidate
+from .bound.floor import proven_floor
+from .problem import Problem
+
+View = TypeVar("View")
+Key = ParamSpec("Key")
+
+
+class Instance:
+    """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. kept: views,
+    and whatever else a strategy wants to keep of this step, by a key of its own."""
+
+    def __init__(self, graph: Graph, blocks: Sequence[BlockSpan] = ()) -> None:
+        self.graph, self.blocks = graph, tuple(blocks)
+        self.kept: dict[tuple[Any, ...], Any] = {}
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The step at the level of storages."""
+        return Problem(self.graph)
+
+    @cached_property
+    def leaves(self) -> tuple[BlockSpan, ...]:
+        """The innermost blocks, in forward order."""
+        return tuple(leaf for block in self.blocks for leaf in block.leaves())
+
+    @cached_property
+    def baseline(self) -> Candidate:
+        """The schedule without reruns, which keeps everything."""
+        return self.judged((), KEEP_ALL)
+
+    @cached_property
+    def floor(self) -> int:
+        """Bytes: no schedule whatever has a smaller peak."""
+        return proven_floor(self.problem)
+
+    @property
+    def has_backward(self) -> bool:
+        return self.graph.backward_start < len(self.graph.operations)
+
+    def judged(self, reruns: Sequence[FlatRerun], strategy: str, solver: str = "none") -> Candidate:
+        """Reruns with their peak and time, by the simulator."""
+        timeline = simulate(link(self.graph, reruns))
+        return Candidate(tuple(reruns), timeline.peak, timeline.time, strategy, solver)
+
+    def view(self, build: Callable[Concatenate[Instance, Key], View], *key: Key.args, **options: Key.kwargs) -> View:
+        """What `build(instance, *key)` makes, built once: a chain of stages, a model for the solver. key: hashable."""
+        at: tuple[Hashable, ...] = (build, *key, *sorted(options.items()))
+        if at not in self.kept:
+            self.kept[at] = build(self, *key, **options)
+        return self.kept[at]

@@ -1,0 +1,24 @@
+"""Greedy schedules from nothing: let go what is cheapest to make again, until the rest fits."""
+
+from __future__ import annotations
+
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
+from .polish import polish
+from .squeeze import LOCALITIES, MoveRanking, squeeze
+
+
+def greedy(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """One schedule per way of ranking; those that fit are polished, the others tell how small a peak can be."""
+    for locality in LOCALITIES:
+        ranking = MoveRanking(locality)
+        found = yield Proposal(
+            squeeze(instance.problem, (), request.budget, request.effort, context.deadline, ranking=ranking)
+        )
+        if found.peak <= request.budget:
+            yield from polish(instance.problem, found, request.budget, context.deadline)
+        if context.deadline.stopped():
+            return
+
+
+GREEDY = Strategy("greedy", "at the worst moment, let go what is cheapest to make again", greedy)

@@ -1,0 +1,28 @@
+"""Where no formulation fits the budget: from the smallest peak that the flat models reach, on greedily."""
+
+from __future__ import annotations
+
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
+from ..local.squeeze import squeeze
+from .flat import LENGTHS, flat_model
+from .highs import SOLVER
+from .retention import smallest
+
+
+def flat_squeeze(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The smallest schedule of each flat model, squeezed into the budget."""
+    for length in LENGTHS:
+        found = yield from smallest(instance, request, context, instance.view(flat_model, length))
+        if found is None or found.peak <= request.budget or context.deadline.stopped():
+            return
+        yield Proposal(squeeze(instance.problem, found.reruns, request.budget, request.effort, context.deadline))
+
+
+FLAT_SQUEEZE = Strategy(
+    "flat-squeeze",
+    "the smallest schedule of the flat model, made smaller greedily",
+    flat_squeeze,
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)

@@ -1,0 +1,38 @@
+"""The neighbourhood of a solution, as windows of a model that counts its memory exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..problem import Problem
+from .windows import Key, RerunWindows, rerun_windows
+
+
+def refined(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool]) -> RerunWindows:
+    """Windows for the neighbourhood of a solution: its reruns, and those others that move none of its reruns earlier.
+
+    The windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
+    left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to use.
+    """
+    keep = {(f, k) for f, k in windows.position if chosen["rerun", f, k]}
+    tight = rerun_windows(problem, windows.stage, _allowed(keep))
+    anchor = {(f, k): at for f, k, at in tight.slots}
+    loose = {(f, k): at for f, k, at in windows.slots}
+    extra = {
+        (g, k)
+        for (g, k), at in loose.items()
+        if (g, k) not in keep
+        and all(
+            anchor.get((problem.producer[u], k), -1) <= at
+            for u in problem.reads[g]
+            if (problem.producer[u], k) in anchor
+        )
+    }
+    return rerun_windows(problem, windows.stage, _allowed(keep | extra))
+
+
+def _allowed(pairs: set[tuple[int, int]]) -> dict[int, set[int]]:
+    allowed: dict[int, set[int]] = {}
+    for f, k in pairs:
+        allowed.setdefault(f, set()).add(k)
+    return allowed

@@ -1,0 +1,67 @@
+"""A strategy out of a retention model: solve it under the budget, place its reruns, hear the simulator, correct."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..base import Candidate, Context, Proposal, Proposals, Request
+from ..feedback import Answer, Heard, feedback
+from ..instance import Instance
+from .formulation import Formulation
+from .place import place
+from .refinement import refined
+from .warm_start import warm_start
+from .windows import Key, RerunWindows
+
+TIGHT = 0.0005  # gap that one solve aims at: finer than what is asked of the whole
+
+Chosen = Mapping[Key, bool]
+
+
+def formulation(instance: Instance, windows: RerunWindows) -> Formulation:
+    """The retention model of a step over these windows."""
+    return Formulation(instance.problem, windows, instance.baseline.peak)
+
+
+def retention(
+    instance: Instance, request: Request, context: Context, model: Formulation, stage: str
+) -> Proposals[None]:
+    """What the model proposes; where that is the best so far, also what is found in its neighbourhood, where memory is
+    counted exactly."""
+    known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.reruns)
+    heard = yield from _corrected(request, context, model, known, stage)
+    if heard.about is not None and heard.best is context.best:
+        around = formulation(instance, refined(instance.problem, model.windows, heard.about))
+        yield from _corrected(request, context, around, heard.about, stage)
+
+
+def _corrected(
+    request: Request, context: Context, model: Formulation, start: Chosen | None, stage: str
+) -> Proposals[Heard[Chosen]]:
+    latest = start
+
+    def ask(budget: float) -> Answer[Chosen] | None:
+        nonlocal latest
+        result = model.solve(
+            context.deadline, budget, request.effort, gap=TIGHT, enough=context.enough, start=latest, stage=stage
+        )
+        if result.x is None:
+            return None
+        latest = model.chosen(result)
+        return Answer(tuple(place(model.problem, model.windows, latest)), model.peak(result), latest)
+
+    return (yield from feedback(request, context, ask))
+
+
+def smallest(instance: Instance, request: Request, context: Context, model: Formulation) -> Proposals[Candidate | None]:
+    """The smallest peak that the model finds, solved for once. It does not depend on the budget."""
+    key = ("smallest", model, request.effort)
+    if key not in instance.kept:
+        result = model.smallest(context.deadline, request.effort, tolerance=0.005)
+        if result.x is None:
+            return None
+        reruns = tuple(place(model.problem, model.windows, model.chosen(result)))
+        if context.deadline.stopped():  # what the clock has cut short is not kept
+            return (yield Proposal(reruns))
+        instance.kept[key] = reruns
+    return (yield Proposal(instance.kept[key]))

@@ -1,0 +1,46 @@
+"""The schedules worth remembering. One found for a budget fits every larger one, so a sweep of budgets never pays more for
+more memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from .base import Candidate
+
+
+class Pool:
+    """Candidates of one step of which none is both slower and larger than another, the largest first. interrupted: a
+    search that fed this pool was ended by Ctrl-C."""
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidate] = []
+        self.interrupted = False
+
+    def keep(self, found: Candidate) -> None:
+        """Remember a candidate, unless one is known that is no slower and no larger."""
+        if any(c.peak <= found.peak and c.time <= found.time for c in self.candidates):
+            return
+        rest = [c for c in self.candidates if c.peak < found.peak or c.time < found.time]
+        self.candidates = sorted([*rest, found], key=lambda c: -c.peak)
+
+    def best(self, budget: int, of: Collection[str] | None = None) -> Candidate | None:
+        """The fastest candidate within `budget` bytes; `of`: by none but these strategies."""
+        known = (c for c in self.candidates if c.peak <= budget and made_by(c, of))
+        return min(known, key=lambda c: (c.time, c.peak), default=None)
+
+    @property
+    def smallest(self) -> int:
+        """The least peak, in bytes."""
+        return self.candidates[-1].peak
+
+
+def made_by(candidate: Candidate, names: Collection[str] | None) -> bool:
+    """Whether no strategies but these had a hand in it (None: any)."""
+    return names is None or all(part in names for part in candidate.strategy.split("+"))
+
+
+def better(a: Candidate | None, b: Candidate | None) -> Candidate | None:
+    """The faster of two candidates; of equally fast ones, the smaller."""
+    if a is None or b is None:
+        return a or b
+    return b if (b.time, b.peak) < (a.time, a.peak) else a

@@ -1,0 +1,83 @@
+"""All strategies and bounds by name: those that come with remate, and those of other packages.
+
+A further one of remate is a file that defines it, and a line here. Another package offers its own by an entry point,
+whose name is that of the strategy and whose object is a `Strategy` (or a `Bound`):
+
+    [project.entry-points."remate.strategies"]
+    tabu = "my_package.tabu:TABU"
+
+Nothing is imported before it is asked for by name.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from ..errors import UnknownNameError
+from .base import Bound, Strategy
+
+STRATEGIES = {
+    "keep-all": ".keep_all:KEEP_ALL_STRATEGY",
+    "hierarchical": ".blocks.hierarchical:HIERARCHICAL",
+    "flat": ".milp.flat:FLAT",
+    "staged": ".milp.staged:STAGED",
+    "flat-squeeze": ".milp.flat_squeeze:FLAT_SQUEEZE",
+    "greedy": ".local.greedy:GREEDY",
+    "recreate": ".local.recreate:RECREATE",
+    "polish": ".local.polish:POLISH",
+    "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",
+    "chen-sqrt": ".chain.checkpoint:CHEN",
+    "rotor": ".chain.rotor_step:ROTOR",
+    "rockmate": ".chain.rockmate:ROCKMATE",
+}
+BOUNDS = {
+    "cut": ".bound.cuts:CUT",
+    "cuts": ".bound.cuts:CUTS",
+}
+STRATEGY_GROUP, BOUND_GROUP = "remate.strategies", "remate.bounds"
+Kind = TypeVar("Kind", Strategy, Bound)
+
+
+def strategy_names() -> tuple[str, ...]:
+    """All strategies: remate's own, then those of other packages."""
+    return tuple(dict.fromkeys([*STRATEGIES, *sorted(_foreign(STRATEGY_GROUP))]))
+
+
+def bound_names() -> tuple[str, ...]:
+    """All bounds: remate's own, then those of other packages."""
+    return tuple(dict.fromkeys([*BOUNDS, *sorted(_foreign(BOUND_GROUP))]))
+
+
+def strategy(name: str) -> Strategy:
+    """The strategy of this name. Raises UnknownNameError for a name that stands for nothing, or for something else than a
+    strategy of this name."""
+    return _found(name, Strategy, STRATEGIES, STRATEGY_GROUP, strategy_names())
+
+
+def bound(name: str) -> Bound:
+    """The bound of this name. Raises UnknownNameError as `strategy` does."""
+    return _found(name, Bound, BOUNDS, BOUND_GROUP, bound_names())
+
+
+def _foreign(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def _found(name: str, kind: type[Kind], own: dict[str, str], group: str, known: tuple[str, ...]) -> Kind:
+    if name in own:
+        module, _, attribute = own[name].partition(":")
+        return getattr(import_module(module, __package__), attribute)
+    point, word = _foreign(group).get(name), kind.__name__.lower()
+    if point is None:
+        raise UnknownNameError(f"there is no {word} {name[:80]!r}\n  hint: one of {', '.join(known)}")
+    try:
+        made = point.load()
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UnknownNameError(f"the {word} {name!r} of {point.value} cannot be loaded: {what}") from error
+    if not isinstance(made, kind) or made.name != name:
+        what = f"is {made.name!r}" if isinstance(made, kind) else f"is a {type(made).__name__}, not a {kind.__name__}"
+        raise UnknownNameError(f"the {word} {name!r} of {point.value} {what}\n  hint: tell its author")
+    return made

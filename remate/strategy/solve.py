@@ -1,0 +1,251 @@
+"""The search for reruns of one step under one budget. It alone judges, by the simulator; it keeps what is good, and stops.
+
+Strategies propose and bounds prove, as a policy orders them (`portfolio`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.format import StoppedBy
+from remate_runtime.step import FlatRerun
+
+from ..errors import InfeasibleError, NotApplicableError
+from .base import MENU, NO_SOLVER, Candidate, Context, Need, Proposal, Request, Strategy
+from .deadline import Deadline
+from .effort import part_of
+from .instance import Instance
+from .pool import Pool, better
+from .portfolio import AUTO, Policy, Step, resolved
+
+NEEDS: tuple[Need, ...] = get_args(Need)
+LACKS: dict[Need, str] = {
+    "backward": "backward operations: this step has none",
+    "hierarchy": "a hierarchy of blocks: this step comes without one",
+    "chain": "a chain of several stages: this step is a single one",
+}
+
+
+class Solution(msgspec.Struct, frozen=True):
+    """What a search found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
+    (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
+    blocks, each over one instance."""
+
+    reruns: tuple[FlatRerun, ...]
+    peak: int
+    time: int
+    baseline_peak: int
+    baseline_time: int
+    lower_bound: int
+    gap: float
+    stopped_by: StoppedBy
+    strategy: str
+    solver: str
+    menu: tuple[tuple[FlatRerun, ...], ...] = ()
+
+
+def solve(
+    instance: Instance,
+    request: Request,
+    policy: Policy = AUTO,
+    *,
+    pool: Pool | None = None,
+    time_limit: float | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Solution:
+    """The fastest reruns found whose simulated peak is at most `request.budget` bytes.
+
+    pool: schedules that earlier calls for the same instance have found; this one adds to them. time_limit: seconds after
+    which what there is is returned; a result that it had a part in says so, for another run may differ. progress: called
+    with a line of text now and then. Ctrl-C ends the search at once, too.
+
+    Raises InfeasibleError where nothing fits: with the smallest peak that the strategies of the policy reach, which is a
+    budget that the same call meets, as it does every larger one, and with the floor that is proven. Raises
+    NotApplicableError where the only strategy of the policy needs what the step lacks.
+    """
+    pool = Pool() if pool is None else pool
+    with Deadline(time_limit, progress) as deadline:
+        try:
+            return _Search(instance, request, policy, pool, deadline).solution()
+        finally:
+            pool.interrupted |= deadline.interrupted
+
+
+def lacking(instance: Instance, needs: Collection[Need]) -> Need | None:
+    """The first of these needs that an instance does not meet."""
+    return next((need for need in NEEDS if need in needs and not _meets(instance, need)), None)
+
+
+def _meets(instance: Instance, need: Need) -> bool:
+    if need == "backward":
+        return instance.has_backward
+    if need == "hierarchy":
+        return bool(instance.blocks)
+    from .chain.chain import chain_of
+
+    return instance.has_backward and len(chain_of(instance).stages) > 1
+
+
+class _Search:
+    """One call of `solve`."""
+
+    def __init__(self, instance: Instance, request: Request, policy: Policy, pool: Pool, deadline: Deadline) -> None:
+        self.instance, self.request, self.policy, self.pool, self.deadline = instance, request, policy, pool, deadline
+        self.base = instance.baseline
+        pool.keep(self.base)
+        known = pool.best(request.budget, policy.names)
+        self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
+
+    def solution(self) -> Solution:
+        if self.context.best is not self.base:
+            self._check_needs()
+            if self.request.budget >= self.instance.floor:
+                self._steps(self.policy.steps)
+            if self.context.best is None:
+                self._take_smallest()
+            self._steps(self.policy.finish)
+        found, base, bound = self.context.best, self.base, self.context.bound
+        assert found is not None
+        gap = max(0.0, (found.time - bound) / max(1, base.time))
+        return Solution(
+            found.reruns,
+            found.peak,
+            found.time,
+            base.peak,
+            base.time,
+            bound,
+            gap,
+            self._stopped_by(gap),
+            found.strategy,
+            found.solver,
+            self._menu(),
+        )
+
+    def _stopped_by(self, gap: float) -> StoppedBy:
+        if gap <= 1e-9:
+            return "optimal"
+        if self.deadline.interrupted:
+            return "interrupted"
+        if self.deadline.struck:
+            return "time"
+        return "gap" if gap <= self.request.gap else "heuristic"
+
+    def _check_needs(self) -> None:
+        """Raise NotApplicableError if no strategy of the policy can do anything with this step."""
+        strategies = [s for s in map(resolved, self.policy.steps) if isinstance(s, Strategy)]
+        lacks: list[tuple[str, Need | None]] = [(s.name, lacking(self.instance, s.needs)) for s in strategies]
+        if all(lack is not None for _, lack in lacks):
+            name, lack = lacks[0]
+            assert lack is not None
+            raise NotApplicableError(
+                f"the strategy {name!r} needs {LACKS[lack]}\n  hint: ask for another one, or for auto"
+            )
+
+    def _done(self) -> bool:
+        best = self.context.best
+        return self.deadline.stopped() or (best is not None and best.time <= self.context.enough)
+
+    def _steps(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            if self._done():
+                return
+            tried = resolved(step)
+            if step.when is not None and not step.when(self.instance, self.context):
+                continue
+            if lacking(self.instance, tried.needs) is not None:
+                continue
+            request = _shared(self.request, step)
+            if isinstance(tried, Strategy):
+                for found in candidates(tried, self.instance, request, self.context):
+                    self._offer(found)
+                    if self._done():
+                        return
+            else:
+                self._prove(tried.prove(self.instance, request, self.context))
+
+    def _prove(self, proven: int) -> None:
+        if proven > self.context.bound:
+            self.context.bound = proven
+            self.deadline.say(f"proven: at least {self._percent(proven):.2f}% more time than keeping everything")
+
+    def _offer(self, found: Candidate) -> None:
+        """Keep a candidate; take it if it fits and is the best so far."""
+        self.pool.keep(found)
+        if found.peak > self.request.budget:
+            return
+        self.context.fitted.add(found.strategy)
+        if better(self.context.best, found) is found:
+            self.context.best = found
+            self.deadline.say(f"{found.strategy}: {self._percent(found.time):.2f}% more time, peak {found.peak} bytes")
+
+    def _percent(self, time: int) -> float:
+        return 100.0 * (time / max(1, self.base.time) - 1.0)
+
+    def _take_smallest(self) -> None:
+        """Take the best of those that strategies offer for their smallest peak. Raises InfeasibleError if none fits."""
+        found = self._smallest()
+        for candidate in found:
+            self._offer(candidate)
+        if self.context.best is None:
+            least = min(candidate.peak for candidate in found)
+            raise InfeasibleError(self.request.budget, least, self.instance.floor, self.policy.name)
+
+    def _smallest(self) -> list[Candidate]:
+        """What the strategies offer when asked for the proven floor, until one reaches it. It does not depend on the
+        budget, so the least peak in it is a budget that is met, and so is every larger one."""
+        instance, kept = self.instance, self.instance.kept
+        key = ("smallest", self.policy.name, self.request.effort)
+        if key in kept:
+            return kept[key]
+        request = replace(self.request, budget=instance.floor)
+        found = [self.base]
+        for step in self.policy.smallest:
+            strategy = resolved(step)
+            if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
+                context = Context(self.deadline, self.base.time)
+                for candidate in candidates(strategy, instance, _shared(request, step), context):
+                    found.append(candidate)
+                    self.pool.keep(candidate)
+                    if candidate.peak <= request.budget or self.deadline.stopped():
+                        break
+            if found[-1].peak <= request.budget or self.deadline.stopped():
+                break
+        if not self.deadline.stopped():  # else it depends on the clock
+            kept[key] = found
+        return found
+
+    def _menu(self) -> tuple[tuple[FlatRerun, ...], ...]:
+        """Plans of repeated blocks, if a strategy has left some with the instance."""
+        return self.instance.kept.get((MENU, self.request.effort), ())
+
+
+def _shared(request: Request, step: Step) -> Request:
+    return request if step.share == 1.0 else replace(request, effort=part_of(request.effort, step.share))
+
+
+def candidates(strategy: Strategy, instance: Instance, request: Request, context: Context) -> Iterator[Candidate]:
+    """What a strategy proposes by itself, judged; it hears of each candidate when the next one is asked for."""
+    proposals = strategy.propose(instance, request, context)
+    try:
+        proposal = next(proposals)
+        while True:
+            found = _judged(strategy, instance, proposal)
+            yield found
+            proposal = proposals.send(found)
+    except StopIteration:
+        return
+    finally:
+        proposals.close()
+
+
+def _judged(strategy: Strategy, instance: Instance, proposal: Proposal) -> Candidate:
+    start = proposal.start
+    if start is None:
+        return instance.judged(proposal.reruns, strategy.name, strategy.solver)
+    names = start.strategy.split("+")
+    name = start.strategy if strategy.name in names else "+".join([*names, strategy.name])
+    return instance.judged(proposal.reruns, name, start.solver if strategy.solver == NO_SOLVER else strategy.solver)
