@@ -12,7 +12,7 @@ from importlib import import_module
 from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
 from remate_runtime.version import __version__
 
-from ..errors import ProfileError, UnknownNameError
+from ..errors import NotApplicableError, ProfileError, UnknownNameError
 from . import exit_codes
 from .usage import UsageError
 
@@ -104,6 +104,6 @@ def status_of(error: RemateError) -> int:
         return exit_codes.STALE
     if isinstance(error, ScheduleError):
         return _STATUS.get(error.code, exit_codes.FINDINGS)
-    if isinstance(error, MissingExtraError | UsageError | UnknownNameError | ProfileError):
+    if isinstance(error, MissingExtraError | UsageError | UnknownNameError | NotApplicableError | ProfileError):
         return exit_codes.USAGE
     return exit_codes.FINDINGS

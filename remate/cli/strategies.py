@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from remate_runtime.extras import require
+
 from ..present.text import table
 from . import exit_codes
 
@@ -17,10 +19,11 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require("remate strategies", "plan")
     from ..strategy import registry
     from ..strategy.portfolio import AUTO
 
-    head = ("name", "what it does", "paper", "solver", "needs")
+    head = ("name", "what it does", "solver", "needs", "paper")
     tried = dict.fromkeys(step.name for step in (*AUTO.steps, *AUTO.smallest) if step.name in registry.strategy_names())
     print(table([head, *(_row(registry.strategy(name)) for name in registry.strategy_names())]))
     print(f"\nauto tries {', '.join(tried)}, as far as they are needed\n")
@@ -30,4 +33,4 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(listed: Any) -> tuple[str, ...]:
     needs = ", ".join(_NEEDS[need] for need in sorted(listed.needs))
-    return listed.name, listed.summary, listed.reference, listed.solver, needs
+    return listed.name, listed.summary, listed.solver, needs, listed.reference
