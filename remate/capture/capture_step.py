@@ -41,8 +41,8 @@ def capture(
     """Capture forward and backward of `model(*args, **kwargs)`.
 
     differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
-    tensor). By default the scalars that need one (losses); without any, every output that needs one. Other outputs are
-    returned without history and cost nothing in backward. An ambient `torch.autocast` becomes part of the step.
+    tensor). By default the scalar field `loss` of a dict or record; without it every output that needs a gradient. The
+    others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -154,5 +154,6 @@ def _with_values(tree: Any, names: list[str], outputs: tuple[Output, ...]) -> An
         return tree
     if "value" in tree and isinstance(tree["value"], int):
         output = outputs[tree["value"]]
-        return {"value": f"%{names[tree['value']]}", "name": output.name, **({"grad": True} if output.grad else {})}
+        gradient = {"grad": True} if output.grad else {"detached": True} if output.detached else {}
+        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient}
     return {key: child if key == "literal" else _with_values(child, names, outputs) for key, child in tree.items()}

@@ -15,10 +15,12 @@ from .watch import Watch
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that the model returns. grad: the step receives a gradient for it."""
+    """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and the
+    step does without."""
 
     name: str
     grad: bool
+    detached: bool
 
 
 class TracedModule(torch.nn.Module):
@@ -109,12 +111,13 @@ class TracedModule(torch.nn.Module):
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         if not found:
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
-        chosen = self._chosen(found)
-        self.outputs = tuple(Output(name, name in chosen) for name, _ in found)
+        chosen = self._chosen(found, result)
+        self.outputs = tuple(Output(name, name in chosen, t.requires_grad and name not in chosen) for name, t in found)
         return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
 
-    def _chosen(self, found: list[tuple[str, torch.Tensor]]) -> set[str]:
-        """Outputs that get a gradient: the named ones; else the losses (scalars); else all that can."""
+    def _chosen(self, found: list[tuple[str, torch.Tensor]], result: Any) -> set[str]:
+        """Outputs that get a gradient: the named ones; else the field `loss`, as Hugging Face's models have it; else all
+        that can, since a loss could be made of each."""
         able = {name: t for name, t in found if t.requires_grad}
         if self._differentiate is not None:
             for name in self._differentiate:
@@ -122,5 +125,7 @@ class TracedModule(torch.nn.Module):
                     known = ", ".join(able) or "none"
                     raise CaptureError(f"output {name!r} has no gradient", hint=f"outputs that have one: {known}")
             return set(self._differentiate)
-        losses = {name for name, t in able.items() if t.dim() == 0}
-        return losses or set(able)
+        kind, fields = trees.children(result) or ("", {})
+        loss = fields.get("loss") if kind in ("dict", "record") else None
+        plain = {name for name, t in able.items() if t is loss and t.dim() == 0}
+        return plain or set(able)

@@ -12,7 +12,7 @@ from ..budget import BudgetError
 from ..present.frontier_summary import Point, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
 from . import exit_codes
-from .plan import positive
+from .plan import DIFFERENTIATE, positive
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
+    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
 
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
-        step = prepare(target.model, target.args, target.kwargs, args.cost, profile=args.profile, progress=report)
+        chosen: dict[str, Any] = {"profile": args.profile, "differentiate": args.differentiate}
+        step = prepare(target.model, target.args, target.kwargs, args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)
         summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.extras import require
 
 from ..budget import BudgetError, parse_budget
+from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
 from .usage import UsageError
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
+
+DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
 
 
 def configure(commands: Any) -> None:
@@ -42,6 +45,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
+    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
     parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
@@ -92,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
             gap=args.gap,
             strategy=args.strategy,
             effort=args.effort,
+            differentiate=args.differentiate,
             name=args.name or output.stem,
             note=args.note,
             progress=report,
@@ -116,7 +121,8 @@ def summary(schedule: Schedule, path: str) -> str:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     written = f"wrote {path}, {size(Path(path).stat().st_size)}"
-    return "\n".join([table(rows, right=(1,)), solved, written, PEAK_NOTE])
+    outputs = gradients_of_outputs(schedule.model)
+    return "\n".join([table(rows, right=(1,)), outputs, solved, written, PEAK_NOTE])
 
 
 def _overhead(time: int, base: int) -> str:

@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, count, duration, percent, size, table
 from . import exit_codes
 
@@ -45,6 +46,7 @@ def _head(opened: Analysis) -> str:
     autocast = f", autocast {model.autocast}" if model.autocast else ""
     lines = [f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}"]
     lines += [f"  {line}" for line in schedule.note.splitlines()]
+    lines.append(gradients_of_outputs(model))
     forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "

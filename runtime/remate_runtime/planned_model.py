@@ -18,7 +18,7 @@ from torch import nn
 
 from .bind.inputs import Inputs
 from .bind.model_binding import ModelBinding, check_autocast
-from .bind.outputs import output_builder
+from .bind.outputs import Detached, output_builder
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare
 from .errors import BindError, ScheduleError, ScheduleFaultsError
@@ -65,6 +65,7 @@ class ScheduledForward:
         self._operators = operators(self._linked.graph, verified.where, namespaces)
         self._bound = ModelBinding(model, schedule.model)
         self._inputs = Inputs(schedule.model.inputs, model.forward)
+        self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
         self._leaves = _leaves(self._linked, schedule)
         self._programs: dict[torch.device, Program] = {}
@@ -84,8 +85,9 @@ class ScheduledForward:
         device = bound.device()
         check_autocast(planned.autocast, device)
         program = self._programs.get(device) or self._program(device)
-        inputs = self._inputs.flatten(args, kwargs, device)
-        return self._build(execute(program, self._leaves, [*inputs, *bound.tensors(device)]))
+        sources = [*self._inputs.flatten(args, kwargs, device), *bound.tensors(device)]
+        values = execute(program, self._leaves, sources)
+        return self._build(self._detached.guard(values, sources))
 
     def _program(self, device: torch.device) -> Program:
         names = [*self._inputs.names, *self._bound.names]

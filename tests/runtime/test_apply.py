@@ -233,7 +233,7 @@ def test_outputs_are_rebuilt():
     assert torch.equal(found.loss, wanted.loss)
     assert found.extra[1] == {"n": 3}
     assert isinstance(found.extra, tuple)
-    assert not found.logits.requires_grad  # only the scalar losses are differentiated by default
+    assert found.logits.requires_grad  # as in eager; the step refuses a gradient for it
     found.loss.backward()
     model = seeded(TwoHeads())
     assert type(apply(model, schedule_of(model, (data(4, 8),)))(data(4, 8))) is Pair

@@ -233,7 +233,7 @@ def _same(given: Any, expected: Any) -> bool:
         return False
     if any(isinstance(given, kind) is not isinstance(expected, kind) for kind in (bool, int, float, complex)):
         return False
-    return given == expected and str(given) == str(expected) or (given != given and expected != expected)
+    return (given == expected and str(given) == str(expected)) or (given != given and expected != expected)
 
 
 def _short(given: Any) -> str:

@@ -1,4 +1,5 @@
-"""What a planned model returns: the output tree of a schedule, rebuilt around the values of a step."""
+"""What a planned model returns: the output tree of a schedule, rebuilt around the values of a step; and the outputs that
+the step was planned without a gradient for, which refuse one."""
 
 from __future__ import annotations
 
@@ -10,9 +11,53 @@ from typing import Any
 
 import torch
 
+from ..errors import ExecutionError
+from ..format.signature import output_leaves
 from ..kernels.overloads import literal
 
 _CPU = torch.device("cpu")
+
+
+class Detached:
+    """Outputs that have a gradient in the live model and none in the step. Without this a loss made of one of them and of
+    others would train on the others alone."""
+
+    def __init__(self, tree: Any) -> None:
+        leaves = list(output_leaves(tree))
+        planned = [leaf.name for leaf in leaves if leaf.grad]
+        self._refusals = [(at, _refusal(leaf.name, planned)) for at, leaf in enumerate(leaves) if leaf.detached]
+        self._anchor = torch.empty(0, requires_grad=True)  # what autograd sees them depend on
+
+    def guard(self, values: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The step's outputs; those that are detached raise ExecutionError in backward if a gradient arrives.
+
+        sources: what the step ran on. Where none of it requires grad eager has no gradients either.
+        """
+        if not self._refusals or not torch.is_grad_enabled() or not any(t.requires_grad for t in sources):
+            return values
+        guarded = list(values)
+        for at, refusal in self._refusals:
+            guarded[at] = _Refuse.apply([guarded[at]], refusal, self._anchor)
+        return guarded
+
+
+def _refusal(name: str, planned: Sequence[str]) -> str:
+    return (
+        f"a gradient arrived for the output {name!r}, and the schedule was planned without one for it"
+        f"\n  plan again with differentiate={[*planned, name]!r}, or use {name!r} after .detach()"
+    )
+
+
+class _Refuse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: list[torch.Tensor], refusal: str, anchor: torch.Tensor) -> torch.Tensor:
+        ctx.refusal = refusal
+        return value[0].detach()  # in a list, so that the result is no view of an input: it may be written into
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise ExecutionError(ctx.refusal)
+
 
 Build = Callable[[Sequence[Any]], Any]
 

@@ -108,8 +108,8 @@ class Model(_Object, frozen=True):
     """The live model that the schedule fits.
 
     `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input) or
-    `{"value": "%name", "grad": true}` (output), `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`,
-    `{"record": "ClassName", "fields": {...}}`, a literal `{"literal": null|bool|int|float|str}`.
+    `{"value": "%name", "name": n, "grad": true}` (output; `"detached": true` if it refuses a gradient),
+    `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`, `{"record": "ClassName", "fields": {...}}`, a literal `{"literal": null|bool|int|float|str}`.
     `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
     """
 

@@ -11,12 +11,14 @@ from ..errors import ScheduleError
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it."""
+    """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it.
+    detached (outputs): eager has a gradient for it, the step was planned without."""
 
     name: str
     text: str
     grad: bool
     where: str  # JSON pointer
+    detached: bool = False
 
 
 def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
@@ -37,7 +39,7 @@ def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
         name, text = tree.get("name"), tree[key]
         if not (isinstance(name, str) and isinstance(text, str) and isinstance(tree.get("grad", False), bool)):
             raise ScheduleError("R016", "a tensor leaf has a name, and grad is true or false", where)
-        yield Leaf(name, text, tree.get("grad", False), where)
+        yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True)
     elif isinstance(tree, dict) and "literal" in tree:
         return
     elif isinstance(tree, dict) and ("tuple" in tree or "list" in tree):

@@ -13,7 +13,11 @@ from .literals import Faults, check_number, check_spelling
 from .signature import escape
 from .vocabulary import CONTAINERS
 
-_FIELDS = {"tensor": {"tensor", "name", "grad"}, "value": {"value", "name", "grad"}, "record": {"record", "fields"}}
+_FIELDS = {
+    "tensor": {"tensor", "name", "grad"},
+    "value": {"value", "name", "grad", "detached"},
+    "record": {"record", "fields"},
+}
 
 
 class TreeCheck:
@@ -86,6 +90,9 @@ class TreeCheck:
             self._names.add(name)
         if not isinstance(node.get("grad", False), bool):
             self._faults.add("R016", "expected true or false", f"{where}/grad")
+        if node.get("detached", True) is not True or {"grad", "detached"} <= node.keys():
+            message = "`detached` is true or left out, and an output has `grad` or `detached`, not both"
+            self._faults.add("R016", message, f"{where}/detached")
 
     def _literal(self, value: Any, where: str) -> None:
         if isinstance(value, dict):
