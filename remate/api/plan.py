@@ -8,8 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from remate_runtime import operators
 from remate_runtime.errors import RemateError
-from remate_runtime.format import FORMAT, REVISION, VERSION, Schedule, Solve, fingerprint
+from remate_runtime.format import FORMAT, REVISION, VERSION, Block, Schedule, Solve, fingerprint
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 
@@ -96,6 +97,7 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
         format=FORMAT,
         version=VERSION,
         revision=REVISION,
+        namespaces=_namespaces(folded.blocks),
         name=name,
         note=note,
         model=folded.model,
@@ -125,3 +127,9 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
             f"{solution.time}\n  hint: this is a defect of remate; please report it with the model"
         )
     return schedule
+
+
+def _namespaces(blocks: Mapping[str, Block]) -> tuple[str, ...]:
+    """Operator namespaces that whoever applies the schedule must permit."""
+    operations = (op for block in blocks.values() for op in (*block.forward, *block.backward))
+    return tuple(sorted({operators.namespace(op.op) for op in operations} - operators.NAMESPACES))

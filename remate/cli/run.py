@@ -34,6 +34,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--memory-trace", metavar="OUT.json", help="write the measured memory curve, for `remate report`"
     )
+    parser.add_argument("--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators may run")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     parser.set_defaults(run=run)
 
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
-        trial = try_schedule(*target, schedule, args.steps, args.lr, report, curve=args.memory_trace is not None)
+        options = {"curve": args.memory_trace is not None, "namespaces": args.allow}
+        trial = try_schedule(*target, schedule, args.steps, args.lr, report, **options)
     print(measured(trial, schedule))
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, schedule, trial.curve)

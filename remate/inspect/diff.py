@@ -121,7 +121,9 @@ def _fields(a: msgspec.Struct, b: msgspec.Struct, skip: tuple[str, ...]) -> tupl
 
 def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
     found = [
-        name for name in ("schema", "revision", "requires", "name", "note") if getattr(a, name) != getattr(b, name)
+        name
+        for name in ("schema", "revision", "requires", "namespaces", "name", "note")
+        if getattr(a, name) != getattr(b, name)
     ]
     if a.model.fingerprint != b.model.fingerprint:
         found.append("fingerprint")

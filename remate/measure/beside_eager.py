@@ -106,15 +106,17 @@ def try_schedule(
     rate: float = 0.01,
     report: Report | None = None,
     curve: bool = False,
+    namespaces: Sequence[str] = (),
 ) -> Trial:
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
-    curve: follow the memory over one more step of the schedule. Model and inputs must be on the device to train on.
+    curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
+    them. Model and inputs must be on the device to train on.
     Raises BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
-    ours = _Side(apply(copy.deepcopy(model), schedule), args, kwargs, rate)
+    ours = _Side(apply(copy.deepcopy(model), schedule, namespaces=namespaces), args, kwargs, rate)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate)
     say("measuring the peak of the schedule")
     with _explained("training by the schedule"):

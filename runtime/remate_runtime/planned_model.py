@@ -34,8 +34,8 @@ from .link.verifier import verify
 def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
-    schedule: a Schedule or the path of a schedule file. namespaces: operator namespaces that the file may name beyond
-    `aten`, `prims` and `torchvision`, for operators registered by a library that you trust.
+    schedule: a Schedule or the path of a schedule file. namespaces: operator namespaces that may run beyond `aten`,
+    `prims` and `torchvision`, of libraries that you trust; the file lists those that it needs.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
     the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
@@ -48,7 +48,7 @@ def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, name
         if isinstance(schedule, Schedule):
             return _planned(ScheduledForward(_original(model), schedule, tuple(namespaces)))
         data = read(schedule)
-        decoded = decode(data, namespaces)
+        decoded = decode(data)
         try:
             return _planned(ScheduledForward(_original(model), decoded, tuple(namespaces)))
         except ScheduleError as error:
@@ -60,6 +60,7 @@ class ScheduledForward:
 
     def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...]) -> None:
         self.model, self.schedule, self.namespaces = model, schedule, namespaces
+        _permit(schedule, namespaces)
         verified = verify(schedule)
         self._linked = verified.linked
         self._operators = operators(self._linked.graph, verified.where, namespaces)
@@ -94,6 +95,21 @@ class ScheduledForward:
         made = prepare(self._linked, self._operators, names, device)
         self._programs[device] = made
         return made
+
+
+def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:
+    """Raise ScheduleError R050 if the schedule runs operators of a library that the caller did not permit."""
+    missing = [name for name in schedule.namespaces if name not in namespaces]
+    if missing:
+        libraries = ", ".join(map(repr, missing))
+        wanted = tuple(dict.fromkeys([*namespaces, *missing]))
+        raise ScheduleError(
+            "R050",
+            f"the schedule runs operators of {libraries}, which were not permitted",
+            f"/namespaces/{schedule.namespaces.index(missing[0])}",
+            f"if you trust what registers them: apply(model, schedule, namespaces={wanted!r}), "
+            f"remate run --allow {' '.join(wanted)}",
+        )
 
 
 def _leaves(linked: Linked, schedule: Schedule) -> tuple[Leaf, ...]:

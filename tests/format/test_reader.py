@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -73,10 +74,15 @@ def test_the_same_key_twice_beside_other_faults(minimal: str) -> None:
     assert [fault.code for fault in faults(bad)] == ["R003", "R013"]
 
 
-def test_a_namespace_can_be_allowed(minimal: str) -> None:
+def test_a_file_lists_the_namespaces_of_libraries(minimal: str) -> None:
     text = minimal.replace('"aten.exp"', '"mylib.exp"')
     assert [fault.code for fault in faults(text)] == ["R050"]
-    assert decode(text, namespaces=("mylib",)).blocks["All"].forward[2].op == "mylib.exp"
+    listed = text.replace('"version": 1,', '"version": 1, "namespaces": ["mylib"],')
+    assert decode(listed).blocks["All"].forward[2].op == "mylib.exp"
+    assert [fault.code for fault in faults(listed.replace('"ns": 2000', '"ns": -1', 1))] == ["R013"]
+    for bad in ("aten", "my.lib", "", "my\u202elib"):
+        (fault,) = faults(minimal.replace('"version": 1,', f'"version": 1, "namespaces": [{json.dumps(bad)}],'))
+        assert (fault.code, fault.where) == ("R014", "/namespaces/0")
 
 
 def test_a_later_revision_reads_if_it_uses_nothing_new(minimal: str) -> None:

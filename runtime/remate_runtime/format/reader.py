@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -23,12 +22,9 @@ from .semantic_check import SemanticCheck
 _decoder = msgspec.json.Decoder(Schedule, dec_hook=statement)
 
 
-def load(path: str | os.PathLike[str], namespaces: Collection[str] = ()) -> Schedule:
-    """Read a schedule file. namespaces: operator namespaces to allow beyond `operators.NAMESPACES`.
-
-    Raises ScheduleError; its `faults` are all that was found.
-    """
-    return decode(read(path), namespaces)
+def load(path: str | os.PathLike[str]) -> Schedule:
+    """Read a schedule file. Raises ScheduleError; its `faults` are all that was found."""
+    return decode(read(path))
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
@@ -43,7 +39,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
     return data
 
 
-def decode(data: bytes | str, namespaces: Collection[str] = ()) -> Schedule:
+def decode(data: bytes | str) -> Schedule:
     """Decode and check everything that can be checked without expanding blocks. Arrays in arguments become lists.
 
     Raises ScheduleError; its `faults` are all that was found.
@@ -51,11 +47,11 @@ def decode(data: bytes | str, namespaces: Collection[str] = ()) -> Schedule:
     text = _text(data)
     schedule = _fast(text)
     if schedule is not None:
-        faults = _header(msgspec.structs.asdict(schedule)) or SemanticCheck(namespaces).schedule(schedule)
+        faults = _header(msgspec.structs.asdict(schedule)) or SemanticCheck(schedule.namespaces).schedule(schedule)
         if not faults:
             return schedule
         raise ScheduleFaultsError(locate(text, faults[:MAX_FAULTS]))
-    raise ScheduleFaultsError(_diagnose(text, namespaces))
+    raise ScheduleFaultsError(_diagnose(text))
 
 
 def _text(data: bytes | str) -> str:
@@ -100,7 +96,7 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
         raise ValueError("the same key twice")
 
 
-def _diagnose(text: str, namespaces: Collection[str]) -> list[ScheduleError]:
+def _diagnose(text: str) -> list[ScheduleError]:
     found = scan(text).faults
     if any(fault.code != "R003" for fault in found):
         return found
@@ -110,7 +106,8 @@ def _diagnose(text: str, namespaces: Collection[str]) -> list[ScheduleError]:
     header = _header(tree)
     if header:
         return locate(text, [*found, *header])
-    content = SemanticCheck(namespaces)
+    named = tree.get("namespaces")
+    content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [])
     shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
     faults = _once([*found, *shape.faults, *content.faults])

@@ -155,6 +155,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     version: int
     revision: int = 0
     requires: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()  # of operators beyond `operators.NAMESPACES`; running them needs a permission
     name: str
     note: str = ""
     model: Model

@@ -23,6 +23,7 @@ from .tree_check import TreeCheck
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
+_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[0-9]{1,9})?")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
@@ -33,6 +34,7 @@ class SemanticCheck:
     """Collects faults. `schedule` checks a whole file, `struct` one object by itself (not the objects in it)."""
 
     def __init__(self, namespaces: Collection[str] = ()) -> None:
+        """namespaces: what the file itself says that its operators are of, beyond the usual ones."""
         self.faults: list[ScheduleError] = []
         self._namespaces = NAMESPACES | set(namespaces)
         self._operators: dict[str, tuple[str, str, str] | None] = {}
@@ -85,6 +87,10 @@ class SemanticCheck:
         self._text(schedule.note, f"{where}/note")
         self._number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
+        for index, name in enumerate(schedule.namespaces):
+            if not _NAMESPACE.fullmatch(name) or len(name) > MAX_NAME or name in NAMESPACES:
+                message = f"{name[:80]!r} is not the namespace of an operator library"
+                self.add("R014", message, f"{where}/namespaces/{index}", "write the part before the first dot of `op`")
 
     def _model(self, model: Model, where: str) -> None:
         if not _FINGERPRINT.fullmatch(model.fingerprint):
@@ -245,7 +251,7 @@ class SemanticCheck:
         if len(op) > MAX_NAME or not _OPERATOR.fullmatch(op):
             return "R014", f"{op[:80]!r} is not an operator's name", "write namespace.name or namespace.name.overload"
         if namespace(op) not in self._namespaces:
-            hint = f"allowed: {', '.join(sorted(self._namespaces))}; allow another only if you trust the file"
+            hint = f'known: {", ".join(sorted(self._namespaces))}; that of a library is listed in "namespaces"'
             return "R050", f"operators of the namespace {namespace(op)!r} are not allowed", hint
         name, _, overload = op.split(".", 1)[1].partition(".")
         if overload == "default":

@@ -36,7 +36,7 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
             "R051", f"{name[:80]!r} is no operator", hint="write namespace.name or namespace.name.overload"
         )
     if parts[1] not in NAMESPACES and parts[1] not in namespaces:
-        hint = f"if you trust the library that registers it, load with namespaces=({parts[1]!r},)"
+        hint = f"if you trust the library that registers it: apply(model, schedule, namespaces=({parts[1]!r},))"
         raise ScheduleError(
             "R050", f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", hint=hint
         )

@@ -5,8 +5,8 @@ Names are as in a schedule file: `namespace.name` or `namespace.name.overload`, 
 
 from __future__ import annotations
 
-# Namespaces that a file may name. An operator of another namespace is refused by the reader of untrusted files;
-# `remate_runtime.load(..., namespaces=(...))` lets a user add that of a library registered with torch.library.
+# Namespaces whose operators run without being asked for. A file lists every other one in `namespaces`, and
+# `remate_runtime.apply(..., namespaces=(...))` permits it.
 NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 
 # Operators of the allowed namespaces that reach beyond their arguments: files, processes, the generator, autograd's state.
