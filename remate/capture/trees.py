@@ -28,7 +28,8 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
     if type(node) is dict:
         return parts
     if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
-        return type(node)(parts)
+        make: Any = type(node)
+        return make(parts)
     made = copy.copy(node)  # a constructor may want other arguments, or do more than store them
     for key, part in parts.items():
         if isinstance(made, MutableMapping):

@@ -82,7 +82,7 @@ def test_every_command_takes_the_file(planned, command):
     folder, *_ = planned
     named = {"S": "s.json", "M": "build.py"}
     run = subprocess.run(
-        [sys.executable, "-m", "remate", *(named.get(word, word) for word in command)],
+        [sys.executable, "-m", "remate", *(named[word] if word in named else word for word in command)],
         cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr

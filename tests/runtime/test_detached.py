@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ class Made:
 X = data(3, 4)
 
 
-def gradients(model):
+def gradients(model: Any) -> list[Any]:
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]
 
 
