@@ -78,11 +78,12 @@ def test_a_file_cannot_hide_what_it_needs(planned):
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_every_command_takes_the_file(planned, command):
+def test_every_command_takes_the_file(planned, command: list[str]):
     folder, *_ = planned
-    named = {"S": "s.json", "M": "build.py"}
+    named: dict[str, str] = {"S": "s.json", "M": "build.py"}
+    words = [named.get(word, word) for word in command]
     run = subprocess.run(
-        [sys.executable, "-m", "remate", *(named[word] if word in named else word for word in command)],
+        [sys.executable, "-m", "remate", *words],
         cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
