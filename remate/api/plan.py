@@ -52,10 +52,10 @@ def plan(
     take at most this share of the keep-all time more than any schedule must. strategy: "auto", or one by itself (`remate
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
-    short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss`
-    of a dict or record, else every output that has one in eager); the others refuse one. name: of the schedule, by default that of the model's class. note: a remark to
-    keep in the file. progress: called with a line of text now and then. Ctrl-C while it solves ends the search: the best
-    schedule by then is returned.
+    short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
+    a dict or record, else every output that has one in eager); the others refuse one. name: of the schedule, by default
+    that of the model's class. note: a remark to keep in the file. progress: called with a line of text now and then.
+    Ctrl-C while it solves ends the search: the best schedule by then is returned.
 
     Raises CaptureError, BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
     strategy that needs what the model lacks), InfeasibleError (with the smallest peak that is reached).
