@@ -21,6 +21,7 @@ RUNTIME = [
     "link",
     "kernels",
     "bind",
+    "live",
     "engine",
 ]
 RUNTIME += ["planned_model", "__init__"]

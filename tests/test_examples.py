@@ -15,7 +15,7 @@ from remate.capture.capture_step import capture
 from remate.inspect.analysis import open_text
 from remate.inspect.check import findings
 from remate.inspect.staleness import differences
-from remate.measure.compare import compare_models
+from remate_runtime.live import compare_models
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NAMES = ("gpt2", "resnet", "unet", "encoder_decoder")

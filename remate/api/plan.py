@@ -117,6 +117,7 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
         blocks=folded.blocks,
         program=folded.program,
         statements=folded.statements,
+        digest=step.captured.digest,
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     written = expand(schedule)

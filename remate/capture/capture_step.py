@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.fx import Node
 
 from remate_runtime.step import Graph
@@ -23,6 +24,7 @@ from .captured import Captured
 from .explain import explained
 from .lower import Lowering, Source
 from .origins import complete, origins
+from .reads import Hooks
 from .signature import Signature
 from .simplify import simplify
 from .stand_in import on_meta, stand_in
@@ -55,12 +57,13 @@ def capture(
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         step = TracedModule(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
         try:
-            with surroundings.checkpoints_run_once():
+            with surroundings.checkpoints_run_once(), Hooks(step.model).followed():
                 traced = torch_api.trace(step, signature.tensors)
         except Exception as error:
             raise explained(error, step.watch) from error
         _warn(step)
-        return _captured(signature, step, traced)
+        captured = _captured(signature, step, traced)
+    return replace(captured, digest=step.reads.digest())
 
 
 def _warn(step: TracedModule) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.format import Model
+from remate_runtime.format import Digest, Model
 from remate_runtime.step import Graph
 
 
@@ -13,10 +13,11 @@ class Captured(msgspec.Struct, frozen=True):
 
     graph: operations in captured order, without costs (ns = workspace = 0). modules: for each operation the path of the
     module that ran it (`transformer.h.0.attn`, "" for the root); a backward operation has its forward operation's.
-    classes: class name of every module of the model by path.
+    classes: class name of every module of the model by path. digest: what forward reached of the model's code.
     """
 
     graph: Graph
     model: Model
     modules: tuple[str, ...]
     classes: dict[str, str]
+    digest: Digest | None = None

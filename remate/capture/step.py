@@ -11,6 +11,7 @@ import torch
 
 from ..errors import CaptureError
 from . import surroundings, torch_api, trees
+from .reads import Reads
 from .watch import Watch
 
 
@@ -41,6 +42,7 @@ class TracedModule(torch.nn.Module):
         super().__init__()
         self.model = model
         self.watch = Watch(model, torch_api.mark)
+        self.reads = Reads(model)
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
         self._differentiate = None if differentiate is None else tuple(differentiate)
@@ -62,7 +64,7 @@ class TracedModule(torch.nn.Module):
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model)
             try:
-                with self._cast(), self.watch.running(), torch_api.no_higher_order(self._refuse):
+                with self._cast(), self.watch.running(), self.reads.watching(), torch_api.no_higher_order(self._refuse):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
                 return self._flat(result)

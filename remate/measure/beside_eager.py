@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 from remate_runtime import apply
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+from remate_runtime.live import clear_gradients, default_loss, tensors_of
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
-from .compare import clear_gradients, default_loss, tensors_of
 
 Report = Callable[[str], None]
 

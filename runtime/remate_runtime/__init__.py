@@ -15,7 +15,16 @@ from .extras import require
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .errors import BindError, ExecutionError, MissingExtraError, RemateError, ScheduleError
+    from .errors import (
+        BindError,
+        ExecutionError,
+        MissingExtraError,
+        RemateError,
+        ScheduleError,
+        StaleModelError,
+        StaleModelWarning,
+        SteppedAsideWarning,
+    )
     from .format.reader import load
     from .format.schedule import Schedule
     from .planned_model import apply
@@ -27,6 +36,9 @@ __all__ = [
     "RemateError",
     "Schedule",
     "ScheduleError",
+    "StaleModelError",
+    "StaleModelWarning",
+    "SteppedAsideWarning",
     "__version__",
     "apply",
     "load",
@@ -39,6 +51,9 @@ _HOME = {
     "RemateError": "errors",
     "Schedule": "format.schedule",
     "ScheduleError": "errors",
+    "StaleModelError": "errors",
+    "StaleModelWarning": "errors",
+    "SteppedAsideWarning": "errors",
     "apply": "planned_model",
     "load": "format.reader",
 }

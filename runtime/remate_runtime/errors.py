@@ -71,5 +71,17 @@ class BindError(RemateError):
     """The live model, or its inputs, are not what the schedule was planned for."""
 
 
+class StaleModelError(BindError):
+    """The live model has other code, attributes or hooks than the one that the schedule was planned for."""
+
+
+class StaleModelWarning(UserWarning):
+    """What may make a schedule stale and cannot be told without running it, or was asked to be a warning only."""
+
+
+class SteppedAsideWarning(UserWarning):
+    """The model's own forward ran in place of the schedule: the result is right, the memory budget does not hold."""
+
+
 class ExecutionError(RemateError):
     """The step cannot go on: values were changed or freed between forward and backward."""

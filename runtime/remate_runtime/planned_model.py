@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -21,7 +22,7 @@ from .bind.model_binding import ModelBinding, check_autocast
 from .bind.outputs import Detached, output_builder
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare
-from .errors import BindError, ScheduleError, ScheduleFaultsError
+from .errors import BindError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
 from .format.positions import locate
 from .format.reader import decode, read
 from .format.schedule import Schedule
@@ -29,53 +30,96 @@ from .format.signature import output_leaves
 from .gc_pause import gc_paused
 from .link.linker import Linked
 from .link.verifier import verify
+from .live.beside import Call, verify_beside
+from .live.trust import Stale, trusted
 
 
-def apply(model: nn.Module, schedule: Schedule | str | os.PathLike[str], *, namespaces: Collection[str] = ()) -> Any:
+def apply(
+    model: nn.Module,
+    schedule: Schedule | str | os.PathLike[str],
+    *,
+    namespaces: Collection[str] = (),
+    stale: Stale = "error",
+    verify: bool | Call = False,
+) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
     schedule: a Schedule or the path of a schedule file. namespaces: operator namespaces that may run beyond `aten`,
-    `prims` and `torchvision`, of libraries that you trust; the file lists those that it needs.
+    `prims` and `torchvision`, of libraries that you trust; the file lists those that it needs. stale: what to do if the
+    model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
+    planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
+    of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
     the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
-    not called: hooks on the model itself run, hooks on its submodules do not.
+    not called: hooks on the model itself run, those of its submodules are part of the planned step or refused.
 
-    Raises ScheduleError (the file is no legal schedule) and BindError (it is not of this model); calls raise BindError
-    (other shapes, other mode) and ExecutionError (backward twice, tensors changed before backward).
+    Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model) and StaleModelError, a
+    BindError (the model changed since). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
+    attributes or functions changed since `apply`) and ExecutionError (backward twice, tensors changed before backward).
+    Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are asked for, and with
+    StaleModelWarning of another version of torch or of a package that defines modules.
     """
     with gc_paused():
         if isinstance(schedule, Schedule):
-            return _planned(ScheduledForward(_original(model), schedule, tuple(namespaces)))
+            return _applied(ScheduledForward(_original(model), schedule, tuple(namespaces), stale), verify)
         data = read(schedule)
         decoded = decode(data)
         try:
-            return _planned(ScheduledForward(_original(model), decoded, tuple(namespaces)))
+            return _applied(ScheduledForward(_original(model), decoded, tuple(namespaces), stale), verify)
         except ScheduleError as error:
             raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
+
+
+def _applied(step: ScheduledForward, verify: bool | Call) -> nn.Module:
+    planned = _planned(step)
+    if verify is not False:
+        call = None if verify is True else verify
+        verify_beside(step.model, planned, step.schedule, step.device, call)
+    return planned
 
 
 class ScheduledForward:
     """A schedule bound to a model, and compiled for the devices that it has been called on."""
 
-    def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...]) -> None:
-        self.model, self.schedule, self.namespaces = model, schedule, namespaces
+    def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale) -> None:
+        self.model, self.schedule, self.namespaces, self.stale = model, schedule, namespaces, stale
+        self.calls = 0
+        self._warned = False
         _permit(schedule, namespaces)
         verified = verify(schedule)
         self._linked = verified.linked
         self._operators = operators(self._linked.graph, verified.where, namespaces)
         self._bound = ModelBinding(model, schedule.model)
+        self._guard = trusted(model, schedule, stale)
         self._inputs = Inputs(schedule.model.inputs, model.forward)
         self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
         self._leaves = _leaves(self._linked, schedule)
         self._programs: dict[torch.device, Program] = {}
         self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
-        self._program(self._bound.device())
+        self._program(self.device)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model is on."""
+        return self._bound.device()
+
+    def stepped_aside(self, why: str) -> None:
+        """Warn, once, that the model's own forward runs."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=5)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         model, planned = self.model, self.schedule.model
+        self.calls += 1
         if planned.training and not model.training:
+            if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
+                self.stepped_aside(
+                    "the model is in eval() mode with gradients on, so its own forward runs without a memory budget; "
+                    "call it under torch.no_grad(), or train() it"
+                )
             return model.forward(*args, **kwargs)
         if model.training and not planned.training:
             raise BindError(
@@ -83,6 +127,7 @@ class ScheduledForward:
             )
         bound = self._bound
         bound.check_modules()
+        self._guard.check()
         device = bound.device()
         check_autocast(planned.autocast, device)
         program = self._programs.get(device) or self._program(device)
@@ -159,22 +204,44 @@ class _Forward:
         if module is None:
             return self._original
         override = getattr(module, "_remate_forward", None) or getattr(module, "_remate_step", None)
+        if override is None and "_is_replica" in vars(module):
+            warnings.warn(
+                "the schedule steps aside: a replica of DataParallel runs the model's own forward, without a memory "
+                "budget; use DistributedDataParallel",
+                SteppedAsideWarning,
+                stacklevel=3,
+            )
         # An instance that somebody else made of this class (`type(model)(config)`) has no schedule.
         return self._original.__get__(module, owner) if override is None else override
 
     def __set__(self, module: Any, value: Callable[..., Any]) -> None:
         object.__setattr__(module, "_remate_forward", value)
+        type(module).__call__ = _call_replaced
+
+
+def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """`__call__` of a planned module whose forward somebody replaced: says so if the schedule does not run."""
+    step = module._remate_step
+    before = step.calls
+    found = type(step.model).__call__(module, *args, **kwargs)
+    if step.calls == before and torch.is_grad_enabled():
+        replaced = module._remate_forward
+        step.stepped_aside(
+            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, which does "
+            "not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
+        )
+    return found
 
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     step = module._remate_step
-    return _apply_again, (step.model, step.schedule, step.namespaces)
+    return _apply_again, (step.model, step.schedule, step.namespaces, step.stale)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
     step = module._remate_step
-    return apply(copy.deepcopy(step.model, memo), step.schedule, namespaces=step.namespaces)
+    return apply(copy.deepcopy(step.model, memo), step.schedule, namespaces=step.namespaces, stale=step.stale)
 
 
-def _apply_again(model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...]) -> nn.Module:
-    return apply(model, schedule, namespaces=namespaces)
+def _apply_again(model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale) -> nn.Module:
+    return apply(model, schedule, namespaces=namespaces, stale=stale)

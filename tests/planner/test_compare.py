@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from remate.measure.allocator import peak_bytes
-from remate.measure.compare import (
+from remate_runtime.live import (
     NothingToTrainError,
     compare_models,
     default_loss,

@@ -70,6 +70,7 @@ def with_reruns(captured: Captured, reruns: Reruns) -> Schedule:
         blocks=folded.blocks,
         program=folded.program,
         statements=folded.statements,
+        digest=captured.digest,
     )
     return replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
 

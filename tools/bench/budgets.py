@@ -27,9 +27,9 @@ from torch import nn
 import remate
 import remate_runtime
 from remate.measure.allocator import Times, compare_times, peak_bytes
-from remate.measure.compare import Difference, clear_gradients, compare_models, training_step
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+from remate_runtime.live import Difference, clear_gradients, compare_models, training_step
 from tests.models import ZOO
 from tests.models.case import Built
 

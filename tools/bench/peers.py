@@ -28,8 +28,8 @@ from torch import nn
 import remate
 import remate_runtime
 from remate.measure.allocator import peak_bytes
-from remate.measure.compare import clear_gradients, training_step
 from remate_runtime.errors import RemateError
+from remate_runtime.live import clear_gradients, training_step
 
 from .subjects import SUBJECTS, Subject
 from .text import environment, megabytes, table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .codes import CODES
 from .fingerprints import check_fingerprint, fingerprint
+from .module_paths import fold_paths, unfold_paths
 from .positions import locate, scan
 from .reader import decode, load, read
 from .schedule import (
@@ -13,8 +14,10 @@ from .schedule import (
     VERSION,
     Block,
     Constant,
+    Digest,
     Instance,
     Model,
+    ModuleGroup,
     Operation,
     Rerun,
     Schedule,
@@ -40,9 +43,11 @@ __all__ = [
     "Block",
     "Constant",
     "Device",
+    "Digest",
     "Dtype",
     "Instance",
     "Model",
+    "ModuleGroup",
     "Operation",
     "Rerun",
     "Schedule",
@@ -56,10 +61,12 @@ __all__ = [
     "encode",
     "escape",
     "fingerprint",
+    "fold_paths",
     "load",
     "locate",
     "output_leaves",
     "read",
     "save",
     "scan",
+    "unfold_paths",
 ]

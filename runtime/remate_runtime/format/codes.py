@@ -23,6 +23,7 @@ CODES: dict[str, str] = {
     "R015": "a block has both operations and instances",
     "R016": "malformed tree of inputs or outputs",
     "R017": "unknown kind of statement",
+    "R018": "malformed entry of the digest",
     # Tensor types and literals
     "R020": "malformed or impossible tensor type",
     "R021": "malformed literal",

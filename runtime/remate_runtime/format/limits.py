@@ -13,6 +13,7 @@ MAX_TEXT = 1 << 16  # characters of any other text
 MAX_OUTPUTS = 1 << 14  # of one operation
 MAX_ELEMENTS = 1 << 20  # of one constant
 MAX_OPERATIONS = 200_000  # after expansion, forward and backward; also instances
+MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
 MAX_RERUNS = 1_000_000  # after expansion
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number

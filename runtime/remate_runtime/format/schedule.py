@@ -147,6 +147,34 @@ class Solve(_Object, frozen=True):
     note: str = ""
 
 
+class ModuleGroup(_Object, frozen=True):
+    """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its attribute.
+
+    `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were read
+    and what they were; `{"each": [...]}` lists a value per path where they differ. `hooks`: `forward: package.function`.
+    """
+
+    at: tuple[str, ...]
+    kind: str = msgspec.field(name="class")
+    reads: dict[str, Any] = {}
+    hooks: tuple[str, ...] = ()
+
+
+class Digest(_Object, frozen=True):
+    """What the capture saw of the model's code, so that a change is noticed without tracing.
+
+    `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward reaches,
+    each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read.
+    """
+
+    packages: dict[str, str] = {}
+    functions: dict[str, str | None] = {}
+    values: dict[str, Any] = {}
+    modules: tuple[ModuleGroup, ...] = ()
+    objects: tuple[ModuleGroup, ...] = ()
+    note: str = ""
+
+
 class Schedule(_Object, frozen=True, kw_only=True):
     """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
 
@@ -163,6 +191,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     blocks: dict[str, Block]
     program: tuple[Instance, ...]
     statements: tuple[Statement, ...] = ()  # the plan of the whole: full ids
+    digest: Digest | None = None  # None: nothing is compared
 
     @property
     def peak_bytes(self) -> int:

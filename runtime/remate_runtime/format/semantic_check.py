@@ -13,9 +13,23 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, REFUSED, namespace
+from .digest_check import DigestCheck
 from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
 from .literals import check_argument, check_elements
-from .schedule import KEEP_ALL, Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve, Statement
+from .schedule import (
+    KEEP_ALL,
+    Block,
+    Constant,
+    Digest,
+    Instance,
+    Model,
+    ModuleGroup,
+    Operation,
+    Rerun,
+    Schedule,
+    Solve,
+    Statement,
+)
 from .signature import escape
 from .tensor_type import parse_type
 from .tree_check import TreeCheck
@@ -38,6 +52,7 @@ class SemanticCheck:
         self.faults: list[ScheduleError] = []
         self._namespaces = NAMESPACES | set(namespaces)
         self._operators: dict[str, tuple[str, str, str] | None] = {}
+        self._digest = DigestCheck(self)
         self._checks: dict[type, Callable[[Any, str], None]] = {
             Schedule: self._schedule,
             Model: self._model,
@@ -47,6 +62,8 @@ class SemanticCheck:
             Constant: self._constant,
             Instance: self._instance,
             Rerun: self._rerun,
+            Digest: self._digest.digest,
+            ModuleGroup: self._digest.group,
         }
 
     def schedule(self, schedule: Schedule) -> list[ScheduleError]:
@@ -58,6 +75,8 @@ class SemanticCheck:
         for index, instance in enumerate(schedule.program):
             self._instance(instance, f"/program/{index}")
         self._statements(schedule.statements, "/statements")
+        if schedule.digest is not None:
+            self._whole_digest(schedule.digest)
         return self.faults
 
     def struct(self, value: msgspec.Struct, where: str) -> None:
@@ -78,6 +97,12 @@ class SemanticCheck:
     def _statements(self, statements: tuple[Statement, ...], where: str) -> None:
         for index, statement in enumerate(statements):
             self.struct(statement, f"{where}/{index}")
+
+    def _whole_digest(self, digest: Digest) -> None:
+        self._digest.digest(digest, "/digest")
+        for field, groups in (("modules", digest.modules), ("objects", digest.objects)):
+            for index, group in enumerate(groups):
+                self._digest.group(group, f"/digest/{field}/{index}")
 
     # One method per struct of the format
 

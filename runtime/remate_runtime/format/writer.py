@@ -90,6 +90,8 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
             lines[name] = _object({k: _model_field(k, v, 4) for k, v in _fields(value).items()}, 2)
         elif name == "solve":
             lines[name] = _object({k: [_line(v)] for k, v in _fields(value).items()}, 2)
+        elif name == "digest":
+            lines[name] = _object({k: _entries(v, 4) for k, v in _fields(value).items()}, 2)
         elif name == "blocks":
             lines[name] = _object({k: _block(v, 4) for k, v in value.items()}, 2)
         elif name in ("program", "statements"):

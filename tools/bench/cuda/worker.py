@@ -21,7 +21,7 @@ from torch import nn
 import remate
 import remate_runtime
 from remate.measure.allocator import peak_bytes
-from remate.measure.compare import clear_gradients, compare_models, training_step
+from remate_runtime.live import clear_gradients, compare_models, training_step
 
 from ..peers import checkpointed_blocks
 from .subjects import FULL, QUICK

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 
-from remate_runtime.errors import RemateError
+from ..errors import RemateError
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -33,6 +33,7 @@ class Difference(msgspec.Struct, frozen=True):
     outputs: float
     buffers_equal: bool
     generator_equal: bool
+    beyond: tuple[str, ...] = ()
 
     @property
     def bitwise(self) -> bool:
@@ -102,24 +103,24 @@ def compare_models(
 ) -> Difference:
     """Run `steps` training steps of both models on the same inputs, each step from the same parameters, buffers and
     generator states, and say how far the second is off. Buffers and generators advance as the first model leaves them,
-    and are put back at the end; gradients are left as None. The models may share parameters and buffers.
+    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers.
     """
     start = _State(first)
     begin, worst = start, None
-    for _ in range(steps):
-        one = _Outcome(first, args, kwargs, loss)
-        begin.restore(first)
-        begin.restore(second)
-        other = _Outcome(second, args, kwargs, loss)
-        found = one.difference(other)
-        worst = found if worst is None else _worse(worst, found)
-        one.state.restore(first)
-        one.state.restore(second)
-        begin = one.state
-    start.restore(first)
-    start.restore(second)
-    for model in (first, second):
-        clear_gradients(model, args, kwargs)
+    try:
+        for _ in range(steps):
+            one = _Outcome(first, args, kwargs, loss)
+            begin.restore(first)
+            begin.restore(second)
+            other = _Outcome(second, args, kwargs, loss)
+            found = one.difference(other)
+            worst = found if worst is None else _worse(worst, found)
+            one.state.restore(first)
+            one.state.restore(second)
+            begin = one.state
+    finally:
+        start.restore(first)
+        start.restore(second)
     if worst is None:
         raise ValueError("compare_models needs at least one step")
     return worst
@@ -155,12 +156,15 @@ class _Outcome:
     """What a step left behind."""
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, loss: Loss) -> None:
-        self.outputs = [t.clone() for t in training_step(model, args, kwargs, loss)]
         leaves = {f"input {i}": t for i, t in enumerate(tensors_of((args, kwargs or {}))) if t.is_leaf}
-        holders = {**dict(model.named_parameters()), **leaves}
-        self.gradients = {name: holder.grad for name, holder in holders.items() if holder.requires_grad}
-        clear_gradients(model, args, kwargs)
+        named = {**dict(model.named_parameters()), **leaves}
+        holders = {name: holder for name, holder in named.items() if holder.requires_grad}
+        outputs = model(*args, **(kwargs or {}))
+        made = torch.autograd.grad(loss(outputs), list(holders.values()), allow_unused=True)
+        self.gradients = dict(zip(holders, made, strict=True))
+        self.outputs = [t.detach().clone() for t in tensors_of(outputs)]
         self.state = _State(model)
+        self.coarsest = coarsest([*named.values(), *self.outputs])
 
     def difference(self, other: _Outcome) -> Difference:
         absolute = relative = 0.0
@@ -168,7 +172,7 @@ class _Outcome:
         for name in self.gradients.keys() | other.gradients.keys():
             one, two = self.gradients.get(name), other.gradients.get(name)
             distance = _distance(one, two)
-            scale = float(one.abs().max()) if one is not None and one.numel() else 0.0
+            scale = _scale(one)
             share = 0.0 if not distance else distance / scale if scale else float("inf")
             absolute = max(absolute, distance)
             if share > relative:
@@ -177,7 +181,63 @@ class _Outcome:
         if len(self.outputs) != len(other.outputs):
             outputs.append(float("inf"))
         same = all(torch.equal(a, b) for a, b in zip(self.state.generators, other.state.generators, strict=True))
-        return Difference(absolute, relative, where, max(outputs, default=0.0), self.state.equal(other.state), same)
+        return Difference(
+            absolute,
+            relative,
+            where,
+            max(outputs, default=0.0),
+            self.state.equal(other.state),
+            same,
+            tuple(self._beyond(other, same)),
+        )
+
+    def _beyond(self, other: _Outcome, same_generators: bool) -> Iterator[str]:
+        if len(self.outputs) != len(other.outputs):
+            yield f"{len(other.outputs)} outputs for {len(self.outputs)}"
+        outputs = [dict(enumerate(side.outputs)) for side in (self, other)]
+        buffers = [side.state.buffers for side in (self, other)]
+        for kind, one, two in (
+            ("gradient of", self.gradients, other.gradients),
+            ("output", *outputs),
+            ("buffer", *buffers),
+        ):
+            yield from beyond_reordering(kind, one, two, self.coarsest)
+        if not same_generators:
+            yield "the state of a generator of random numbers"
+
+
+# Share of a tensor's largest element, and of the largest element of all tensors of its kind, by which sums made in
+# another order may differ. The second is for gradients that are zero but for rounding: of a bias before a normalization.
+_REORDERING = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
+_COARSE = (5e-2, 5e-3)
+
+
+def coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
+    """The floating dtype of fewest digits among tensors, or that of the ambient autocast."""
+    found = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+    found |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+
+
+def beyond_reordering(
+    kind: str, one: Mapping[Any, torch.Tensor | None], two: Mapping[Any, torch.Tensor | None], dtype: torch.dtype
+) -> Iterator[str]:
+    """The tensors that differ by more than sums made in another order explain. kind: what they are, for the text.
+    dtype: that of the coarsest numbers which the step computes with."""
+    own, noise = _REORDERING.get(dtype, _COARSE)
+    largest = max((_scale(t) for t in one.values()), default=0.0)
+    for name in (name for name in one if name in two):
+        distance = _distance(one[name], two[name])
+        if distance > own * _scale(one[name]) + noise * largest:
+            yield f"{kind} {name!r} by {distance:.3g}, its largest element being {_scale(one[name]):.3g}"
+
+
+def _scale(tensor: torch.Tensor | None) -> float:
+    """The largest absolute value of a finite element."""
+    if tensor is None or not tensor.numel() or tensor.dtype is torch.bool:
+        return 0.0
+    values = tensor.abs()
+    return float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
 
 
 def _distance(one: torch.Tensor | None, two: torch.Tensor | None) -> float:
@@ -205,4 +265,5 @@ def _worse(one: Difference, two: Difference) -> Difference:
         max(one.outputs, two.outputs),
         one.buffers_equal and two.buffers_equal,
         one.generator_equal and two.generator_equal,
+        tuple(dict.fromkeys([*one.beyond, *two.beyond])),
     )

@@ -1,0 +1,251 @@
+"""What forward reads of a model's attributes and configs while it is traced, and which hooks take part.
+
+Recorded are reads of instance and class attributes by name, as they were when forward first read them; attributes that
+are not there when asked for; fields of configs. Not recorded: tensors, parameters, buffers and submodules (the signature
+has them), training flags (too), what forward itself writes, and what is read of `__dict__`.
+"""
+
+from __future__ import annotations
+
+import enum
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from remate_runtime.format import Digest
+from remate_runtime.live import (
+    MISSING,
+    OPAQUE,
+    Code,
+    attribute,
+    hook_name,
+    is_config,
+    is_own,
+    is_torchs,
+    make_digest,
+    record,
+    replaced_forward,
+)
+
+from ..errors import CaptureError
+
+_MACHINERY = frozenset({*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__"})
+_NO_OBJECTS = (type, nn.Module, torch.Tensor, enum.Enum, tuple, list, dict, set)
+_KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Reads:
+    """Watches one model. `watching()` is for the time that its forward runs; `digest()` tells what was seen."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._code = Code()
+        self._seen: dict[int, dict[str, Any]] = {}  # by module or config: attribute -> what it was
+        self._raw: dict[tuple[int, str], Any] = {}  # containers, which forward may change without setting the attribute
+        self._methods: dict[tuple[int, str], Any] = {}
+        self._written: dict[int, set[str]] = {}
+        self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # configs, and who holds them
+        self._patched: dict[type, Any] = {}
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While forward runs. Attribute access of modules is slow meanwhile, and as before afterwards."""
+        usual = nn.Module.__setattr__
+        reads = self
+
+        def read(module: nn.Module, name: str) -> Any:
+            try:
+                found = object.__getattribute__(module, name)
+            except AttributeError:
+                reads._read(module, name, MISSING)
+                raise
+            reads._read(module, name, found)
+            return found
+
+        def write(module: nn.Module, name: str, value: Any) -> None:
+            if id(module) in reads._paths:
+                reads._written.setdefault(id(module), set()).add(name)
+            usual(module, name, value)
+
+        nn.Module.__getattribute__ = read  # type: ignore[method-assign]
+        nn.Module.__setattr__ = write  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del nn.Module.__getattribute__
+            nn.Module.__setattr__ = usual  # type: ignore[method-assign]
+            for kind in self._patched:
+                del kind.__getattribute__
+            self._patched.clear()
+            self._notice_changed_containers()
+
+    def _read(self, module: nn.Module, name: str, found: Any) -> None:
+        if id(module) not in self._paths or name in _MACHINERY or name.startswith("__"):
+            return
+        seen = self._seen.setdefault(id(module), {})
+        if name in seen or name in self._written.get(id(module), ()):
+            return
+        if found is MISSING or not callable(found) or name in object.__getattribute__(module, "__dict__"):
+            self._note(seen, module, name)
+        else:
+            self._methods[id(module), name] = getattr(found, "__func__", found)
+
+    def _note(self, seen: dict[str, Any], thing: Any, name: str) -> None:
+        seen[name] = OPAQUE  # whatever is read on the way does not come here again
+        value = attribute(thing, name)
+        if isinstance(getattr(type(thing), name, None), property):
+            return  # what its getter reads is seen by itself
+        seen[name] = record(value, self._code.source)
+        if isinstance(value, list | dict | set):
+            self._raw[id(thing), name] = value
+        if is_config(value) or (not isinstance(value, _NO_OBJECTS) and is_own(type(value).__module__)):
+            self._hold(value, id(thing), name)
+
+    def _hold(self, config: Any, holder: int, name: str) -> None:
+        self._held.setdefault(id(config), (config, []))[1].append((holder, name))
+        kind = type(config)
+        if kind not in self._patched:
+            self._watch(kind)
+
+    def _watch(self, kind: type) -> None:
+        """Reads of this class's instances are noticed too, if the class lets its attributes be set."""
+        if "__getattribute__" in vars(kind):
+            return
+        usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
+        reads = self
+
+        def read(config: Any, name: str) -> Any:
+            found = usual(config, name)
+            if id(config) in reads._held and not name.startswith("__") and not callable(found):
+                seen = reads._seen.setdefault(id(config), {})
+                if name not in seen:
+                    reads._note(seen, config, name)
+            return found
+
+        try:
+            kind.__getattribute__ = read  # type: ignore[method-assign,assignment]
+        except TypeError:  # a class written in C
+            return
+        self._patched[kind] = usual
+
+    def _notice_changed_containers(self) -> None:
+        for (owner, name), value in self._raw.items():
+            if self._seen[owner].get(name) != record(value, self._code.source):
+                self._written.setdefault(owner, set()).add(name)
+
+    def digest(self) -> Digest:
+        """What was seen. Warns of functions whose source cannot be read, and of attributes that forward counts in."""
+        modules = {path: self._of(key) for key, path in self._paths.items()}
+        for path, module in self._model.named_modules():
+            forward = replaced_forward(module)
+            if forward is not MISSING:
+                modules[path]["forward"] = record(forward, self._code.source)
+        objects = {path: self._of(key) for key in self._held for path in self._places(key, frozenset())}
+        self._add_methods(modules)
+        made = make_digest(self._model, modules, dict(sorted(objects.items())), self._code)
+        if made.unknown:
+            warnings.warn(
+                f"the source of {', '.join(map(repr, made.unknown[:5]))} cannot be read: a change of it will not be "
+                "noticed; define it in a file",
+                UserWarning,
+                stacklevel=5,
+            )
+        self._warn_of_counters()
+        return made.digest
+
+    def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
+        """Methods of the user's own that forward called and that its source does not name: `getattr(self, kind)()`."""
+        for kind in {type(module) for module in self._model.modules()}:
+            self._code.module_class(kind)
+        for (key, name), function in self._methods.items():
+            if not self._code.followed(function) and self._code.source(function) is not None:
+                modules[self._paths[key]][name] = record(function, self._code.source)
+
+    def _of(self, key: int) -> dict[str, Any]:
+        written = self._written.get(key, set())
+        return {n: v for n, v in sorted(self._seen.get(key, {}).items()) if v is not OPAQUE and n not in written}
+
+    def _places(self, key: int, above: frozenset[int]) -> Iterator[str]:
+        """The paths of a config, by every attribute that holds it."""
+        for holder, name in self._held[key][1]:
+            if holder in self._paths:
+                yield f"{self._paths[holder]}.{name}".lstrip(".")
+            elif holder in self._held and holder not in above:
+                yield from (f"{path}.{name}" for path in self._places(holder, above | {key}))
+
+    def _warn_of_counters(self) -> None:
+        counted = [
+            f"{self._paths[key]}.{name}".lstrip(".")
+            for key, written in self._written.items()
+            for name in sorted(written & self._seen.get(key, {}).keys())
+            if self._seen[key][name] is not OPAQUE
+        ]
+        if counted:
+            warnings.warn(
+                f"forward reads and then changes attributes ({', '.join(counted[:5])}); a scheduled step computes with "
+                "what they were when planned and does not change them: make them buffers if the result depends on them",
+                UserWarning,
+                stacklevel=5,
+            )
+
+
+class Hooks:
+    """The hooks of a model while it is traced: those of the model itself do not run, for they run around a scheduled
+    step too; those of submodules become part of the step, and one that returns nothing would be lost with it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._answered: dict[tuple[str, str, int], bool] = {}
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        saved: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        try:
+            for path, module in self._model.named_modules():
+                for key in _KEYS:
+                    hooks = vars(module).get(key)
+                    if hooks:
+                        saved.append((hooks, dict(hooks)))
+                        self._prepare(path, key, hooks)
+            yield
+        finally:
+            for hooks, before in saved:
+                hooks.clear()
+                hooks.update(before)
+        self._refuse_lost()
+
+    def _prepare(self, path: str, key: str, hooks: dict[Any, Any]) -> None:
+        for number, hook in list(hooks.items()):
+            if is_torchs(hook):
+                continue
+            if not path:
+                del hooks[number]
+            else:
+                hooks[number] = self._follow(
+                    (path, hook_name(key.strip("_").removesuffix("_hooks"), hook), number), hook
+                )
+
+    def _follow(self, name: tuple[str, str, int], hook: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found = hook(*args, **kwargs)
+            self._answered[name] = self._answered.get(name, False) or found is not None
+            return found
+
+        return run
+
+    def _refuse_lost(self) -> None:
+        for (path, name, _), answered in self._answered.items():
+            if not answered:
+                self._refuse(path, name)
+
+    def _refuse(self, path: str, name: str) -> None:
+        raise CaptureError(
+            f"the hook {name!r} of a submodule would never be called by a schedule",
+            path,
+            hint="remove it while planning and training, or register it on the model itself, whose hooks do run",
+        )

@@ -1,0 +1,67 @@
+"""Paths of modules with runs of numbers written once: `h.[0-11].drop` stands for twelve paths. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from math import prod
+
+_RUN = re.compile(r"\[(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})\]")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def fold_paths(paths: Sequence[str]) -> tuple[str, ...]:
+    """The same paths, those that differ by consecutive numbers at one place folded into one, place by place from the
+    last. `unfold_paths` gives them back, though in another order."""
+    folded = [tuple(path.split(".")) for path in paths]
+    for place in reversed(range(max(map(len, folded), default=0))):
+        folded = _fold_place(folded, place)
+    return tuple(".".join(parts) for parts in folded)
+
+
+def _fold_place(paths: list[tuple[str, ...]], place: int) -> list[tuple[str, ...]]:
+    alike: dict[tuple[str | None, ...], list[int]] = {}
+    for parts in paths:
+        if place < len(parts) and _NUMBER.fullmatch(parts[place]):
+            alike.setdefault((*parts[:place], None, *parts[place + 1 :]), []).append(int(parts[place]))
+        else:
+            alike[parts] = []
+    made: list[tuple[str, ...]] = []
+    for key, numbers in alike.items():
+        if not numbers:
+            made.append(tuple(part or "" for part in key))
+        for first, last in _runs(sorted(set(numbers))):
+            text = str(first) if first == last else f"[{first}-{last}]"
+            made.append(tuple(text if part is None else part for part in key))
+    return made
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    first = last = None
+    for number in numbers:
+        if last is None or number != last + 1:
+            if first is not None and last is not None:
+                yield first, last
+            first = number
+        last = number
+    if first is not None and last is not None:
+        yield first, last
+
+
+def unfold_paths(folded: Iterable[str]) -> Iterator[str]:
+    """Every path that the folded ones stand for, in order; of several runs in one the last number moves fastest."""
+    for text in folded:
+        parts = [_spelled(part) for part in text.split(".")]
+        yield from (".".join(path) for path in product(*parts))
+
+
+def _spelled(part: str) -> Iterable[str]:
+    run = _RUN.fullmatch(part)
+    return (part,) if run is None else map(str, range(int(run[1]), int(run[2]) + 1))
+
+
+def count_paths(folded: str) -> int:
+    """How many paths one folded path stands for; 0 where a run ends before it begins."""
+    runs = (_RUN.fullmatch(part) for part in folded.split("."))
+    return prod(max(0, int(run[2]) - int(run[1]) + 1) for run in runs if run is not None)

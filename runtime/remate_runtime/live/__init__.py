@@ -1,0 +1,53 @@
+"""The live model against the one that was planned: its code and attributes, at `apply` and at every call."""
+
+from __future__ import annotations
+
+from .attributes import MISSING, attribute, hook_name, hooks_of, is_torchs, record, replaced_forward
+from .code import Code
+from .compare import (
+    Difference,
+    NothingToTrainError,
+    beyond_reordering,
+    clear_gradients,
+    coarsest,
+    compare_models,
+    default_loss,
+    generator_states,
+    tensors_of,
+    training_step,
+)
+from .differences import Differences, shown
+from .digest import Made, at_path, compare_digest, make_digest
+from .ownership import is_own, qualified
+from .values import OPAQUE, is_config
+
+__all__ = [
+    "MISSING",
+    "OPAQUE",
+    "Code",
+    "Difference",
+    "Differences",
+    "Made",
+    "NothingToTrainError",
+    "at_path",
+    "attribute",
+    "beyond_reordering",
+    "clear_gradients",
+    "coarsest",
+    "compare_digest",
+    "compare_models",
+    "default_loss",
+    "generator_states",
+    "hook_name",
+    "hooks_of",
+    "is_config",
+    "is_own",
+    "is_torchs",
+    "make_digest",
+    "qualified",
+    "record",
+    "replaced_forward",
+    "shown",
+    "tensors_of",
+    "training_step",
+]

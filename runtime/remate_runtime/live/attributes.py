@@ -1,0 +1,81 @@
+"""What a live module or config holds under a name now, without running anything of it; its hooks; its forward."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch.nn.modules.module as _torch_module
+from torch import nn
+
+from .ownership import qualified
+from .values import ABSENT, Hash, is_config, recorded
+
+MISSING: Any = object()
+REGISTERED = ("_parameters", "_buffers", "_modules")
+HOOKS = {
+    "forward": "_forward_hooks",
+    "forward_pre": "_forward_pre_hooks",
+    "backward": "_backward_hooks",
+    "backward_pre": "_backward_pre_hooks",
+}
+_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+
+
+def attribute(thing: Any, name: str) -> Any:
+    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter."""
+    held = getattr(thing, "__dict__", {})
+    if name in held:
+        return held[name]
+    if isinstance(thing, nn.Module):
+        for registered in REGISTERED:
+            if name in held.get(registered, ()):
+                return held[registered][name]
+    found = inspect.getattr_static(type(thing), name, MISSING)
+    if (found is MISSING and is_config(thing)) or inspect.ismemberdescriptor(found):
+        return getattr(thing, name, MISSING)  # a config that knows an attribute by several names; a slot
+    return underlying(found)
+
+
+def underlying(found: Any) -> Any:
+    """The function of what a class holds for a static method, a class method or a property."""
+    if isinstance(found, staticmethod | classmethod):
+        return found.__func__
+    return found.fget if isinstance(found, property) else found
+
+
+def record(value: Any, source: Hash) -> Any:
+    """As `recorded`, of what `attribute` gives."""
+    return ABSENT if value is MISSING else recorded(value, source)
+
+
+def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """(kind, hook) of every hook of a module that forward or backward calls."""
+    for kind, key in HOOKS.items():
+        for hook in vars(module).get(key, {}).values():
+            yield kind, hook
+
+
+def hook_name(kind: str, hook: Any) -> str:
+    named = hook if hasattr(hook, "__qualname__") else type(hook)
+    return f"{kind}: {qualified(named)}"
+
+
+def is_torchs(hook: Any) -> bool:
+    """Whether a hook is one of `torch.nn.utils`, which computes a weight: it is part of what the capture traces."""
+    module = getattr(hook, "__module__", None) or type(hook).__module__
+    return module.startswith("torch.nn.utils")
+
+
+def global_hooks() -> list[str]:
+    """Names of the hooks that are registered for all modules there are."""
+    return [hook_name("global", hook) for key in _GLOBAL for hook in getattr(_torch_module, key, {}).values()]
+
+
+def replaced_forward(module: nn.Module) -> Any:
+    """The `forward` that somebody put into the attributes of a module, MISSING if it is the class's own."""
+    found = vars(module).get("forward", MISSING)
+    own = inspect.getattr_static(type(module), "forward", None)
+    same = getattr(found, "__self__", None) is module and getattr(found, "__func__", None) is own
+    return MISSING if same else found

@@ -1,0 +1,103 @@
+"""Differences between a digest and a live model, told by module, with both values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..format.module_paths import fold_paths
+from .values import OPAQUE
+
+
+class Differences:
+    """faults: what changes or may change the step. warnings: what cannot be told without running it."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[str, str], list[str]] = {}  # (class, what) -> paths
+        self._code: list[str] = []
+        self._replaced = False
+        self.warnings: list[str] = []
+
+    @property
+    def faults(self) -> list[str]:
+        told = []
+        for (kind, what), paths in self._modules.items():
+            shown = ", ".join(map(repr, fold_paths(paths)))
+            if paths == [""]:
+                told.append(f"the model ({_short(kind)}): {what}")
+            else:
+                told.append(f"module{'s' * (len(paths) > 1)} {shown} ({_short(kind)}): {what}")
+        return [*self._code, *told]
+
+    @property
+    def hint(self) -> str:
+        if self._replaced:
+            return "apply the schedule before a library wraps the model, or plan the model as it is now"
+        return ""
+
+    def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
+        self._modules.setdefault((kind, what), []).append(path)
+        self._replaced |= wrapped and not path
+
+    def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
+        self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
+
+    def packages(self, was: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for name, version in was.items():
+            if now.get(name, version) != version:
+                self.warnings.append(f"planned with {name} {version}, this is {name} {now[name]}")
+        self._code += [
+            f"package {name!r} takes part in forward now, and did not when planned" for name in now if name not in was
+        ]
+
+    def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        for name in was:
+            if name in now and json.dumps(was[name]) != json.dumps(now[name]):
+                self._code.append(f"global {name!r} was {shown(was[name])} when planned, is {shown(now[name])}")
+
+    def functions(self, was: Mapping[str, str | None], now: Mapping[str, str | None]) -> None:
+        """Changed functions; those that only one side reaches are told only if nothing else explains them."""
+        for name, made in was.items():
+            if made is not None and name in now and now[name] is None:
+                self.warnings.append(f"the source of {name!r} cannot be read here, so it was not compared")
+            elif made is not None and now.get(name, made) != made:
+                self._code.append(_changed(name))
+        if not self._code and not self._modules:
+            self._code += [
+                f"forward reached {name!r} when planned, and does not now" for name in was if name not in now
+            ]
+            self._code += [f"forward reaches {name!r} now, and did not when planned" for name in now if name not in was]
+
+
+def _changed(name: str) -> str:
+    holder, _, last = name.rpartition(".")
+    if last == "forward":
+        file, _, kind = holder.rpartition(".")
+        return f"class {kind} ({file}): its forward changed since the file was planned"
+    return f"function {name!r}, which forward reaches, changed since the file was planned"
+
+
+def _short(kind: str) -> str:
+    return repr(kind.rpartition(".")[2])[1:-1]
+
+
+def shown(value: Any) -> str:
+    """A recorded value for people, on one line."""
+    if value is OPAQUE:
+        return "a tensor or module"
+    if isinstance(value, dict):
+        if "absent" in value:
+            return "absent"
+        if "is" in value:
+            of = f" of {shown(value['of'])}" if "of" in value else ""
+            source = f" (source {value['source']})" if "source" in value else ""
+            return f"{value['is']!r}"[1:-1] + of + source
+        for key, text in (
+            ("object", "an object of class {!r}"),
+            ("length", "a container of {}"),
+            ("hash", "other data {}"),
+        ):
+            if key in value:
+                return text.format(value[key])
+    return json.dumps(value)

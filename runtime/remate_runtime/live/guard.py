@@ -1,0 +1,172 @@
+"""At every call, what can be seen cheaply: hooks and replaced forwards of submodules, and the attributes, globals and
+functions that the plan depends on, against what they were when the schedule was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ..errors import StaleModelError
+from ..format.module_paths import unfold_paths
+from ..format.schedule import Digest, ModuleGroup
+from .attributes import (
+    HOOKS,
+    MISSING,
+    attribute,
+    global_hooks,
+    hook_name,
+    hooks_of,
+    record,
+    replaced_forward,
+    underlying,
+)
+from .code import Code
+from .differences import shown
+from .digest import at_path, same
+from .ownership import qualified
+
+_PLAIN = frozenset({bool, int, float, str, type(None)})
+_FORWARD, _FORWARD_PRE, _BACKWARD, _BACKWARD_PRE = HOOKS.values()
+_HINT = (
+    "set it back, or plan the model again as it is now; what changes while training belongs into a buffer or a tensor "
+    "attribute, which are read at every call"
+)
+
+
+class _Read(NamedTuple):
+    """An attribute that the plan depends on, with what it was when the schedule was applied."""
+
+    path: str
+    kind: str
+    thing: Any
+    name: str
+    was: Any
+
+
+class Guard:
+    """`check` raises StaleModelError if the model is not what it was when the guard was made."""
+
+    def __init__(self, model: nn.Module, digest: Digest | None, code: Code) -> None:
+        self._code = code
+        self._modules = dict(model.named_modules())
+        groups = (*digest.modules, *digest.objects) if digest is not None else ()
+        self._reads = [read for group in groups for read in self._of(group, model)]
+        self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
+        self._hooks = {path: tuple(hooks_of(module)) for path, module in self._modules.items() if path}
+        self._bare = [vars(self._modules[path]) for path, hooks in self._hooks.items() if not hooks]
+        self._hooked = [path for path, hooks in self._hooks.items() if hooks]
+        self._held = {name: (*held, held[0].get(held[1], MISSING)) for name, held in code.held.items()}
+        defining = (_defining(type(module), "forward") for module in self._modules.values())
+        self._classes = {base: vars(base)["forward"] for base in defining if base is not None}
+        self._prepare()
+
+    def _of(self, group: ModuleGroup, model: nn.Module) -> Iterator[_Read]:
+        for path in unfold_paths(group.at):
+            thing = self._modules.get(path) if path in self._modules else at_path(model, path)
+            for name in group.reads if thing is not MISSING else ():
+                yield _Read(path, group.kind, thing, name, record(attribute(thing, name), self._code.source))
+
+    def _prepare(self) -> None:
+        """What `check` looks up: plain lookups in dicts, contents of containers, attributes that have to be asked for."""
+        entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
+        self._contents: list[tuple[Any, Any]] = []
+        self._asked: list[tuple[Any, str, Any]] = []
+
+        def entry(owner: Any, holder: Mapping[str, Any], name: str) -> None:
+            if (id(owner), name) not in entries:
+                entries[id(owner), name] = (holder, name, holder.get(name, MISSING))
+
+        for module in self._modules.values():
+            entry(module, vars(module), "forward")
+        for base in self._classes:
+            entry(base, vars(base), "forward")
+        for read in self._reads:
+            found = attribute(read.thing, read.name)
+            held = getattr(read.thing, "__dict__", {})
+            entry(read.thing, held, read.name)
+            base = None if read.name in held else _defining(type(read.thing), read.name)
+            if base is not None:
+                entry(base, vars(base), read.name)
+            elif read.name not in held and not isinstance(read.thing, nn.Module):
+                self._asked.append((read.thing, read.name, getattr(read.thing, read.name, MISSING)))
+            if isinstance(found, list | dict | set):
+                partly = isinstance(read.was, dict) and "length" in read.was and "hash" not in read.was
+                self._contents.append((found, len(found) if partly else found.copy()))
+        for name, (holder, key, _) in self._held.items():
+            entry(name, holder, key)
+        self._entries = list(entries.values())
+
+    def check(self) -> None:
+        """Raise StaleModelError, naming what changed and what to do."""
+        if not self._is_as_it_was():
+            faults = list(self._faults())
+            if faults:
+                told = "\n  - ".join(faults)
+                raise StaleModelError(f"the model changed after the schedule was applied:\n  - {told}\n  {_HINT}")
+            self._prepare()
+
+    def _is_as_it_was(self) -> bool:
+        for holder, name, was in self._entries:
+            now = holder.get(name, MISSING)
+            if now is not was and not (type(now) is type(was) and type(now) in _PLAIN and now == was):
+                return False
+        for held in self._bare:
+            if held[_FORWARD] or held[_FORWARD_PRE] or held[_BACKWARD] or held[_BACKWARD_PRE]:
+                return False
+        for path in self._hooked:
+            if tuple(hooks_of(self._modules[path])) != self._hooks[path]:
+                return False
+        return not global_hooks() and self._holds_what_it_held()
+
+    def _holds_what_it_held(self) -> bool:
+        try:
+            for contents, was in self._contents:
+                if (len(contents) if type(was) is int else contents) != was:
+                    return False
+            for thing, name, was in self._asked:
+                now = getattr(thing, name, MISSING)
+                if now is not was and now != was:
+                    return False
+        except (ValueError, RuntimeError):  # things that do not compare, arrays say: looked at one by one
+            return False
+        return True
+
+    def _faults(self) -> Iterator[str]:
+        for read in self._reads:
+            now = record(attribute(read.thing, read.name), self._code.source)
+            if not same(read.was, now):
+                yield f"{_place(read.path, read.kind)}: attribute {read.name} was {shown(read.was)}, is {shown(now)}"
+        for path, module in self._modules.items():
+            kind = qualified(type(module))
+            forward = replaced_forward(module)
+            if forward is not self._forwards[path]:
+                by = "taken back" if forward is MISSING else f"replaced by {qualified(forward)!r}"
+                yield f"{_place(path, kind)}: its forward was {by}"
+            was, now = self._hooks.get(path, ()), tuple(hooks_of(module)) if path else ()
+            for hook in [hook for hook in now if hook not in was]:
+                yield f"{_place(path, kind)}: the hook {hook_name(*hook)!r} is new, and a schedule would not call it"
+            for hook in [hook for hook in was if hook not in now]:
+                yield f"{_place(path, kind)}: the hook {hook_name(*hook)!r} is gone, and a schedule computes with it"
+        for name, (holder, key, was) in self._held.items():
+            now = record(underlying(holder.get(key, MISSING)), self._code.source)
+            before = record(underlying(was), self._code.source)
+            if not same(now, before):
+                yield f"global {name!r} was {shown(before)}, is {shown(now)}"
+        for base, was in self._classes.items():
+            now = vars(base).get("forward", MISSING)
+            if now is not was:
+                yield f"class {qualified(base)!r}: its forward was replaced by {qualified(now)!r}"
+        for hook in global_hooks():
+            yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
+
+
+def _defining(kind: type, name: str) -> type | None:
+    """The class that defines `name` for instances of `kind`."""
+    return next((base for base in kind.__mro__ if name in vars(base)), None)
+
+
+def _place(path: str, kind: str) -> str:
+    short = kind.rpartition(".")[2]
+    return f"module {path!r} ({short})" if path else f"the model ({short})"

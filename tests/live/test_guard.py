@@ -1,0 +1,182 @@
+"""What changes after a schedule was applied is noticed at the next call; what steps aside says so."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import io
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
+
+from remate_runtime import Schedule, StaleModelError, SteppedAsideWarning, apply
+from remate_runtime.format import decode, encode
+from tests.runtime.stepping import assert_same, schedule_of, step
+
+from .sources import Sources, sources
+
+__all__ = ["sources"]
+X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def schedule(sources: Sources) -> Schedule:
+    return decode(encode(schedule_of(sources.build(), (X,))))
+
+
+def _seen(module: nn.Module, *rest: Any) -> None:
+    pass
+
+
+def _set(path: str, name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model.get_submodule(path), name, value)
+
+
+def _replace_function(model: Any) -> None:
+    type(model.blocks[0]).forward.__globals__["leaky"] = F.relu
+
+
+def _replace_global(model: Any) -> None:
+    type(model.blocks[0]).forward.__globals__["SLOPE"] = 0.75
+
+
+CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "attribute that warms up": (
+        _set("blocks.1", "alpha", 0.6),
+        r"'blocks.1' \(Block\): attribute alpha was 0.5, is 0.6",
+    ),
+    "flag": (_set("blocks.0", "residual", False), "attribute residual was true, is false"),
+    "dropout": (_set("blocks.2.drop", "p", 0.0), r"'blocks.2.drop' \(Dropout\): attribute p was 0.1, is 0.0"),
+    "class attribute hidden": (_set("blocks.0", "depth", 3), "attribute depth was 2, is 3"),
+    "class attribute": (lambda m: setattr(type(m.blocks[0]), "depth", 3), "attribute depth was 2, is 3"),
+    "activation": (_set("blocks.0", "act", torch.sin), "attribute act was torch.nn.functional.silu, is torch.sin"),
+    "entry of a dict": (lambda m: m.blocks[0].scaling.update(default=3.0), "attribute scaling was"),
+    "field of a config": (
+        lambda m: setattr(m.blocks[1].config, "gain", 2.0),
+        r"'blocks.1.config' \(Config\): attribute gain",
+    ),
+    "config exchanged": (
+        _set("blocks.1", "config", None),
+        "attribute config was an object of class 'train.Config', is null",
+    ),
+    "global": (_replace_global, "global 'train.SLOPE' was 0.25, is 0.75"),
+    "function": (_replace_function, "global 'train.leaky' was train.leaky .*, is torch.nn.functional.relu"),
+    "method": (lambda m: setattr(type(m.blocks[0]), "mix", lambda self, x: x), "global 'train.Block.mix' was"),
+    "forward": (_set("blocks.0", "forward", functools.partial(torch.mul, 2)), "its forward was replaced by"),
+    "forward of the class": (
+        lambda m: setattr(type(m.blocks[0]), "forward", lambda self, x: x),
+        "class 'train.Block': its forward was replaced by",
+    ),
+    "forward of the model": (_set("", "forward", torch.sum), r"the model \(Net\): its forward was replaced by"),
+    "forward hook": (lambda m: m.blocks[0].register_forward_hook(_seen), "the hook 'forward: test_guard._seen' is new"),
+    "pre-hook": (
+        lambda m: m.head[0].register_forward_pre_hook(_seen),
+        "the hook 'forward_pre: test_guard._seen' is new",
+    ),
+    "backward hook": (lambda m: m.blocks[0].register_full_backward_hook(_seen), "'backward: test_guard._seen' is new"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
+def test_changes_after_apply_are_refused(
+    sources: Sources, schedule: Schedule, change: Callable[[Any], Any], message: str
+) -> None:
+    model = sources.build()
+    planned = apply(model, schedule)
+    planned(X).backward()
+    change(model)
+    with pytest.raises(StaleModelError, match=message):
+        planned(X)
+    with pytest.raises(StaleModelError, match="plan the model again"):
+        planned(X)  # not once only
+
+
+def test_what_is_set_back_runs_again(sources: Sources, schedule: Schedule) -> None:
+    model = sources.build()
+    planned = apply(model, schedule)
+    model.blocks[0].alpha = 0.7
+    handle = model.blocks[1].register_forward_hook(_seen)
+    with pytest.raises(StaleModelError, match=r"alpha was 0.5, is 0.7\n.*is new"):
+        planned(X)
+    model.blocks[0].alpha = 1 / 2
+    handle.remove()
+    model.blocks[0].scaling = {"default": 2.0}  # another dict that says the same
+    assert_same(step(planned, (X,)), step(sources.build(), (X,)))
+
+
+def test_hooks_of_all_modules_are_refused(sources: Sources, schedule: Schedule) -> None:
+    planned = apply(sources.build(), schedule)
+    handle = register_module_forward_hook(_seen)
+    try:
+        with pytest.raises(StaleModelError, match=r"'global: test_guard\._seen', registered for all modules"):
+            planned(X)
+    finally:
+        handle.remove()
+    planned(X)
+
+
+def test_copies_are_watched_by_themselves(sources: Sources, schedule: Schedule) -> None:
+    planned = apply(sources.build(), schedule)
+    buffer = io.BytesIO()
+    torch.save(planned, buffer)
+    buffer.seek(0)
+    for other in (copy.deepcopy(planned), torch.load(buffer, weights_only=False)):
+        other(X)
+        other.blocks[0].alpha = 0.9
+        with pytest.raises(StaleModelError, match="alpha"):
+            other(X)
+    planned(X)
+
+
+def test_unrelated_changes_are_fine(sources: Sources, schedule: Schedule) -> None:
+    model = sources.build()
+    planned = apply(model, schedule)
+    model.steps_done = 3
+    model.blocks[0].name = "first"
+    model.blocks[0].config.name = "b"
+    model.register_forward_hook(_seen)
+    model.blocks[0].a.weight.register_hook(lambda grad: grad)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(X).backward()
+
+
+def test_eval_with_gradients_says_so_once(sources: Sources, schedule: Schedule) -> None:
+    planned = apply(sources.build(), schedule)
+    planned.eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        planned(X)
+    with pytest.warns(SteppedAsideWarning, match=r"eval\(\) mode with gradients on"):
+        planned(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(X)
+
+
+def test_a_forward_that_does_not_call_the_schedule_says_so(sources: Sources, schedule: Schedule) -> None:
+    model = sources.build()
+    planned = apply(model, schedule)
+    planned.forward = lambda x: model.head(x).sum()
+    with pytest.warns(SteppedAsideWarning, match=r"its forward was replaced by '.*<lambda>', which does not call it"):
+        planned(X)
+    planned = apply(sources.build(), schedule)
+    inner = planned.forward
+    planned.forward = lambda x: inner(x) * 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(X)
+
+
+def test_replicas_of_data_parallel_say_so(sources: Sources, schedule: Schedule) -> None:
+    planned = apply(sources.build(), schedule)
+    replica = planned._replicate_for_data_parallel()
+    replica._modules = dict(planned._modules)
+    with pytest.warns(SteppedAsideWarning, match="a replica of DataParallel"):
+        replica(X)
