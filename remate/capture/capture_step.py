@@ -20,6 +20,7 @@ from remate_runtime.step import Graph
 
 from ..errors import CaptureError
 from . import surroundings, torch_api
+from .branches import Branches
 from .captured import Captured
 from .explain import explained
 from .lower import Lowering, Source
@@ -56,18 +57,48 @@ def capture(
     with surroundings.attributes_as_buffers(model):
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         step = TracedModule(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
+        branches = Branches()
         try:
-            with surroundings.checkpoints_run_once(), Hooks(step.model).followed():
-                traced = torch_api.trace(step, signature.tensors)
+            with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
+                traced = _traced(step, signature, branches)
         except Exception as error:
+            _refuse_draws(step.drawn)
             raise explained(error, step.watch) from error
-        _warn(step)
+        _refuse_draws(step.drawn)
+        _warn(step, branches)
         captured = _captured(signature, step, traced)
     return replace(captured, digest=step.reads.digest())
 
 
-def _warn(step: TracedModule) -> None:
+def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Traced:
+    """The joint graph, on the branches that eager takes as far as they can be traced."""
+    while True:
+        try:
+            return torch_api.trace(step, signature.tensors, branches)
+        except torch_api.DATA_DEPENDENT as error:
+            if not branches.learn(error):
+                raise
+
+
+def _refuse_draws(drawn: list[str]) -> None:
+    if drawn:
+        hint = (
+            "draw with torch inside forward (torch.rand_like, dropout), switch the draw off (layerdrop=0, "
+            "mask_time_prob=0), or plan the part of the model that draws nothing"
+        )
+        raise CaptureError(f"forward draws from {' and '.join(drawn)}: a schedule would repeat one draw", hint=hint)
+
+
+def _warn(step: TracedModule, branches: Branches) -> None:
     surroundings.warn_of_stored_tensors(step.stored)
+    surroundings.warn_of_checkpoints(step.checkpoints)
+    if branches.taken:
+        warnings.warn(
+            f"eager may take another branch than what was captured in {', '.join(branches.taken)}: it looks at a "
+            "tensor's values there, and tells what compiles to do without; results can differ by rounding, and the peak",
+            UserWarning,
+            stacklevel=4,
+        )
     for name, kind in step.opaque.items():
         warnings.warn(
             f"output {name!r} is of type {kind}, which cannot be written down: it becomes None in the scheduled model; "

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import msgspec
 import torch
 
 from ..errors import CaptureError
-from . import surroundings, torch_api, trees
+from . import generators, surroundings, torch_api, trees
 from .reads import Reads
-from .watch import Watch
+from .watch import Watch, user_line
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -28,7 +29,8 @@ class TracedModule(torch.nn.Module):
     """`forward(*leaves)` calls `model(*args, **kwargs)` with its tensors replaced by `leaves`; returns a flat tuple.
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
-    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost.
+    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
+    generators that it drew from outside its operations, `checkpoints` where it checkpoints.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class TracedModule(torch.nn.Module):
         self.outputs: tuple[Output, ...] = ()
         self.opaque: dict[str, str] = {}
         self.stored: list[str] = []
+        self.drawn: list[str] = []
+        self.checkpoints: list[str] = []
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """Each once, whatever is asked for: the tracer would make two parameters of a tied one."""
@@ -64,13 +68,20 @@ class TracedModule(torch.nn.Module):
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model)
             try:
-                with self._cast(), self.watch.running(), self.reads.watching(), torch_api.no_higher_order(self._refuse):
+                drawing, reading = generators.undisturbed(self.model, self.drawn), self.reads.watching()
+                with self._cast(), drawing, self.watch.running(), reading, torch_api.no_higher_order(self._refuse):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
                 return self._flat(result)
             finally:
                 torch_api.unmark()
                 self.stored = attributes.restore()
+
+    def note_checkpoint(self, frame: FrameType) -> None:
+        """The module, and the line that `frame` was called from, go into `checkpoints`."""
+        place = " ".join(part for part in (self.watch.module, user_line(frame)) if part)
+        if place not in self.checkpoints:
+            self.checkpoints.append(place)
 
     def _refuse(self, name: str) -> None:
         hint = (

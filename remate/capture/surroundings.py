@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -88,18 +90,33 @@ def warn_of_stored_tensors(names: list[str]) -> None:
         )
 
 
+def warn_of_checkpoints(places: list[str]) -> None:
+    if places:
+        warnings.warn(
+            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in its place. "
+            "The peak without reruns that shares of a budget refer to is that of the model without checkpoints, so the "
+            "model as it is takes less than 100% today",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
 @contextmanager
-def checkpoints_run_once() -> Iterator[None]:
-    """torch.utils.checkpoint calls its function and nothing else: what is recomputed is the plan's decision."""
+def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
+    """torch.utils.checkpoint calls its function and nothing else: what is recomputed is the plan's decision.
+
+    met: called with the frame that called into torch for each checkpoint."""
     module: Any = torch.utils.checkpoint
     saved = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
 
     class Once:
         @staticmethod
         def apply(function: Any, preserve: Any, *args: Any) -> Any:
+            met(sys._getframe(1))
             return function(*args)
 
     def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        met(sys._getframe(1))
         yield
 
     module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Once, generator

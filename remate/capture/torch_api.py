@@ -15,7 +15,6 @@ import msgspec
 import torch
 import torch._functorch.config
 import torch._library.simple_registry
-import torch.compiler
 import torch.fx.traceback as node_meta
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import (
@@ -29,7 +28,9 @@ from torch.fx import Node
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import CaptureError
+from .branches import Branches
 from .eager_kernels import eager_kernels
+from .known_values import known_values
 from .layouts import real_layouts
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -75,7 +76,7 @@ def is_subclass(tensor: torch.Tensor) -> bool:
     return is_traceable_wrapper_subclass(tensor)
 
 
-def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
+def trace(step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches) -> Traced:
     """The joint forward and backward graph of `step(*leaves)`. Nothing runs on data; may raise anything that torch does."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
@@ -87,9 +88,16 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
         fakes.append(fake.detach().requires_grad_(leaf.requires_grad))
     with contextlib.ExitStack() as stack:
         stack.enter_context(node_meta.preserve_node_meta())
-        for context in (torch.enable_grad(), _compiling(), _full_precision(), eager_kernels(), _without_checks()):
+        for context in (
+            torch.enable_grad(),
+            branches.answered(),
+            _full_precision(),
+            eager_kernels(),
+            _without_checks(),
+        ):
             stack.enter_context(context)
         stack.enter_context(real_layouts(mode))
+        stack.enter_context(known_values(mode))
         joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
     graph = joint.graph_module
     inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}
@@ -97,22 +105,6 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
     descriptors = output.meta["desc"]
     pairs = zip(descriptors, output.args[0], strict=True)  # type: ignore[arg-type]
     return Traced(graph, inputs, [(_output(desc), node) for desc, node in pairs if desc is not None])
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """Code that asks torch.compiler whether it is being traced (Hugging Face's masks do) is told so.
-
-    But not that it is exported: what a model does for export serves shapes other than the example's, and would take a
-    step away from what eager runs (explicit attention masks in place of causal kernels). This step fits one shape.
-    """
-    saved = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        torch.compiler._is_compiling_flag = saved
 
 
 @contextlib.contextmanager

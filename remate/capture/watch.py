@@ -47,7 +47,7 @@ class Watch(TorchFunctionMode):
                 hook.remove()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        source = _user_line(sys._getframe(1))
+        source = user_line(sys._getframe(1))
         if source != self.source:
             self.source = source
             self._changed(self.module, source)
@@ -66,7 +66,7 @@ class Watch(TorchFunctionMode):
             self._changed(self.module, self.source)
 
 
-def _user_line(frame: FrameType | None) -> str:
+def user_line(frame: FrameType | None) -> str:
     """`file.py:line` of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
     library = ""
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):

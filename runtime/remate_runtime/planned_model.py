@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from .bind.inputs import Inputs
 from .bind.model_binding import ModelBinding, check_autocast
 from .bind.outputs import Detached, output_builder
 from .engine.eager.execute import Leaf, execute
 from .engine.eager.program import Program, operators, prepare
-from .errors import BindError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
+from .errors import BindError, ExecutionError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
 from .format.positions import locate
 from .format.reader import decode, read
 from .format.schedule import Schedule
@@ -124,6 +125,11 @@ class ScheduledForward:
         if model.training and not planned.training:
             raise BindError(
                 "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode"
+            )
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            raise ExecutionError(
+                "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
+                "\n  use the original model there"
             )
         bound = self._bound
         bound.check_modules()

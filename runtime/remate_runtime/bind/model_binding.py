@@ -85,7 +85,7 @@ class ModelBinding:
             if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
                 _compare(slot, tensor, device, faults)
             if slot.frozen and tensor is not None and tensor.requires_grad:
-                faults.append(f"parameter {slot.name!r}: frozen when planned, now it requires grad")
+                faults.append(f"{slot.kind} {slot.name!r}: frozen when planned, now it requires grad")
             found.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
@@ -138,7 +138,7 @@ def _slots(
         if module is None or not isinstance(getattr(module, key, None), torch.Tensor):
             faults.append(f"{kind} {name!r}: not in the model")
             continue
-        slots.append(TensorBinding(module, key, name, parse_type(text), name in frozen, parameter))
+        slots.append(TensorBinding(module, key, name, parse_type(text), not parameter or name in frozen, parameter))
     return slots
 
 

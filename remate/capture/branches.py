@@ -1,0 +1,78 @@
+"""While tracing: code that asks whether it is being compiled is told no, so that it takes the branch that eager takes.
+
+Only where that branch then reads a tensor's value, which tracing cannot, is the answer yes, for the function that asked and
+no other; the caller is told, since what is captured there is not what eager runs. Like `torch_api`, this module touches
+unstable interfaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import torch
+import torch.compiler
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_HERE = os.path.dirname(__file__) + os.sep
+
+
+class Branches:
+    """Which functions are told that they are compiled: none at first. `taken` are those that asked and were told so."""
+
+    def __init__(self) -> None:
+        self._asked: set[CodeType] = set()
+        self._compiled: dict[CodeType, str] = {}  # and the line that read a value
+        self._taken: dict[CodeType, str] = {}
+
+    @property
+    def taken(self) -> list[str]:
+        return list(self._taken.values())
+
+    @contextlib.contextmanager
+    def answered(self) -> Iterator[None]:
+        """torch.compiler.is_compiling() answers as this object says. Not that it is exported: what a model does for export
+        serves shapes other than the example's."""
+        saved, flag = torch.compiler.is_compiling, torch.compiler._is_compiling_flag
+        torch.compiler.is_compiling = self._answer
+        torch.compiler._is_compiling_flag = False
+        self._taken = {}
+        try:
+            with torch.compiler.set_stance("force_eager"):
+                yield
+        finally:
+            torch.compiler.is_compiling, torch.compiler._is_compiling_flag = saved, flag
+
+    def learn(self, error: BaseException) -> bool:
+        """After a trace that failed because it read a tensor's value: tell the innermost function on the way there that
+        asked, and was told no, that it is compiled. Returns whether there is one, and tracing may be tried again."""
+        frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _users(frame)]
+        for frame, _ in reversed(frames):
+            code = frame.f_code
+            if code in self._asked and code not in self._compiled:
+                last, line = frames[-1]
+                self._compiled[code] = f"{code.co_name} ({os.path.basename(last.f_code.co_filename)}:{line})"
+                return True
+        return False
+
+    def _answer(self) -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        if frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+            return False
+        while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
+            code = frame.f_code
+            if code in self._compiled:
+                self._taken[code] = self._compiled[code]
+                return True
+            if _users(frame):
+                self._asked.add(code)
+            frame = frame.f_back
+        return False
+
+
+def _users(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith((_TORCH, _HERE, "<"))

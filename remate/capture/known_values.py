@@ -1,0 +1,82 @@
+"""While tracing: the values of tensors that depend on nothing but shapes are known, so code may branch on them.
+
+`torch.arange(n)` and what is computed from it is the same in every step, whatever parameters, buffers and inputs hold. Code
+that asks such a tensor for its value (are these positions those of one sequence?) gets the answer that eager gets. Like
+`torch_api`, this module touches unstable interfaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree
+from torch.utils._mode_utils import no_dispatch
+from torch.utils.weak import WeakIdKeyDictionary
+
+MAX_ELEMENTS = 1 << 20  # of one known tensor: positions, not masks of long sequences
+_READS = torch.Tag.data_dependent_output
+_RANDOM = torch.Tag.nondeterministic_seeded
+_UNINITIALISED = ("empty", "new_empty", "_efficientzerotensor", "resize")
+
+
+@contextlib.contextmanager
+def known_values(mode: FakeTensorMode) -> Iterator[None]:
+    """Fake tensors of `mode` that no source flows into know their values."""
+    usual: Any = mode.dispatch
+    known = WeakIdKeyDictionary()  # fake tensor -> real tensor
+
+    def real(fake: Any) -> torch.Tensor | None:
+        return known.get(fake) if isinstance(fake, FakeTensor) else fake
+
+    def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        flat, spec = _pytree.tree_flatten((args, kwargs or {}))
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if not isinstance(func, OpOverload) or any(real(t) is None for t in tensors):
+            if isinstance(func, OpOverload) and func._schema.is_mutable and tensors:
+                known.clear()  # what it writes into may be an alias of any of them
+            return usual(func, types, args, kwargs)
+        if _READS in func.tags and tensors:
+            return _computed(func, [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], spec)
+        made = usual(func, types, args, kwargs)
+        if func._schema.is_mutable:
+            known.clear()
+        elif _computable(func, made):
+            values = [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # then its value is not known
+                for fake, value in zip(_tensors(made), _tensors(_computed(func, values, spec)), strict=True):
+                    known[fake] = value
+        return made
+
+    mode.dispatch = dispatch  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        mode.dispatch = usual  # type: ignore[method-assign]
+
+
+def _computable(func: OpOverload, made: Any) -> bool:
+    found = _tensors(made)
+    name = func._schema.name.split("::")[-1]
+    return (
+        bool(found)
+        and func.namespace in ("aten", "prims")
+        and _RANDOM not in func.tags
+        and not name.startswith(_UNINITIALISED)
+        and all(isinstance(t, FakeTensor) and t.numel() <= MAX_ELEMENTS for t in found)
+        and all(t.device.type != "meta" for t in found)
+    )
+
+
+def _computed(func: OpOverload, flat: list[Any], spec: Any) -> Any:
+    args, kwargs = _pytree.tree_unflatten(flat, spec)
+    with no_dispatch(), torch.no_grad():
+        return func(*args, **kwargs)
+
+
+def _tensors(made: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]

@@ -1,0 +1,102 @@
+"""What requires grad changes after planning: gradients are eager's, or the call is refused; none is wrong or missing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.func import functional_call, grad, jvp, vmap
+
+from remate_runtime import BindError, ExecutionError, apply
+
+from .small import data, seeded
+from .stepping import just_in_time, schedule_of
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+        self.shift = torch.zeros(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.b(torch.tanh(self.norm(self.a(x)))) * self.scale + self.shift).sum()
+
+
+def gradients(model: Any, x: torch.Tensor) -> list[Any]:
+    model.zero_grad()
+    x = x.detach().clone().requires_grad_(x.requires_grad)
+    loss = model(x)
+    if loss.requires_grad:
+        loss.backward()
+    return [x.grad, *(p.grad for p in model.parameters())]
+
+
+def assert_equal(found: list[Any], wanted: list[Any]) -> None:
+    for one, other in zip(found, wanted, strict=True):
+        assert (one is None) == (other is None)
+        assert one is None or torch.equal(one, other)
+
+
+@pytest.mark.parametrize("reruns", [lambda graph: [], just_in_time])
+@pytest.mark.parametrize("planned_with_grad", [False, True])
+def test_any_set_of_frozen_parameters_has_eagers_gradients(planned_with_grad, reruns):
+    model = seeded(Deep())
+    planned = apply(model, schedule_of(model, (data(4, 4).requires_grad_(planned_with_grad),), reruns=reruns))
+    parameters = list(model.parameters())
+    for trained in itertools.product([False, True], repeat=len(parameters)):
+        for parameter, flag in zip(parameters, trained, strict=True):
+            parameter.requires_grad_(flag)
+        for with_grad in {False, planned_with_grad}:
+            x = data(4, 4, seed=5).requires_grad_(with_grad)
+            assert_equal(gradients(planned, x), gradients(model, x))
+
+
+def test_gradients_that_were_not_planned_are_refused():
+    model = seeded(Deep())
+    planned = apply(model, schedule_of(model, (data(4, 4),)))
+    with pytest.raises(BindError, match="'x' requires grad, and the schedule has no gradient for it"):
+        planned(data(4, 4).requires_grad_())
+    model.get_buffer("scale").requires_grad_()
+    with pytest.raises(BindError, match="buffer 'scale': frozen when planned, now it requires grad"):
+        planned(data(4, 4))
+    model.get_buffer("scale").requires_grad_(False)
+    model.shift = torch.zeros(4, requires_grad=True)
+    with pytest.raises(BindError, match="buffer 'shift': frozen when planned, now it requires grad"):
+        planned(data(4, 4))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda m, x: vmap(m)(x[None]),
+        lambda m, x: jvp(m, (x,), (x,)),
+        lambda m, x: grad(lambda given: m(given))(x),
+        lambda m, x: grad(lambda named: functional_call(m, named, (x,)))(dict(m.named_parameters())),
+    ],
+)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_transforms_of_functions_are_refused(call, frozen):
+    model = seeded(Deep())
+    planned = apply(model, schedule_of(model, (data(4, 4),)))
+    model.requires_grad_(not frozen)
+    with pytest.raises(ExecutionError, match=r"not those of torch\.func or forward-mode.*\n.*original model"):
+        call(planned, data(4, 4))
+    with forward_ad.dual_level(), pytest.raises(ExecutionError, match="forward-mode"):
+        planned(forward_ad.make_dual(data(4, 4), data(4, 4)))
+
+
+def test_tensors_swapped_in_for_one_call():
+    model = seeded(Deep())
+    planned = apply(model, schedule_of(model, (data(4, 4),)))
+    swapped = {name: (p.detach() * 2).requires_grad_() for name, p in model.named_parameters()}
+    found, wanted = [], []
+    for module, kept in ((planned, found), (model, wanted)):
+        loss = functional_call(module, swapped, (data(4, 4),))
+        kept += torch.autograd.grad(loss, list(swapped.values()))
+    assert_equal(found, wanted)
