@@ -18,7 +18,11 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
     """Positional and keyword arguments. Floats lie in (0.05, 0.95), indices spread over what they point into, masks are
     mostly true. A view is rebuilt with its recorded strides. Draws from the ambient generators."""
     bounds = _bounds(graph, op)
-    made = {value: _value(graph, value, bounds.get(value, 1), device) for value in op.reads}
+    on_cpu = {op.args[at].value for at in _ON_CPU.get(op.op, ()) if isinstance(op.args[at], Ref)}
+    made = {
+        value: _value(graph, value, bounds.get(value, 1), torch.device("cpu") if value in on_cpu else device)
+        for value in op.reads
+    }
 
     def live(argument: Any) -> Any:
         if isinstance(argument, Ref):
@@ -61,6 +65,9 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
 
 
+# operator -> positions of arguments that are on the CPU whatever device tracing says, because the kernel reads them
+# there: the generator's seed and offset. A pointer into a GPU's memory in their place ends the process.
+_ON_CPU = {"aten._scaled_dot_product_efficient_attention_backward": (7, 8)}
 _BY_DIMENSION = frozenset(
     """aten.gather aten.scatter.src aten.scatter.value aten.scatter_add aten.scatter_reduce.two aten.index_select
     aten.index_add aten.index_copy aten.index_fill.int_Scalar""".split()

@@ -57,6 +57,48 @@ def test_indices_are_in_range_and_spread():
     assert not cost_of(g).note
 
 
+def test_arguments_that_kernels_read_on_the_cpu_are_there():
+    """Traced as on the device; efficient attention on CUDA dereferences seed and offset on the host."""
+    tensors = ["f32[2,2,8,16]"] * 4 + ["f32[2,2,8,16]", "f32[2,2,32]", "i64[]", "i64[]"]
+    args = (*map(Ref, range(4)), None, Ref(4), Ref(5), Ref(6), Ref(7), 0.1, (True, True, True, False), True)
+    name = "aten._scaled_dot_product_efficient_attention_backward"
+    g = graph_of(name, tensors, ["f32[2,2,8,16]"] * 3, args)
+    assert [a.name for a in torch.ops.aten._scaled_dot_product_efficient_attention_backward.default._schema.arguments][
+        7:9
+    ] == ["philox_seed", "philox_offset"]
+    found, _ = arguments(g, g.operations[0], torch.device("meta"))
+    devices = [t.device.type for t in found if isinstance(t, torch.Tensor)]
+    assert devices == ["meta"] * 6 + ["cpu"] * 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["aten.mm", "aten.bmm"])
+def test_measured_on_cuda(name: str):
+    shape = "f32[256,256]" if name == "aten.mm" else "f32[4,256,256]"
+    g = graph_of(name, [shape, shape], [shape], (Ref(0), Ref(1)))
+    first, second = (measure(g, g.operations[0], torch.device("cuda")) for _ in range(2))
+    assert first.ns > 0
+    assert not first.note
+    assert first.workspace == second.workspace
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_operation_of_a_step_runs_on_made_up_arguments_on_cuda(dtype: torch.dtype, dropout: float):
+    """Fused attention among them, which kernel it may be: f32 takes another one than bf16."""
+    model, args, kwargs = ZOO["gpt2"].build("cuda")
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = dropout
+        if hasattr(module, "attn_dropout"):
+            module.attn_dropout.p = dropout
+    graph = capture(model.to(dtype), args, kwargs).graph
+    distinct = {signature(graph, op): op for op in graph.operations if not op.view}
+    notes = {key: measure(graph, op, torch.device("cuda")).note for key, op in distinct.items()}
+    assert {key: note for key, note in notes.items() if note} == {}
+
+
 def test_workspace_is_what_is_allocated_beyond_the_outputs():
     g = graph_of("aten.native_dropout", ["f32[1000]"], ["f32[1000]", "bool[1000]"], (Ref(0), 0.5, True), random=True)
     assert cost_of(g).workspace == 4000  # the CPU kernel draws the mask as floats
