@@ -91,8 +91,6 @@ def test_every_operation_of_a_step_runs_on_made_up_arguments_on_cuda(dtype: torc
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
-        if hasattr(module, "attn_dropout"):
-            module.attn_dropout.p = dropout
     graph = capture(model.to(dtype), args, kwargs).graph
     distinct = {signature(graph, op): op for op in graph.operations if not op.view}
     notes = {key: measure(graph, op, torch.device("cuda")).note for key, op in distinct.items()}

@@ -87,7 +87,7 @@ FULL: dict[str, Subject] = {
 QUICK: dict[str, Subject] = {
     "gpt2": Subject("GPT-2, 2 layers of 32", _zoo("gpt2", layers=2, width=32, batch=4, length=32), _LAYERS["gpt2"]),
     "resnet50": Subject(
-        "ResNet, 4 blocks, 4 images of 32×32", lambda d: _resnet50(d, 4, 32, (1, 1, 1, 1), 8), _of_type(Bottleneck)
+        "ResNet, 4 blocks, 16 images of 64×64", lambda d: _resnet50(d, 16, 64, (1, 1, 1, 1), 8), _of_type(Bottleneck)
     ),
     "unet": Subject(
         "U-Net, widths 8 to 32, 2 images of 32×32", _zoo("unet", depth=2, batch=2, image=32), _of_type(DoubleConv)
