@@ -28,6 +28,7 @@ ARGUMENTS = {
     "plan": ("models.py:build --budget 50% -o s.json", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "frontier": ("models.py:build -o out", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "run": ("mlp.json --model models.py:build", "PyTorch"),
+    "strategies": ("", "NumPy, SciPy, Pyomo and HiGHS"),
     "check": ("mlp.json", ""),
     "fmt": ("mlp.json", ""),
     "show": ("mlp.json --plot memory.svg", ""),
@@ -75,11 +76,12 @@ def test_every_command_without_torch_and_solvers(tmp_path: Path) -> None:
         text = before.partition("\n")[2] if before is not parts[0] else before
         assert after.startswith("2\n" if lacks else "0\n"), (argv, text)
         if lacks:
-            extras = "torch,plan" if "HiGHS" in lacks else "torch"
+            hint = BUILD.format("torch,plan" if "HiGHS" in lacks else "torch")
+            hint = hint if "PyTorch" in lacks else "hint: pip install 'remate[plan]'\n"
             option = " --model" if argv[0] == "check" else ""
             verb = "are" if "HiGHS" in lacks else "is"
             first = f"error: remate {argv[0]}{option} needs {lacks}, which {verb} not installed\n"
-            assert text == first + BUILD.format(extras)
+            assert text == first + hint
 
 
 def test_only_the_solvers_are_missing(remate: Callable[..., Any], without: Callable[..., None]) -> None:
