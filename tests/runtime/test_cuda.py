@@ -10,8 +10,8 @@ from torch import nn
 
 import remate
 from remate.measure.allocator import peak_bytes
-from remate.measure.compare import compare_models, training_step
 from remate_runtime import apply
+from remate_runtime.live import compare_models, training_step
 from tests.models import ZOO
 
 from .small import Mlp, Normed, data, seeded
