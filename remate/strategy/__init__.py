@@ -30,7 +30,7 @@ The contract test runs over everything that is registered. Bounds are added in t
 
 from .base import KEEP_ALL, Bound, Candidate, Context, Proposal, Proposals, Request, Strategy
 from .deadline import Deadline
-from .effort import EFFORTS, NORMAL, Effort, effort_named
+from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named
 from .instance import Instance
 from .pool import Pool
 from .portfolio import AUTO, Policy, Step, alone, policy
@@ -41,6 +41,8 @@ __all__ = [
     "EFFORTS",
     "KEEP_ALL",
     "NORMAL",
+    "QUICK",
+    "THOROUGH",
     "Bound",
     "Candidate",
     "Context",

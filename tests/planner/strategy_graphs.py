@@ -128,3 +128,59 @@ def random_graph(seed: int, operations: int) -> Graph:
             )
         )
     return t.graph(t.forward(tuple(dict.fromkeys(live[-2:])), (1,), 2))
+
+
+def frozen_base(layers: int) -> Graph:
+    """Frozen layers, which have no backward, a trained branch beside the later ones, as LoRA adds them, and a mask that is
+    made at the beginning and read by all of these."""
+    t = Tape()
+    (x,) = t.add("synthetic.frozen", (t.source("x", 100),), (100,), 30)
+    (mask,) = t.add("synthetic.frozen", (x,), (60,), 3)
+    for layer in range(layers):
+        (up,) = t.add("synthetic.frozen", (x,), (400,), 90)
+        (act,) = t.add("synthetic.frozen", (up,), (400,), 10)
+        (base,) = t.add("synthetic.frozen", (act,), (100,), 90)
+        if layer >= layers // 2:
+            low = t.forward((x,), (300,), 5, parameter=8)
+            squashed = t.forward((low,), (300,), 2, saves_inputs=False, saves_output=True)
+            side = t.forward((squashed, mask), (100,), 5, parameter=8)
+            x = t.forward((side, base), (100,), 4, saves_inputs=False)
+        else:
+            x = base
+    return t.graph(t.forward((x,), (1,), 2))
+
+
+def unrolled(layers: int, length: int, unit: int = 1000) -> Graph:
+    """A recurrent net unrolled over time, layer by layer, as an LSTM is captured: gates, a cell state, a hidden state."""
+    t = Tape()
+    weight = t.source("w", 16 * unit, "parameter")
+    inputs = [t.forward((t.source("x", length * unit),), (unit,), 4, saves_inputs=False) for _ in range(length)]
+    for _ in range(layers):
+        hidden = t.forward((weight,), (unit,), 1, saves_inputs=False)
+        cell = t.forward((weight,), (unit,), 1, saves_inputs=False)
+        outputs = []
+        for x in inputs:
+            mine = t.forward((x,), (4 * unit,), 200)
+            other = t.forward((hidden,), (4 * unit,), 200)
+            gates = t.forward((mine, other), (4 * unit,), 12, saves_inputs=False)
+            i, f, g, o = (t.forward((gates,), (unit,), 4, saves_inputs=False, saves_output=True) for _ in range(4))
+            kept = t.forward((f, cell), (unit,), 5)
+            new = t.forward((i, g), (unit,), 5)
+            cell = t.forward((kept, new), (unit,), 5, saves_inputs=False, op="aten.add.Tensor")
+            squashed = t.forward((cell,), (unit,), 4, saves_inputs=False, saves_output=True)
+            hidden = t.forward((o, squashed), (unit,), 5)
+            outputs.append(hidden)
+        inputs = outputs
+    return t.graph(t.forward(tuple(inputs), (4,), 100))
+
+
+def forward_only(operations: int) -> Graph:
+    """A step without backward: a chain whose early values are read again at its end."""
+    t = Tape()
+    made = [t.add("synthetic.op", (t.source("x", 5),), (20,), 3)[0]]
+    for _ in range(operations):
+        made.append(t.add("synthetic.op", (made[-1],), (20,), 3)[0])
+    for early in made[1:5]:
+        made.append(t.add("synthetic.op", (made[-1], early), (20,), 3)[0])
+    root = tuple(range(len(t.values)))
+    return Graph(tuple(t.values), tuple(t.operations), len(t.operations), (made[-1],), (), (), root, "cpu")

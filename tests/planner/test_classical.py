@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 
 import pytest
+import torch
+from torch import nn
 
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError
@@ -187,3 +189,54 @@ def test_without_blocks_the_chain_is_one_of_segments() -> None:
     assert [stage.forward[1] for stage in stages[:-1]] == [stage.forward[0] for stage in stages[1:]]
     assert [stage.backward[0] for stage in stages[:-1]] == [stage.backward[1] for stage in stages[1:]]
     assert stages[0].backward[1] == len(instance.graph.operations)
+
+
+class Adapter(nn.Module):
+    """A frozen layer and a low-rank branch beside it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(width, width).requires_grad_(False)
+        self.down, self.up = nn.Linear(width, 4, bias=False), nn.Linear(4, width, bias=False)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x + nn.functional.gelu(self.base(x) + self.up(self.down(x))) * mask
+
+
+class Stem(nn.Module):
+    """The frozen stage, which hands a mask on to all layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed, self.mask = nn.Embedding(16, width), nn.Linear(width, width)
+        self.requires_grad_(False)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.embed(ids)
+        return x, torch.sigmoid(self.mask(x))
+
+
+class Adapted(nn.Module):
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.stem = Stem(width)
+        self.layers = nn.ModuleList(Adapter(width) for _ in range(layers))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x, mask = self.stem(ids)
+        for layer in self.layers:
+            x = layer(x, mask)
+        return x.square().mean()
+
+
+def test_a_frozen_base_is_planned() -> None:
+    """A stage without backward retains what it hands on, be it read by the last layer."""
+    step = prepare(Adapted(32, 6), (torch.zeros(64, dtype=torch.long),), cost="h200")
+    instance = Instance(step.captured.graph, step.parts)
+    chain = chain_of(instance)
+    lasting = [k for k, stage in enumerate(chain.stages) if stage.lasting and stage.backward[0] == stage.backward[1]]
+    assert lasting, "the mask is made in a stage without backward"
+    for k in range(len(chain.stages)):
+        assert chain.retained(k, chain.keep[k]) >= 0
+    for strategy in ("rotor", "chen-sqrt"):
+        assert min(c.peak for c in smallest(instance, strategy)) < instance.baseline.peak

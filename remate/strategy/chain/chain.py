@@ -63,9 +63,8 @@ class Chain:
         self._bases(of)
 
     def retained(self, k: int, plan: BlockPlan) -> int:
-        """Bytes that stage k retains under a plan, what is kept whatever is decided apart. None where it retains less than
-        that: a stage without backward hands on what others keep."""
-        return max(0, plan.retained - self.stages[k].lasting)
+        """Bytes that stage k retains under a plan, what is kept whatever is decided apart."""
+        return plan.retained - self.stages[k].lasting
 
     def _dropped(self, k: int) -> BlockPlan:
         leaf, stage = self.leaf[k], self.stages[k]
@@ -174,7 +173,7 @@ def _joined(problem: Problem, parts: list[BlockSpan]) -> list[BlockSpan]:
     spans = [(of[problem.producer[s]] + 1, _reach(problem, of, s)) for s in problem.storages]
     glued = [False] * len(parts)  # to the part before
     for first, last in spans:
-        if last - first < NEAR:
+        if last < len(parts) and last - first < NEAR:
             for k in range(first + 1, last + 1):
                 glued[k] = True
     if parts and sum(not g for g in glued) < 3:  # joined all the way: not that kind of chain

@@ -1,0 +1,110 @@
+"""Strategies by name: loaded when asked for, of other packages too."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remate.errors import UnknownNameError
+from remate.strategy import Instance, Request, alone, policy, solve
+from remate.strategy.registry import STRATEGIES, bound, bound_names, strategy, strategy_names
+
+from .strategy_graphs import transformer
+
+ROOT = Path(__file__).parents[2]
+SOLVERS = ("pyomo", "highspy", "scipy")
+FRESH = """
+import sys
+import remate.strategy
+from remate.strategy.registry import strategy
+from tests.planner.strategy_graphs import transformer
+from remate.strategy import Instance, Request, alone, solve
+name = {name!r}
+assert strategy(name).solver == "none"
+instance = Instance(transformer(6))
+found = solve(instance, Request(int(0.9 * instance.baseline.peak)), alone(name))
+assert found.peak < instance.baseline.peak, found
+loaded = [m for m in {solvers!r} if m in sys.modules]
+assert not loaded, loaded
+"""
+THIRD_PARTY = '''
+from remate.strategy import Bound, Proposal, Strategy
+from remate_runtime.step import FlatRerun
+
+
+def one_rerun(instance, request, context):
+    """Any one operation again, just before the backward operation that reads it last."""
+    problem = instance.problem
+    for f in problem.forward:
+        for s in problem.writes[f]:
+            late = [i for i in problem.readers[s] if i >= problem.backward_start]
+            if late:
+                yield Proposal((FlatRerun(f, late[-1]),))
+
+
+ONE = Strategy("one-rerun", "a single operation runs again", one_rerun, needs=frozenset({"backward"}))
+WORK = Bound("work", "every operation once", lambda instance, request, context: instance.baseline.time)
+WRONG = "not a strategy"
+'''
+ENTRY_POINTS = """[remate.strategies]
+one-rerun = third_party_plan:ONE
+broken = third_party_plan:MISSING
+wrong = third_party_plan:WRONG
+
+[remate.bounds]
+work = third_party_plan:WORK
+"""
+
+
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package as pip would install it."""
+    (tmp_path / "third_party_plan.py").write_text(THIRD_PARTY, encoding="utf-8")
+    info = tmp_path / "third_party_plan-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party-plan\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "third_party_plan", raising=False)
+    importlib.invalidate_caches()
+
+
+@pytest.mark.usefixtures("third_party")
+def test_strategies_and_bounds_of_other_packages() -> None:
+    assert strategy_names()[-3:] == ("broken", "one-rerun", "wrong")
+    assert "work" in bound_names()
+    instance = Instance(transformer(2))
+    budget = instance.baseline.peak - 1
+    found = solve(instance, Request(budget), policy("one-rerun"))
+    assert (found.strategy, found.solver, len(found.reruns)) == ("one-rerun", "none", 1)
+    assert found.peak <= budget
+    proven = solve(instance, Request(budget), alone("one-rerun", "work"))
+    assert proven.lower_bound == instance.baseline.time
+    assert bound("work").name == "work"
+
+
+@pytest.mark.usefixtures("third_party")
+def test_what_is_wrong_with_another_package_is_said() -> None:
+    with pytest.raises(UnknownNameError, match="'broken' of third_party_plan:MISSING cannot be loaded: AttributeError"):
+        strategy("broken")
+    with pytest.raises(UnknownNameError, match="is a str, not a Strategy"):
+        policy("wrong")
+
+
+def test_names_are_those_of_the_table() -> None:
+    for name in STRATEGIES:
+        assert strategy(name).name == name
+        assert strategy(name).summary
+    for name in bound_names():
+        assert bound(name).name == name
+
+
+@pytest.mark.parametrize("name", ["greedy", "recreate", "chen-sqrt", "rotor"])
+def test_local_search_loads_no_solver(name: str) -> None:
+    text = FRESH.format(name=name, solvers=SOLVERS)
+    made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert made.returncode == 0, made.stderr

@@ -1,0 +1,158 @@
+"""The contract: what every registered strategy and bound promises, whoever wrote it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from remate.errors import InfeasibleError, NotApplicableError, UnknownNameError
+from remate.partition.hierarchy import BlockSpan
+from remate.strategy import (
+    KEEP_ALL,
+    QUICK,
+    Context,
+    Deadline,
+    Instance,
+    Pool,
+    Request,
+    Solution,
+    alone,
+    lacking,
+    policy,
+    solve,
+)
+from remate.strategy.registry import bound, bound_names, strategy, strategy_names
+from remate_runtime.link import link, simulate
+from remate_runtime.step import Graph
+
+from .brute_force import fastest
+from .strategy_graphs import forward_only, frozen_base, random_graph, transformer
+
+GRAPHS = (("random", False), ("frozen", True), ("layers", True), ("forward", False))
+SHARES = (0.9, 0.7)
+
+
+def blocks(graph: Graph, count: int) -> tuple[BlockSpan, ...]:
+    """A step cut into blocks of about equal length, wherever that may be."""
+    turn, end = graph.backward_start, len(graph.operations)
+    at = [round(n * turn / count) for n in range(count + 1)]
+    back = [round(turn + n * (end - turn) / count) for n in range(count + 1)]
+    return tuple(
+        BlockSpan(f"b.{n}", "", "B", (at[n], at[n + 1]), (back[count - 1 - n], back[count - n])) for n in range(count)
+    )
+
+
+def instance(name: str, hierarchy: bool) -> Instance:
+    graph = {
+        "random": lambda: random_graph(101, 24),
+        "frozen": lambda: frozen_base(4),
+        "layers": lambda: transformer(2),
+        "forward": lambda: forward_only(12),
+    }[name]()
+    return Instance(graph, blocks(graph, 4) if hierarchy else ())
+
+
+def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | InfeasibleError | NotApplicableError:
+    about = instance(graph, hierarchy)
+    request = Request(int(share * about.baseline.peak), effort=QUICK)
+    try:
+        return solve(about, request, policy(name))
+    except (InfeasibleError, NotApplicableError) as error:
+        return error
+
+
+@pytest.mark.parametrize(("graph", "hierarchy"), GRAPHS)
+@pytest.mark.parametrize("name", ["auto", *strategy_names()])
+def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:
+    about = instance(graph, hierarchy)
+    lacks = None if name == "auto" else lacking(about, strategy(name).needs)
+    found: Solution | InfeasibleError | NotApplicableError | None = None
+    for share in SHARES:
+        found = outcome(name, graph, hierarchy, share)
+        budget = int(share * about.baseline.peak)
+        if isinstance(found, NotApplicableError):
+            assert lacks is not None
+            assert name in str(found)
+        elif isinstance(found, InfeasibleError):
+            honest(found, name, graph, hierarchy)
+        else:
+            assert lacks is None
+            timeline = simulate(link(about.graph, found.reruns))
+            assert (timeline.peak, timeline.time) == (found.peak, found.time)
+            assert found.peak <= budget
+            assert about.baseline.time <= found.lower_bound <= found.time
+            assert name in ("auto", *found.strategy.split("+"))
+            if name != "auto":
+                assert (found.strategy, found.solver) == (name, strategy(name).solver)
+    again = outcome(name, graph, hierarchy, SHARES[-1])
+    assert str(again) == str(found) if isinstance(found, Exception) else again == found
+
+
+@pytest.mark.parametrize("name", ["auto", *strategy_names()])
+def test_what_fits_as_it_is_stays_as_it_is(name: str) -> None:
+    found = outcome(name, "layers", True, 1.0)
+    assert isinstance(found, Solution)
+    assert (found.strategy, found.solver, found.reruns, found.stopped_by) == (KEEP_ALL, "none", (), "optimal")
+
+
+def honest(error: InfeasibleError, name: str, graph: str, hierarchy: bool) -> None:
+    """The smallest peak that it names is met, so is a larger one, and none is below the floor."""
+    about = instance(graph, hierarchy)
+    assert error.budget < error.smallest <= about.baseline.peak
+    assert error.floor <= error.smallest
+    assert (f"infeasible for {name}" in str(error)) == (name != "auto")
+    for budget in {error.smallest, (error.smallest + about.baseline.peak) // 2}:
+        assert solve(instance(graph, hierarchy), Request(budget, effort=QUICK), policy(name)).peak <= budget
+
+
+@cache
+def truth(seed: int) -> tuple[Graph, list[int], list[int | None]]:
+    graph = random_graph(seed, 4)
+    peak = simulate(link(graph)).peak
+    budgets = [int(share * peak) for share in (0.95, 0.85, 0.75, 0.65)]
+    return graph, budgets, fastest(graph, budgets)[0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", bound_names())
+def test_no_schedule_beats_a_bound(name: str, seed: int) -> None:
+    graph, budgets, best = truth(seed)
+    about = Instance(graph)
+    proven = []
+    for budget, time in zip(budgets, best, strict=True):
+        context = Context(Deadline(), about.baseline.time)
+        context.best = about.judged((), KEEP_ALL) if time is None else Pool().best(0) or about.baseline
+        proven.append(bound(name).prove(about, Request(budget), context))
+        assert proven[-1] == bound(name).prove(Instance(graph), Request(budget), context)
+        assert time is None or proven[-1] <= time
+    feasible = [p for p, time in zip(proven, best, strict=True) if time is not None]
+    assert feasible == sorted(feasible), "less memory never takes less time"
+
+
+def test_what_a_strategy_needs_is_said() -> None:
+    bare, forward = instance("layers", False), instance("forward", False)
+    for about, name, word in ((bare, "rockmate", "hierarchy of blocks"), (forward, "flat", "backward operations")):
+        with pytest.raises(NotApplicableError, match=word):
+            solve(about, Request(int(0.8 * about.baseline.peak)), policy(name))
+
+
+def test_a_step_without_backward_is_planned_all_the_same() -> None:
+    about = instance("forward", False)
+    found = solve(about, Request(about.baseline.peak - 1))
+    assert found.peak < about.baseline.peak
+    assert found.strategy.split("+")[0] == "greedy"
+
+
+def test_names_that_stand_for_nothing() -> None:
+    for ask in (policy, strategy, bound):
+        with pytest.raises(UnknownNameError, match="hint: one of"):
+            ask("best")
+
+
+def test_a_strategy_alone_does_not_take_what_others_found() -> None:
+    about, pool = instance("layers", False), Pool()
+    budget = int(0.7 * about.baseline.peak)
+    solve(about, Request(budget), policy("flat"), pool=pool)
+    found = solve(about, Request(budget, gap=1.0), alone("greedy"), pool=pool)
+    assert (found.strategy, found.solver) == ("greedy", "none")
