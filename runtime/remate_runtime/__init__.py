@@ -17,6 +17,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .errors import (
         BindError,
+        EngineError,
         ExecutionError,
         MissingExtraError,
         RemateError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BindError",
+    "EngineError",
     "ExecutionError",
     "MissingExtraError",
     "RemateError",
@@ -46,6 +48,7 @@ __all__ = [
 
 _HOME = {
     "BindError": "errors",
+    "EngineError": "errors",
     "ExecutionError": "errors",
     "MissingExtraError": "errors",
     "RemateError": "errors",

@@ -83,5 +83,9 @@ class SteppedAsideWarning(UserWarning):
     """The model's own forward ran in place of the schedule: the result is right, the memory budget does not hold."""
 
 
+class EngineError(RemateError):
+    """An engine that does not exist, or that cannot execute this step."""
+
+
 class ExecutionError(RemateError):
     """The step cannot go on: values were changed or freed between forward and backward."""

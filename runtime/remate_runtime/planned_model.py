@@ -21,15 +21,16 @@ from torch.autograd import forward_ad
 from .bind.inputs import Inputs
 from .bind.model_binding import ModelBinding, check_autocast
 from .bind.outputs import Detached, output_builder
-from .engine.eager.execute import Leaf, execute
-from .engine.eager.program import Program, operators, prepare
+from .engine.registry import engine_of
+from .engine.step_function import StepFunction, run_step
 from .errors import BindError, ExecutionError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
 from .format.positions import locate
 from .format.reader import decode, read
 from .format.schedule import Schedule
 from .format.signature import output_leaves
 from .gc_pause import gc_paused
-from .link.linker import Linked
+from .kernels.live import operators
+from .link.contract import step_contract
 from .link.verifier import verify
 from .live.beside import Call, verify_beside
 from .live.trust import Stale, trusted
@@ -42,6 +43,7 @@ def apply(
     namespaces: Collection[str] = (),
     stale: Stale = "error",
     verify: bool | Call = False,
+    engine: str = "eager",
 ) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
@@ -50,24 +52,25 @@ def apply(
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
     planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
     of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
+    engine: what executes the step; "eager" calls one operator after the other.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
     the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
     not called: hooks on the model itself run, those of its submodules are part of the planned step or refused.
 
-    Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model) and StaleModelError, a
-    BindError (the model changed since). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
+    Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model), StaleModelError, a
+    BindError (the model changed since) and EngineError (there is no such engine). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
     attributes or functions changed since `apply`) and ExecutionError (backward twice, tensors changed before backward).
     Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are asked for, and with
     StaleModelWarning of another version of torch or of a package that defines modules.
     """
     with gc_paused():
         if isinstance(schedule, Schedule):
-            return _applied(ScheduledForward(_original(model), schedule, tuple(namespaces), stale), verify)
+            return _applied(ScheduledForward(_original(model), schedule, tuple(namespaces), stale, engine), verify)
         data = read(schedule)
         decoded = decode(data)
         try:
-            return _applied(ScheduledForward(_original(model), decoded, tuple(namespaces), stale), verify)
+            return _applied(ScheduledForward(_original(model), decoded, tuple(namespaces), stale, engine), verify)
         except ScheduleError as error:
             raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
 
@@ -83,8 +86,11 @@ def _applied(step: ScheduledForward, verify: bool | Call) -> nn.Module:
 class ScheduledForward:
     """A schedule bound to a model, and compiled for the devices that it has been called on."""
 
-    def __init__(self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale) -> None:
-        self.model, self.schedule, self.namespaces, self.stale = model, schedule, namespaces, stale
+    def __init__(
+        self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale, engine: str
+    ) -> None:
+        self.model, self.schedule, self.namespaces, self.stale, self.engine = model, schedule, namespaces, stale, engine
+        self._compile = engine_of(engine).compile
         self.calls = 0
         self._warned = False
         _permit(schedule, namespaces)
@@ -96,10 +102,11 @@ class ScheduledForward:
         self._inputs = Inputs(schedule.model.inputs, model.forward)
         self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
-        self._leaves = _leaves(self._linked, schedule)
-        self._programs: dict[torch.device, Program] = {}
+        names = [*self._inputs.names, *self._bound.names]
+        self._contract = step_contract(self._linked, output_leaves(schedule.model.outputs), names)
+        self._steps: dict[torch.device, StepFunction] = {}
         self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
-        self._program(self.device)
+        self._step(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -136,15 +143,14 @@ class ScheduledForward:
         self._guard.check()
         device = bound.device()
         check_autocast(planned.autocast, device)
-        program = self._programs.get(device) or self._program(device)
+        step = self._steps.get(device) or self._step(device)
         sources = [*self._inputs.flatten(args, kwargs, device), *bound.tensors(device)]
-        values = execute(program, self._leaves, sources)
+        values = run_step(step, sources)
         return self._build(self._detached.guard(values, sources))
 
-    def _program(self, device: torch.device) -> Program:
-        names = [*self._inputs.names, *self._bound.names]
-        made = prepare(self._linked, self._operators, names, device)
-        self._programs[device] = made
+    def _step(self, device: torch.device) -> StepFunction:
+        compiled = self._compile(self._linked, self._contract, self._operators, device)
+        self._steps[device] = made = StepFunction(compiled, self._contract, device)
         return made
 
 
@@ -161,16 +167,6 @@ def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:
             f"if you trust what registers them: apply(model, schedule, namespaces={wanted!r}), "
             f"remate run --allow {' '.join(wanted)}",
         )
-
-
-def _leaves(linked: Linked, schedule: Schedule) -> tuple[Leaf, ...]:
-    values = linked.graph.values
-    names = {value.name: index for index, value in enumerate(values)}
-    leaves = []
-    for leaf in output_leaves(schedule.model.outputs):
-        value = names[leaf.text[1:]]
-        leaves.append(Leaf(value, leaf.name, values[value].type.dense, f"grad.{leaf.name}" if leaf.grad else None))
-    return tuple(leaves)
 
 
 def _original(model: nn.Module) -> nn.Module:
@@ -241,13 +237,17 @@ def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     step = module._remate_step
-    return _apply_again, (step.model, step.schedule, step.namespaces, step.stale)
+    return _apply_again, (step.model, step.schedule, step.namespaces, step.stale, step.engine)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
     step = module._remate_step
-    return apply(copy.deepcopy(step.model, memo), step.schedule, namespaces=step.namespaces, stale=step.stale)
+    return apply(
+        copy.deepcopy(step.model, memo), step.schedule, namespaces=step.namespaces, stale=step.stale, engine=step.engine
+    )
 
 
-def _apply_again(model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale) -> nn.Module:
-    return apply(model, schedule, namespaces=namespaces, stale=stale)
+def _apply_again(
+    model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale, engine: str
+) -> nn.Module:
+    return apply(model, schedule, namespaces=namespaces, stale=stale, engine=engine)

@@ -90,7 +90,7 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
 
 
 def bind_fault(data: bytes) -> list[ScheduleError]:
-    from remate_runtime.engine.eager.program import operators
+    from remate_runtime.kernels import operators
 
     expanded = expand(decode(data))
     with pytest.raises(ScheduleError) as caught:

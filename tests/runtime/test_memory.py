@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 
 import msgspec
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate.capture.capture_step import capture
 from remate.measure.allocator import peak_bytes
@@ -25,9 +27,9 @@ from .stepping import everything, just_in_time, no_reruns, predicted_peak, sched
 class Deep(nn.Module):
     """Parameters are small beside activations; the loss is inside."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: Callable[[], nn.Module] = nn.Identity) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), between()) for _ in range(6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -46,11 +48,15 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
     return peak
 
 
+@pytest.mark.parametrize("rows", [2, 512])
+@pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
 @pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
-def test_measured_peak_is_the_predicted_one(reruns):
-    model, x = seeded(Deep()), data(512, 16)
-    schedule = schedule_of(model, (x,), reruns=reruns)
-    assert _measured(apply(model, schedule), x) == pytest.approx(predicted_peak(schedule), abs=64)
+def test_measured_peak_is_the_predicted_one(reruns, between, rows):
+    """To the byte: with few rows, states of the generator, the root gradient and buffer updates are most of the peak."""
+    model, x = seeded(Deep(between)), data(rows, 16)
+    captured = capture(model, (x,))
+    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    assert _measured(apply(model, schedule), x) == predicted_peak(schedule)
 
 
 def test_without_reruns_no_more_than_eager():
@@ -119,17 +125,17 @@ def test_tangents_die_at_their_last_use():
 
     references: list[weakref.ref] = []
     alive: list[bool] = []
-    programs = planned._remate_step._programs
-    ((device, program),) = programs.items()
-    last = program.backward[-1]
 
-    def run(slots):
-        alive.append(references[0]() is not None)
-        last.run(slots)
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if references and func is torch.ops.aten.mm.default:
+                alive.append(references[0]() is not None)
+            return func(*args, **(kwargs or {}))
 
-    programs[device] = program._replace(backward=(*program.backward[:-1], last._replace(run=run)))
-    Inspect.apply(planned(x)).sum().backward()
-    assert alive == [False]
+    loss = Inspect.apply(planned(x)).sum()
+    with Watch():
+        loss.backward()
+    assert alive == [True, True, False]  # both gradients of the second layer read it, that of the first comes last
 
 
 @pytest.mark.parametrize("make", [Mlp, Tied, Deep])
@@ -144,7 +150,7 @@ def test_outputs_dropped_without_backward_release_everything(make):
     try:
         out = planned(x)
         mine = {id(t) for t in (*model.parameters(), *model.buffers(), x)}
-        kept = [weakref.ref(t) for t in out.grad_fn.frame.slots if isinstance(t, torch.Tensor) and id(t) not in mine]
+        kept = [weakref.ref(t) for t in out.grad_fn.frame.residue if isinstance(t, torch.Tensor) and id(t) not in mine]
         assert kept
         del out
         assert all(reference() is None for reference in kept)
@@ -158,7 +164,7 @@ def test_backward_leaves_nothing_behind():
     loss = planned(x)
     frame = loss.grad_fn.frame
     loss.backward()
-    assert frame.slots is None
+    assert frame.residue is None
     assert not frame.watched
     assert not any(t is not None for t in frame.tangents)
 
@@ -203,7 +209,7 @@ def test_a_loss_does_not_hold_the_elements_that_it_is_the_mean_of():
     for _ in range(2):
         model.zero_grad()
         peak = peak_bytes(run)
-    assert peak <= predicted_peak(schedule) + 4  # the caller of backward holds the gradient of the loss
+    assert peak <= predicted_peak(schedule)
 
 
 class ReturnsViews(nn.Module):

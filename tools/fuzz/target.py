@@ -13,10 +13,9 @@ from remate.inspect.check import findings
 from remate.inspect.lint import CODES as LINT
 from remate.inspect.lint import lint
 from remate.present.faults import FAULTS, FORMATS, Kind, render
-from remate_runtime.engine import operators
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import CODES, decode, encode, locate
-from remate_runtime.kernels import constant
+from remate_runtime.kernels import constant, operators
 
 _CPU = torch.device("cpu")
 _WARNINGS = Kind("warning", LINT, "warnings")

@@ -1,7 +1,19 @@
-"""What executes a linked step on a device. Needs torch."""
+"""What executes a linked step on a device. Needs torch.
+
+`step_function` is what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and
+gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one.
+
+To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward, inference,
+backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager`; make it an `Engine` with a
+name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their types, and refuses with an
+EngineError what it cannot execute. It is chosen where the model runs (`apply(..., engine=name)`) and never written into a
+schedule file. The tests of `tests/runtime` hold for every engine.
+"""
 
 from __future__ import annotations
 
-from .eager.program import operators
+from .compiled_step import CompiledStep, Engine, Forwarded
+from .registry import ENGINES, engine_of
+from .step_function import StepFunction, run_step
 
-__all__ = ["operators"]
+__all__ = ["ENGINES", "CompiledStep", "Engine", "Forwarded", "StepFunction", "engine_of", "run_step"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .live import operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
 
-__all__ = ["TORCH_DTYPES", "constant", "kernel", "literal", "overload"]
+__all__ = ["TORCH_DTYPES", "constant", "kernel", "literal", "operators", "overload"]

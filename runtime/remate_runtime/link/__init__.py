@@ -1,8 +1,10 @@
-"""From a step and its reruns to events, lives of storages, peak and time. Needs no torch."""
+"""From a step and its reruns to events, lives of storages, peak and time, and to what the step promises. Needs no torch."""
 
 from __future__ import annotations
 
+from .contract import StepContract, step_contract
 from .events import Allocation, Computation, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from .inference import forward_alone
 from .linker import link
 from .simulator import Account, Timeline, simulate
 from .storages import GENERATOR_BYTES
@@ -18,10 +20,13 @@ __all__ = [
     "Linked",
     "Rerun",
     "Run",
+    "StepContract",
     "Timeline",
     "Turn",
     "Update",
     "View",
+    "forward_alone",
     "link",
     "simulate",
+    "step_contract",
 ]

@@ -46,7 +46,10 @@ class Free(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="free")
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="update"):
-    """A buffer of the model takes a value. preserves: backward reads the old contents, so its slot gets a copy of them."""
+    """A buffer of the model takes a value. preserves: backward reads the old contents, so its slot gets a copy of them.
+
+    An output that lies in the buffer stays there, and shows what the buffer takes.
+    """
 
     buffer: int
     value: int

@@ -1,0 +1,50 @@
+"""The contract between the step that autograd sees and the engines that execute it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from ..link.contract import StepContract
+from ..link.events import Linked
+
+
+class Forwarded(NamedTuple):
+    """What a forward made. outputs, updates: tensors in the order of the contract's. residue: what backward will need, in
+    whatever form the engine likes but None; it holds no tensor with autograd history, and is dropped if no backward comes."""
+
+    outputs: list[torch.Tensor]
+    updates: list[torch.Tensor]
+    residue: Any
+
+
+class CompiledStep(NamedTuple):
+    """A step that an engine has made ready for one device. Nothing in it may be changed by a call: calls can overlap.
+
+    All three run without gradient mode, and must neither record history nor count versions.
+
+    forward(sources): takes the contract's sources, writes to none of them, and keeps copies of the contract's preserved
+    buffers; they are written to before backward comes.
+    inference(sources): the same where no backward follows; its residue is None.
+    backward(residue, tangents): `tangents` are those of the contract, in its order and of its types. The list is handed
+    over: the engine empties it, so that a tangent dies at its last read. Returns the contract's gradients, in its order.
+    """
+
+    forward: Callable[[Sequence[torch.Tensor]], Forwarded]
+    inference: Callable[[Sequence[torch.Tensor]], Forwarded]
+    backward: Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]
+
+
+class Engine(NamedTuple):
+    """A way to execute steps. name: as `apply(..., engine=name)` asks for it. about: what it does, in a few words.
+
+    compile(linked, contract, operators, device): makes the step ready. operators: the live operator of every name in the
+    graph. Raises BindError for a device that the step cannot run on, EngineError for a step that the engine cannot execute.
+    """
+
+    name: str
+    about: str
+    compile: Callable[[Linked, StepContract, Mapping[str, OpOverload], torch.device], CompiledStep]

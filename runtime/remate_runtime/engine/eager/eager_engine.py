@@ -1,0 +1,92 @@
+"""The engine "eager": a plain loop over operators.
+
+Forward and backward run below autograd's dispatch keys: no graph is recorded, no version is counted, so a value dies with
+its slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch._ops import OpOverload
+
+from ...kernels.overloads import check_kernels
+from ...link.contract import StepContract
+from ...link.events import Linked, Turn
+from ...link.inference import forward_alone
+from ..compiled_step import CompiledStep, Engine, Forwarded
+from .instructions import Instruction, InstructionCompiler, Slots
+
+
+def compile_step(
+    linked: Linked, contract: StepContract, operators: Mapping[str, OpOverload], device: torch.device
+) -> CompiledStep:
+    """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+    graph = linked.graph
+    if device.type != graph.device:
+        check_kernels(tuple(operators.items()), device, graph.device)
+    compiler = InstructionCompiler(graph, operators, device)
+    ahead = compiler.instructions(linked.forward)
+    back = compiler.instructions(linked.backward)
+    alone = compiler.instructions(forward_alone(linked))
+    empty = compiler.slots()  # copied for every forward; holds constants and literals
+    turn = linked.events[linked.turn]
+    assert isinstance(turn, Turn)
+
+    def run(instructions: Sequence[Instruction], sources: Sequence[torch.Tensor]) -> Forwarded:
+        slots = empty.copy()
+        for slot, tensor in zip(contract.sources, sources, strict=True):
+            slots[slot] = tensor
+        _loop(instructions, slots)
+        outputs = [slots[output.value] for output in contract.outputs]
+        return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
+
+    def forward(sources: Sequence[torch.Tensor]) -> Forwarded:
+        made = run(ahead, sources)
+        for buffer in contract.preserved:
+            made.residue[buffer] = made.residue[buffer].clone()
+        for slot in turn.frees:
+            made.residue[slot] = None
+        return made
+
+    def inference(sources: Sequence[torch.Tensor]) -> Forwarded:
+        return run(alone, sources)._replace(residue=None)
+
+    def backward(slots: Slots, tangents: list[torch.Tensor]) -> list[torch.Tensor]:
+        for at, tangent in enumerate(contract.tangents):
+            slots[tangent.value] = tangents[at]
+        tangents.clear()
+        _loop(back, slots)
+        gradients = [slots[gradient.value] for gradient in contract.gradients]
+        slots.clear()
+        return gradients
+
+    return CompiledStep(forward, inference, backward)
+
+
+def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
+    """The step. Autocast stays off: the casts that it made are operations of the schedule."""
+    at = ""
+    try:
+        with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
+            for run, free, at in instructions:  # noqa: B007 (the error's note reads `at`)
+                run(slots)
+                for slot in free:
+                    slots[slot] = None
+    except Exception as error:
+        slots.clear()
+        error.add_note(f"in operation {at!r} of the schedule")
+        raise
+
+
+def _above_kernels() -> torch._C.DispatchKeySet:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        keys = keys.add(getattr(torch._C.DispatchKey, key))
+    return keys
+
+
+_ABOVE_KERNELS = _above_kernels()
+
+EAGER = Engine("eager", "calls one operator after the other", compile_step)

@@ -1,0 +1,200 @@
+"""Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain loop.
+
+Slots: one per value of the graph, then one per literal argument, then one per saved generator state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch._ops import OpOverload
+
+from ...kernels.overloads import constant, in_place, kernel, literal
+from ...link.events import Event, Execution, Free, Rerun, Run, Turn, Update, View
+from ...step.graph import Graph, Op, Ref
+
+Slots = list[Any]
+Call = Callable[[Slots], None]
+
+
+class Instruction(NamedTuple):
+    """What to run, the slots to empty afterwards, the operation's id for errors."""
+
+    run: Call
+    free: tuple[int, ...]
+    id: str
+
+
+class InstructionCompiler:
+    def __init__(self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device) -> None:
+        self.graph, self.live, self.device = graph, live, device
+        self.constants: list[Any] = []
+        self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
+        self._known: dict[Any, int] = {}
+        self._calls: dict[tuple[int, int | None], Call] = {}  # by operation and argument written over: reruns share it
+
+    def slots(self) -> Slots:
+        slots: Slots = [None] * len(self.graph.values)
+        for index, value in enumerate(self.graph.values):
+            if value.kind == "constant":
+                slots[index] = constant(value.type, value.data or (), self.device)
+        return [*slots, *self.constants, *[None] * len(self.states)]
+
+    def instructions(self, events: Sequence[Event]) -> tuple[Instruction, ...]:
+        """One for every event that computes, with the slots that are emptied behind it."""
+        found: list[Instruction] = []
+        for event in events:
+            match event:
+                case Run() | Rerun() | View():
+                    found.append(Instruction(self._run(event), (), self.graph.operations[event.op].id))
+                case Free(values=values):
+                    found[-1] = found[-1]._replace(free=values)
+                case Update() | Turn():
+                    pass  # happen between the instructions of forward and those of backward
+        return tuple(found)
+
+    def _run(self, event: Execution) -> Call:
+        op = self.graph.operations[event.op]
+        overwrites = None if isinstance(event, View) else event.overwrites
+        key = event.op, overwrites
+        run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
+        if not op.random or not (isinstance(event, Rerun) or (isinstance(event, Run) and event.saves_state)):
+            return run
+        state = self.states.setdefault(event.op, -1 - len(self.states))
+        generator = self._generator(op)
+        if isinstance(event, Rerun):
+            return _replay(run, generator, state, event.drops_state)
+        return _save(run, generator, state)
+
+    def _generator(self, op: Op) -> torch.Generator:
+        on_cpu = all(self.graph.values[v].type.cpu for v in op.writes if v is not None)
+        if on_cpu or self.device.type == "cpu":
+            return torch.default_generator
+        return torch.cuda.default_generators[self.device.index or 0]
+
+    def _call(self, op: Op, overwrites: int | None) -> Call:
+        args = list(op.args)
+        if overwrites is not None:
+            args.insert(0, args.pop(overwrites))
+        function = kernel(op.op, self.live[op.op]) if overwrites is None else in_place(op)._op
+        kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
+        if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
+            getters = [self._getter(a) for a in args]
+            named = {k: self._getter(v) for k, v in op.kwargs.items()}
+            return _general(function, getters, named, op.writes, op.multiple)
+        where = [a.value if isinstance(a, Ref) else self._constant(literal(a, self.device)) for a in args]
+        if op.multiple:
+            return _several(function, _picker(where), kwargs, op.writes)
+        return _one(function, where, kwargs, op.writes[0])
+
+    def _constant(self, value: Any) -> int:
+        """The slot of a literal argument; equal literals share one."""
+        key = repr((type(value), value))
+        if key not in self._known:
+            self._known[key] = len(self.graph.values) + len(self.constants)
+            self.constants.append(value)
+        return self._known[key]
+
+    def _getter(self, argument: Any) -> Callable[[Slots], Any]:
+        if isinstance(argument, Ref):
+            return itemgetter(argument.value)
+        if isinstance(argument, tuple) and _refers(argument):
+            parts = [self._getter(a) for a in argument]
+            return lambda slots: [part(slots) for part in parts]
+        return itemgetter(self._constant(literal(argument, self.device)))
+
+
+def _refers(argument: Any) -> bool:
+    return isinstance(argument, Ref) or (isinstance(argument, tuple) and any(map(_refers, argument)))
+
+
+def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
+    if len(where) > 1:
+        return itemgetter(*where)
+    return lambda slots: [slots[i] for i in where]
+
+
+def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
+    """One output. Assigned straight into its slot: no local name may keep a tensor beyond its death."""
+    if to is None:
+        return _several(function, _picker(where), kwargs, ())
+    if len(where) == 1 and not kwargs:
+        first = where[0]
+
+        def unary(slots: Slots) -> None:
+            slots[to] = function(slots[first])
+
+        return unary
+    pick = _picker(where)
+    if kwargs:
+
+        def named(slots: Slots) -> None:
+            slots[to] = function(*pick(slots), **kwargs)
+
+        return named
+
+    def plain(slots: Slots) -> None:
+        slots[to] = function(*pick(slots))
+
+    return plain
+
+
+def _several(
+    function: Callable[..., Any],
+    pick: Callable[[Slots], Iterable[Any]],
+    kwargs: dict[str, Any],
+    writes: Sequence[int | None],
+) -> Call:
+    kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
+
+    def run(slots: Slots) -> None:
+        made = function(*pick(slots), **kwargs)
+        for k, to in kept:
+            slots[to] = made[k]
+
+    return run
+
+
+def _general(
+    function: Callable[..., Any],
+    getters: Sequence[Callable[[Slots], Any]],
+    named: dict[str, Callable[[Slots], Any]],
+    writes: Sequence[int | None],
+    multiple: bool,
+) -> Call:
+    """Tensors inside lists (`cat`, `index`) or among keyword arguments."""
+    kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
+
+    def run(slots: Slots) -> None:
+        made = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in named.items()})
+        for k, to in kept:
+            slots[to] = made[k] if multiple else made
+
+    return run
+
+
+def _save(run: Call, generator: torch.Generator, state: int) -> Call:
+    def saving(slots: Slots) -> None:
+        slots[state] = generator.get_state()
+        run(slots)
+
+    return saving
+
+
+def _replay(run: Call, generator: torch.Generator, state: int, last: bool) -> Call:
+    """Run from the state of the first run, and leave the generator as if nothing had happened."""
+
+    def replaying(slots: Slots) -> None:
+        current = generator.get_state()
+        generator.set_state(slots[state])
+        try:
+            run(slots)
+        finally:
+            generator.set_state(current)
+        if last:
+            slots[state] = None
+
+    return replaying

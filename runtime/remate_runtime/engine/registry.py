@@ -1,0 +1,18 @@
+"""The engines there are."""
+
+from __future__ import annotations
+
+from ..errors import EngineError
+from .compiled_step import Engine
+from .eager.eager_engine import EAGER
+
+ENGINES: tuple[Engine, ...] = (EAGER,)
+
+
+def engine_of(name: str) -> Engine:
+    """The engine called `name`. Raises EngineError with the engines there are."""
+    engines = {engine.name: engine for engine in ENGINES}
+    if name not in engines:
+        known = "; ".join(f"{engine.name!r} ({engine.about})" for engine in ENGINES)
+        raise EngineError(f"there is no engine {name!r}\n  the engines: {known}")
+    return engines[name]

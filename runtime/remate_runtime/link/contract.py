@@ -1,0 +1,135 @@
+"""What a step promises to autograd and to the caller, whatever engine executes it. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from ..format.signature import Leaf
+from ..format.tensor_type import TensorType
+from ..step.graph import Graph
+from .events import Execution, Linked, Update
+
+
+class Output(msgspec.Struct, frozen=True):
+    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it."""
+
+    name: str
+    value: int
+    grad: bool
+
+
+class Tangent(msgspec.Struct, frozen=True):
+    """A gradient that backward starts from. value: in the graph. output: number of the output that it belongs to. type:
+    what the backward operations were recorded with."""
+
+    value: int
+    output: int
+    type: TensorType
+
+
+class Gradient(msgspec.Struct, frozen=True):
+    """value: in the graph. source: number of the source that it belongs to. shared: its storage is another's too.
+
+    tangents: those that it depends on. Without any of them the source gets no gradient, as in eager.
+    """
+
+    value: int
+    source: int
+    shared: bool
+    tangents: frozenset[int]
+
+    def depends(self, given: set[int]) -> bool:
+        return not self.tangents or not given.isdisjoint(self.tangents)
+
+
+class Watched(msgspec.Struct, frozen=True):
+    """A tensor that backward reads and that somebody else could write to meanwhile. at: number of the source or output."""
+
+    at: int
+    what: str
+
+
+class StepContract(msgspec.Struct, frozen=True):
+    """Numbers count through `sources`, `outputs` and so on; values are those of the graph.
+
+    sources: values of inputs, parameters and buffers, in the order in which the caller gives them. updates: (number of the
+    buffer among the sources, the value that it takes when forward ends). preserved: buffers whose old contents backward
+    reads. gradients: what backward gives. watched_sources, watched_outputs: must be unchanged when backward begins.
+    tangents: those that backward reads.
+    """
+
+    sources: tuple[int, ...]
+    outputs: tuple[Output, ...]
+    updates: tuple[tuple[int, int], ...]
+    preserved: tuple[int, ...]
+    gradients: tuple[Gradient, ...]
+    watched_sources: tuple[Watched, ...]
+    watched_outputs: tuple[Watched, ...]
+    tangents: tuple[Tangent, ...]
+
+
+def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
+    """outputs: the leaves of the module's outputs. sources: names in the order in which their tensors will be given."""
+    graph = linked.graph
+    numbers = {value.name: i for i, value in enumerate(graph.values)}
+    given = tuple(numbers[name] for name in sources)
+    position = {value: at for at, value in enumerate(given)}
+    returned = tuple(Output(leaf.name, numbers[leaf.text[1:]], leaf.grad) for leaf in outputs)
+    preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
+    read, resident = _reads_of_backward(linked)
+    return StepContract(
+        given,
+        returned,
+        tuple((position[buffer], value) for buffer, value in graph.updates),
+        preserved,
+        _gradients(graph, position),
+        tuple(Watched(position[i], _label(graph, i)) for i in given if i in read and i not in preserved),
+        tuple(
+            Watched(at, f"output {graph.values[output.value].name!r}")
+            for at, output in enumerate(returned)
+            if graph.root[output.value] in resident and graph.values[graph.root[output.value]].producer >= 0
+        ),
+        tuple(
+            Tangent(value, at, graph.values[output.value].type.dense)
+            for at, output in enumerate(returned)
+            if output.grad and (value := numbers[f"grad.{output.name}"]) in read
+        ),
+    )
+
+
+def _label(graph: Graph, value: int) -> str:
+    return f"{graph.values[value].kind} {graph.values[value].name!r}"
+
+
+def _reads_of_backward(linked: Linked) -> tuple[set[int], set[int]]:
+    """Owners of the storages that backward reads; and those among them that forward has left behind for it."""
+    graph, root = linked.graph, linked.graph.root
+    read: set[int] = {root[gradient] for _, gradient in graph.gradients}
+    resident, made = set(read), set[int]()
+    for event in linked.backward:
+        if isinstance(event, Execution):
+            op = graph.operations[event.op]
+            read.update(root[v] for v in op.reads)
+            resident.update(root[v] for v in op.reads if v not in made)
+            made.update(v for v in op.writes if v is not None)
+    return read, resident
+
+
+def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
+    depends: list[frozenset[int]] = [
+        frozenset((i,)) if value.kind == "tangent" else frozenset() for i, value in enumerate(graph.values)
+    ]
+    for op in graph.operations[graph.backward_start :]:
+        through = frozenset().union(*(depends[v] for v in op.reads))
+        for value in op.writes:
+            if value is not None:
+                depends[value] = through
+    found: list[Gradient] = []
+    taken: dict[int, int] = {}  # owner of a storage -> the gradient value that autograd may keep as `.grad`
+    for source, value in graph.gradients:
+        owner = graph.root[value]
+        shared = graph.values[owner].producer < 0 or taken.setdefault(owner, value) != value
+        found.append(Gradient(value, position[source], shared, depends[value]))
+    return tuple(found)
