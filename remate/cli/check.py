@@ -92,25 +92,29 @@ class _Model:
 
     def __init__(self, target: str) -> None:
         self.target = target
+        self._made: Any = None
         self._captured: dict[tuple[str, ...], Captured] = {}
 
     def differences(self, opened: Analysis) -> list[Difference]:
         from remate_runtime.format import output_leaves
 
-        from ..inspect.staleness import differences
+        from ..inspect.staleness import differences, digest_differences
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
         if used not in self._captured:
             self._captured[used] = self._capture(used)
         live = self._captured[used]
-        return differences(recorded, live.model, opened.graph, live.graph)
+        return [
+            *digest_differences(opened.schedule, self._made.model),
+            *differences(recorded, live.model, opened.graph, live.graph),
+        ]
 
     def _capture(self, used: tuple[str, ...]) -> Captured:
         from ..capture.capture_step import capture
         from .build_file import load_target
 
-        made = load_target(self.target)
+        made = self._made = load_target(self.target)
         return capture(made.model, made.args, made.kwargs, differentiate=list(used))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..measure.allocator import MemoryCurve
     from ..measure.beside_eager import Trial
 
+_SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
 
 
@@ -63,7 +65,17 @@ def run(args: argparse.Namespace) -> int:
     print(measured(trial, schedule))
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, schedule, trial.curve)
+    if trial.beyond:
+        print(_stale(args.schedule, args.model, trial.beyond), file=sys.stderr)
+        return exit_codes.STALE
     return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
+
+
+def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
+    shown = [f"  {one}" for one in beyond[:_SHOWN]]
+    more = [f"  … and {len(beyond) - _SHOWN} more"] if len(beyond) > _SHOWN else []
+    told = f"{path}: stale, its first step differs from that of {model} by more than the order of sums explains"
+    return "\n".join([told, *shown, *more, f"hint: remate plan {model} -o {path}"])
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Model
+from remate_runtime.format import Model, Schedule
 from remate_runtime.step import Graph, Ref
 
 _ABSENT = "absent"
@@ -33,6 +33,17 @@ def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph:
     """All causes of staleness, the most telling first; empty if the schedule fits the live model."""
     found = [*_settings(recorded, live), *_signature(recorded, live)]
     return found + list(_operations(recorded_graph, live_graph))
+
+
+def digest_differences(schedule: Schedule, model: Any) -> list[Difference]:
+    """What the digest of the file says of a live model's code, attributes and hooks. Differing versions are told by
+    `differences`, which has the operators that they make."""
+    from remate_runtime.live import Code, compare_digest
+
+    if schedule.digest is None:
+        return []
+    told = compare_digest(schedule.digest, _release(schedule.model.torch), model, Code()).faults
+    return [Difference(text, "as planned", "changed") for text in told]
 
 
 def _settings(recorded: Model, live: Model) -> Iterator[Difference]:

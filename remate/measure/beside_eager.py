@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from remate_runtime import apply
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
-from remate_runtime.live import clear_gradients, default_loss, tensors_of
+from remate_runtime.live import beyond_reordering, clear_gradients, coarsest, default_loss, tensors_of
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
 
@@ -41,6 +41,7 @@ class Trial(msgspec.Struct, frozen=True):
     difference: float
     scale: float
     losses: tuple[float, ...]
+    beyond: tuple[str, ...] = ()  # gradients of the first step that sums made in another order do not explain
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if asked for
 
     @property
@@ -127,12 +128,14 @@ def try_schedule(
     with _explained("training by eager PyTorch"):
         eager_peak = eager.peak(device)
     times: dict[_Side, list[int]] = {eager: [], ours: []}
-    difference, scale, losses = 0.0, 0.0, []
+    difference, scale, losses, beyond = 0.0, 0.0, [], ()
     for index in range(steps):
         say(f"training, step {index + 1} of {steps}")
         for side in (eager, ours) if index % 2 == 0 else (ours, eager):
             torch.manual_seed(index)
             times[side].append(timed(side.step, device))
+        if index == 0:
+            beyond = tuple(_beyond(eager, ours))
         far, largest = _compare(eager.gradients(), ours.gradients())
         difference, scale = max(difference, far), max(scale, largest)
         losses.append(ours.loss)
@@ -141,7 +144,16 @@ def try_schedule(
                 side.optimizer.step()
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
-    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), followed)
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, followed)
+
+
+def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
+    """Both start from the same parameters: in the first step, and in no later one, their gradients are to be equal."""
+    names = [name for name, _ in eager.model.named_parameters()]
+    names += [f"input {at}" for at, _ in enumerate(tensors_of((eager.args, eager.kwargs)))]
+    one, two = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
+    computed = [*eager.model.parameters(), *tensors_of((eager.args, eager.kwargs))]
+    yield from beyond_reordering("gradient of", one, two, coarsest(computed))
 
 
 @contextmanager

@@ -62,3 +62,27 @@ def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -
     assert outcome.err.startswith(
         "error: training by the schedule runs out of memory: CUDA out of memory. Tried to allocate 3 GiB.\nhint: "
     )
+
+
+@pytest.mark.usefixtures("planned")
+def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that the digest does not see: what a step beside the model finds."""
+    from remate_runtime import planned_model
+
+    def doubled(*args: object) -> Any:
+        return [2 * value for value in execute(*args)]
+
+    execute: Any = planned_model.execute
+    monkeypatch.setattr(planned_model, "execute", doubled)
+    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
+    assert outcome.status == 3
+    assert "s.json: stale, its first step differs from that of models.py:build" in outcome.err
+    assert "gradient of '0.weight' by" in outcome.err
+    assert "hint: remate plan models.py:build -o s.json" in outcome.err
+
+
+@pytest.mark.usefixtures("planned")
+def test_other_activations_are_refused(remate: Remate) -> None:
+    outcome = remate("run", "s.json", "--model", "models.py:other_activation", "--steps", "1")
+    assert outcome.status == 3
+    assert "(GELU): is a torch.nn.ReLU now" in outcome.err

@@ -18,6 +18,7 @@ from .compare import (
 )
 from .differences import Differences, shown
 from .digest import Made, at_path, compare_digest, make_digest
+from .guard import Guard
 from .ownership import is_own, qualified
 from .values import OPAQUE, is_config
 
@@ -27,6 +28,7 @@ __all__ = [
     "Code",
     "Difference",
     "Differences",
+    "Guard",
     "Made",
     "NothingToTrainError",
     "at_path",
