@@ -13,7 +13,8 @@ class Effort(msgspec.Struct, frozen=True):
     plans of blocks are chosen. work: of one solve, see `milp.highs`: rows times iterations, so that a large model gets fewer.
     rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
     cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of 150 operations.
-    visits: executions that greedy search looks at, all its trials together."""
+    visits: executions that greedy search looks at, all its trials together. states: states of a step that one search
+    over them visits."""
 
     name: str
     nodes: int
@@ -24,11 +25,12 @@ class Effort(msgspec.Struct, frozen=True):
     cuts: int
     recreations: int
     visits: float
+    states: int
 
 
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 1e7)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 6e7)
-THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 6e8)
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 1e7, 4_000)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 6e7, 20_000)
+THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 6e8, 200_000)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 
 

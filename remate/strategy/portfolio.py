@@ -17,6 +17,7 @@ from . import registry
 from .base import KEEP_ALL, Bound, Context, Strategy
 from .instance import Instance
 
+TINY = 24  # forward operations up to which all states of a step can often be looked at
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 
@@ -42,6 +43,10 @@ class Policy(msgspec.Struct, frozen=True):
     names: frozenset[str] | None = None
 
 
+def tiny(instance: Instance, context: Context) -> bool:
+    return len(instance.problem.forward) <= TINY
+
+
 def small(instance: Instance, context: Context) -> bool:
     return len(instance.problem.forward) <= SMALL
 
@@ -63,6 +68,8 @@ AUTO = Policy(
     "auto",
     (
         Step("cut"),
+        Step("exact", tiny),
+        Step("states", tiny),
         Step("hierarchical", blocks_repeat),
         Step("rockmate", blocks_repeat),
         Step("polish"),
@@ -72,12 +79,20 @@ AUTO = Policy(
         Step("cuts", small),
         Step("recreate", small),
         Step("staged"),
+        Step("beam", no_model_fits),
         Step("flat-squeeze", no_model_fits),
         Step("greedy", nothing_fits),
         Step("rotor", nothing_fits),
         Step("chen-sqrt", nothing_fits),
     ),
-    smallest=(Step("flat-squeeze"), Step("greedy"), Step("rotor"), Step("chen-sqrt")),
+    smallest=(
+        Step("exact", tiny),
+        Step("beam"),
+        Step("flat-squeeze"),
+        Step("greedy"),
+        Step("rotor"),
+        Step("chen-sqrt"),
+    ),
     finish=(Step("polish"), Step("recreate")),
 )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from remate_runtime.operators import IN_PLACE
-from remate_runtime.step import Graph, Op, Ref
+from remate_runtime.link import generator_state, memory_of_workspace
+from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 
 
 class Problem:
@@ -22,7 +22,9 @@ class Problem:
     ascending. pinned: storages alive from production to the end of the step: outputs (returned) and gradients.
     until_turn: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i]
     in bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that
-    does die there unless the plan keeps it, or -1: memory then counts once.
+    does die there unless the plan keeps it, or -1: memory then counts once. state[i]: bytes of the generator's state
+    that reruns of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
+    reads_of_buffers[i]: those of them that operation i reads. All bytes are those of the device's memory.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -32,7 +34,8 @@ class Problem:
         count = len(values)
         self.real = [not op.view for op in graph.operations]
         self.time = [op.ns for op in graph.operations]
-        self.workspace = [op.workspace for op in graph.operations]
+        self.workspace = [op.workspace * (memory_of_workspace(graph, op) == DEVICE) for op in graph.operations]
+        self.state = [self._state(op) for op in graph.operations]
         self.size = [0] * count
         self.producer = [-1] * count
         self.readers: list[list[int]] = [[] for _ in range(count)]
@@ -47,7 +50,7 @@ class Problem:
             made = tuple(v for v in op.writes if v is not None and root[v] == v)
             self.writes.append(made)
             for s in made:
-                self.size[s] = graph.nbytes(s)
+                self.size[s] = graph.nbytes(s) if graph.memory(s) == DEVICE else 0
                 self.producer[s] = index
             for s in self.reads[-1]:
                 self.readers[s].append(index)
@@ -56,35 +59,35 @@ class Problem:
         self.gradients = frozenset(root[v] for _, v in graph.gradients if values[root[v]].kind == "op")
         self.pinned = self.returned | self.gradients
         self.until_turn = frozenset(root[v] for _, v in graph.updates if values[root[v]].kind == "op")
+        self.read_at_turn = sorted(self.returned | self.until_turn)
+        self.copies = {root[b]: graph.nbytes(b) for b, _ in graph.updates if graph.memory(b) == DEVICE}
+        self.reads_of_buffers = [
+            tuple(dict.fromkeys(root[v] for v in op.reads if root[v] in self.copies)) if not op.view else ()
+            for op in graph.operations
+        ]
         self.may_overwrite = [() if op.view else self._candidates(op) for op in graph.operations]
         self.overwrites = [
             next((s for s in candidates if self._may_die(s, i)), -1) for i, candidates in enumerate(self.may_overwrite)
         ]
 
+    def _state(self, op: Op) -> int:
+        nbytes, memory = generator_state(self.graph, op)
+        return nbytes if op.random and memory == DEVICE else 0
+
     def _tangents(self) -> list[tuple[int, int]]:
-        graph, last = self.graph, {}
+        graph, root, last = self.graph, self.graph.root, dict[int, int]()
         for index, op in enumerate(graph.operations):
             if not op.view:
-                last.update((graph.root[v], index) for v in op.reads)
+                last.update((root[v], index) for v in op.reads)
         end = len(graph.operations) - 1
-        return [(graph.nbytes(i), last.get(i, end)) for i, v in enumerate(graph.values) if v.kind == "tangent"]
+        last.update((root[v], end) for _, v in graph.gradients)
+        tangents = [i for i, v in enumerate(graph.values) if v.kind == "tangent" and graph.memory(i) == DEVICE]
+        return [(graph.nbytes(i), end if graph.held_by_caller(i) else last.get(i, end)) for i in tangents]
 
     def _candidates(self, op: Op) -> tuple[int, ...]:
         """Storages that `op` could write over if they died there, in the linker's order."""
-        if op.op not in IN_PLACE or op.multiple or len(op.writes) != 1 or op.writes[0] is None:
-            return ()
-        root, values, made = self.graph.root, self.graph.values, op.writes[0]
-        found: list[int] = []
-        for position in IN_PLACE[op.op][1]:
-            argument = op.args[position] if position < len(op.args) else None
-            if not isinstance(argument, Ref) or values[argument.value].type != values[made].type:
-                continue
-            s = root[argument.value]
-            alone = sum(root[v] == s for v in op.reads) == 1 and sum(a == argument for a in op.args) == 1
-            swappable = position == 0 or (isinstance(op.args[0], Ref) and not op.kwargs and len(op.args) == 2)
-            if alone and swappable and self.producer[s] >= 0 and self.size[s] == self.graph.nbytes(made):
-                found.append(s)
-        return tuple(found)
+        arguments = (op.args[position] for position in overwritable(self.graph, op))
+        return tuple(self.graph.root[a.value] for a in arguments if isinstance(a, Ref))
 
     def _may_die(self, s: int, index: int) -> bool:
         """Whether nothing reads s after `index`, or, for a forward operation, only backward does."""

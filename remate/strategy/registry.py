@@ -27,6 +27,8 @@ STRATEGIES = {
     "greedy": ".local.greedy:GREEDY",
     "recreate": ".local.recreate:RECREATE",
     "polish": ".local.polish:POLISH",
+    "exact": ".states.exact:EXACT",
+    "beam": ".states.beam:BEAM",
     "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",
     "chen-sqrt": ".chain.checkpoint:CHEN",
     "rotor": ".chain.rotor_step:ROTOR",
@@ -35,6 +37,7 @@ STRATEGIES = {
 BOUNDS = {
     "cut": ".bound.cuts:CUT",
     "cuts": ".bound.cuts:CUTS",
+    "states": ".states.exact:STATES",
 }
 STRATEGY_GROUP, BOUND_GROUP = "remate.strategies", "remate.bounds"
 Kind = TypeVar("Kind", Strategy, Bound)

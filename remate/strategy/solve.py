@@ -204,9 +204,10 @@ class _Search:
         request = replace(self.request, budget=instance.floor)
         found = [self.base]
         for step in self.policy.smallest:
-            strategy = resolved(step)
+            strategy, context = resolved(step), Context(self.deadline, self.base.time)
+            if step.when is not None and not step.when(instance, context):
+                continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
-                context = Context(self.deadline, self.base.time)
                 for candidate in candidates(strategy, instance, _shared(request, step), context):
                     found.append(candidate)
                     self.pool.keep(candidate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..account import backward_holdings, levels
 from ..problem import Problem
 
 
@@ -25,32 +26,13 @@ def forced_bytes(problem: Problem) -> np.ndarray:
     """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
     workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model
     (before it, they too can be dropped and made again)."""
-    steps = len(problem.real)
-    change = np.zeros(steps + 1, dtype=np.int64)
-    for size, last in problem.tangents:
-        change[problem.backward_start] += size
-        change[last + 1] -= size
-    for i in range(steps):
-        if not problem.real[i]:
-            continue
-        change[i] += problem.workspace[i]
-        change[i + 1] -= problem.workspace[i]
-        for s in problem.writes[i]:
-            last = i
-            if i >= problem.backward_start and s in problem.gradients:
-                last = steps - 1
-            elif i >= problem.backward_start and problem.readers[s]:
-                last = problem.readers[s][-1]
-                last -= problem.overwrites[last] == s
-            if _shares(problem, i):
-                change[i + 1] += problem.size[s]
-            else:
-                change[i] += problem.size[s]
-            change[max(last, i) + 1] -= problem.size[s]
-    change[problem.backward_start] += sum(
-        problem.size[s] for s in problem.returned if problem.producer[s] < problem.backward_start
-    )
-    return np.cumsum(change)[:steps]
+    made = [(sum(problem.size[s] for s in problem.writes[i]), i, i) for i in problem.forward if not _shares(problem, i)]
+    workspace = [(problem.workspace[i], i, i) for i, real in enumerate(problem.real) if real]
+    held = [
+        (h.nbytes, h.first + (not h.given and _shares(problem, h.first)), h.last - h.overwritten)
+        for h in backward_holdings(problem)
+    ]
+    return np.array(levels(len(problem.real), [*made, *workspace, *held]), dtype=np.int64)
 
 
 def _shares(problem: Problem, i: int) -> bool:

@@ -64,7 +64,7 @@ def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[
     order = sorted(range(len(given.reruns)), key=lambda n: (-problem.time[given.reruns[n].op], n))
     most = max(1, int(share * len(order)))
     for n in order:
-        needed = [(old, new) for old, new in ledger.before.get(n, ()) if new.reads]
+        needed = [(old, new) for old, new in ledger.before.get(n, ()) if new.reads or new.held]
         if any(old.storage in touched for old, _ in needed):
             continue
         trial = live.copy() if len(needed) > 1 else live
@@ -93,7 +93,7 @@ def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
     kept = list(reruns)
     while True:
         ledger = Ledger(problem, kept)
-        dead = {n for n, pairs in ledger.before.items() if not any(new.reads for _, new in pairs)}
+        dead = {n for n, pairs in ledger.before.items() if not any(new.reads or new.held for _, new in pairs)}
         if not dead:
             return kept
         kept = [r for n, r in enumerate(kept) if n not in dead]
@@ -113,7 +113,10 @@ def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[F
             continue
         first = min(reads)
         reader = ledger.again[first]
-        anchor[n] = ledger.order[first] if reader < 0 else anchor[reader]
+        if first == ledger.turn:  # nothing reruns between the last operation of the forward and the turn
+            anchor[n] = problem.backward_start - 1
+        else:
+            anchor[n] = ledger.order[first] if reader < 0 else anchor[reader]
     place = {n: step for step, n in enumerate(ledger.again)}
     moved = [(anchor[n], n) for n in range(len(reruns))]
     return [FlatRerun(reruns[n].op, before) for before, n in sorted(moved, key=lambda m: (m[0], place[m[1]]))]

@@ -90,7 +90,7 @@ def _worst(ledger: Ledger) -> tuple[int, int]:
 
 
 def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking) -> list[_Move]:
-    """Storages live but not read at the worst step, each with what would have to run again before its next read."""
+    """Storages live at the worst step that can go there, each with what would have to run again before its next read."""
     by_storage: dict[int, list[Life]] = {}
     for life in ledger.lives:
         by_storage.setdefault(life.storage, []).append(life)
@@ -99,20 +99,42 @@ def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: M
     for life in ledger.lives:
         if not (life.birth < worst <= life.death) or not problem.size[life.storage]:
             continue
-        if problem.producer[life.storage] >= problem.backward_start or worst in life.reads:
+        if problem.producer[life.storage] >= problem.backward_start or not _can_go(problem, ledger, life, worst):
             continue
         later = [r for r in life.reads if r > worst]
-        if not later or (life.death > life.reads[-1]):  # pinned: there anyway
+        if not later:
             continue
         operations = _needed(problem, by_storage, life.storage, worst, later[0])
-        if operations is not None:
+        if operations is not None and _in_time(problem, ledger, operations, later[0]):
             time = sum(problem.time[f] for f in operations)
-            idle = slice(max((r for r in life.reads if r < worst), default=life.birth) + 1, later[0])
+            begin = worst if worst in life.reads else max((r for r in life.reads if r < worst), default=life.birth) + 1
+            idle = slice(begin, later[0])
             size = problem.size[life.storage]
             relief = float(np.minimum(excess[idle], size).sum())
             gain = size * (max(relief, 1.0) / size) ** ranking.locality
             moves.append(_Move((time + 1) / gain * ranking.noise(), life.storage, later[0], operations))
     return moves
+
+
+def _can_go(problem: Problem, ledger: Ledger, life: Life, worst: int) -> bool:
+    """Whether a storage need not outlive the worst step, if it is made again later: nobody outside holds it there, and
+    what runs there does not read it, or may write over it."""
+    if life.held and not (worst < ledger.turn and ledger.turn in life.reads):
+        return False
+    if worst not in life.reads:
+        return True
+    return worst != ledger.turn and life.storage in problem.may_overwrite[ledger.order[worst]]
+
+
+def _point(problem: Problem, ledger: Ledger, step: int) -> int:
+    """The operation before which reruns for a first run, or the turn, stand. None can stand between the last operation of
+    the forward and the turn."""
+    return ledger.order[step] if step != ledger.turn else problem.backward_start - 1
+
+
+def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step: int) -> bool:
+    """Whether all of them have run once where they would run again."""
+    return ledger.again[step] >= 0 or operations[-1] < _point(problem, ledger, step)
 
 
 def _needed(
@@ -148,6 +170,6 @@ def _insert(problem: Problem, ledger: Ledger, reruns: list[FlatRerun], move: _Mo
     if again >= 0:  # the reader is itself a rerun: stand before it in the list
         at, before = again, reruns[again].before
     else:
-        before = ledger.order[move.step]
+        before = _point(problem, ledger, move.step)
         at = max((n for n, r in enumerate(reruns) if r.before == before), default=len(reruns) - 1) + 1
     return [*reruns[:at], *(FlatRerun(f, before) for f in move.operations), *reruns[at:]]

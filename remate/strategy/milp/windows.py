@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
+from ..account import backward_holdings
 from ..problem import Problem
 
 Key = tuple[str, int, int]  # ("hold", storage, stage) or ("rerun", operation, stage)
@@ -131,23 +132,23 @@ def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[li
     end = windows.count
     base = [0] * (end + 1)
     change: list[list[tuple[Key, int, int]]] = [[] for _ in range(end + 1)]
-    for size, last in problem.tangents:
-        base[len(problem.forward)] += size
-        base[windows.at.get(last, end - 1) + 1] -= size
+    for h in backward_holdings(problem):
+        base[len(problem.forward) if h.given else windows.at[h.first]] += h.nbytes
+        base[windows.at.get(h.last, end - 1) + 1 - h.overwritten] -= h.nbytes
     for i, p in windows.at.items():
         base[p] += problem.workspace[i]
         base[p + 1] -= problem.workspace[i]
-        for s in problem.writes[i]:
-            begin, stop = p, _fixed_end(problem, windows, s)
-            base[begin] += problem.size[s]
+    for f in problem.forward:
+        for s in problem.writes[f]:
+            stop = _fixed_end(problem, windows, s)
+            base[windows.at[f]] += problem.size[s]
             base[stop + 1] -= problem.size[s]
-            if i < problem.backward_start and s not in problem.pinned:
+            if s not in problem.pinned:
                 _retained(problem, windows, s, stop, change)
     for f, k, _ in windows.slots:
         p = windows.position[f, k]
-        extra = problem.workspace[f] + sum(
-            problem.size[s] for s in problem.writes[f] if (s, k) not in windows.need or s in problem.pinned
-        )
+        extra = problem.workspace[f] + problem.state[f]
+        extra += sum(problem.size[s] for s in problem.writes[f] if (s, k) not in windows.need or s in problem.pinned)
         if extra:
             change[p].append((("rerun", f, k), extra, 1))
             change[p + 1].append((("rerun", f, k), -extra, -1))
@@ -155,18 +156,15 @@ def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[li
 
 
 def _fixed_end(problem: Problem, windows: RerunWindows, s: int) -> int:
-    """Last position at which s, from its first run, is live whatever the plan."""
-    i = problem.producer[s]
-    if s in problem.pinned:
+    """Last position at which forward storage s, from its first run, is live whatever the plan; of an output of the model,
+    in the forward."""
+    if s in problem.returned:
+        return len(problem.forward) - 1
+    if s in problem.gradients:
         return windows.count - 1
-    if i < problem.backward_start:
-        last = problem.last_forward_read(s)
-        stop = windows.at.get(last, len(problem.forward) - 1)
-        over = problem.overwrites[last] == s
-    else:
-        last = problem.readers[s][-1] if problem.readers[s] else i
-        stop, over = windows.at[last], problem.overwrites[last] == s
-    return max(stop - 1, windows.at[i]) if over else stop
+    last = problem.last_forward_read(s)
+    stop = windows.at.get(last, len(problem.forward) - 1)
+    return max(stop - 1, windows.at[problem.producer[s]]) if problem.overwrites[last] == s else stop
 
 
 def _retained(

@@ -6,8 +6,8 @@ from .contract import StepContract, step_contract
 from .events import Allocation, Computation, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
 from .inference import forward_alone
 from .linker import link
-from .simulator import Account, Timeline, simulate
-from .storages import GENERATOR_BYTES
+from .simulator import Account, Timeline, memory_of_workspace, simulate
+from .storages import GENERATOR_BYTES, generator_state
 
 __all__ = [
     "GENERATOR_BYTES",
@@ -26,7 +26,9 @@ __all__ = [
     "Update",
     "View",
     "forward_alone",
+    "generator_state",
     "link",
+    "memory_of_workspace",
     "simulate",
     "step_contract",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..operators.tables import IN_PLACE
 from ..step.graph import Graph, Op, Ref
+from ..step.in_place import overwritable
 from .events import Allocation
 
 # Bytes of the tensor that holds a generator's state; both kinds lie in the memory of the host.
@@ -88,37 +88,19 @@ class Storages:
 
     def replay(self, op: int, at: int, last: bool) -> None:
         """The state that the generator has now is put aside while the saved one is replayed."""
-        nbytes, memory = self._state(op)
+        nbytes, memory = generator_state(self.graph, self.graph.operations[op])
         self.extra.append(Allocation(None, nbytes, at, at + 1, memory))
         if last:
             self.extra.append(Allocation(None, nbytes, self.states[op], at + 1, memory))
 
-    def _state(self, op: int) -> tuple[int, str]:
-        graph = self.graph
-        on_host = all(graph.values[v].type.cpu for v in graph.operations[op].writes if v is not None)
-        return GENERATOR_BYTES["cpu" if on_host else graph.device], graph.host
-
     def overwritten(self, op: Op, free: list[int]) -> int | None:
-        """Position of the argument that `op` may write over."""
-        if op.op not in IN_PLACE or len(op.writes) != 1 or op.writes[0] is None or op.multiple:
-            return None
-        made = op.writes[0]
-        for position in IN_PLACE[op.op][1]:
-            argument = op.args[position] if position < len(op.args) else None
-            swappable = position == 0 or (len(op.args) == 2 and isinstance(op.args[0], Ref) and not op.kwargs)
-            if swappable and isinstance(argument, Ref) and self._dies(argument.value, made, op, free):
+        """Position of the argument that `op` writes over: the first that may be, and whose storage dies there."""
+        for position in overwritable(self.graph, op):
+            argument = op.args[position]
+            store = self.store[argument.value] if isinstance(argument, Ref) else -1
+            if store not in self.fixed and self.held[store] == sum(self.store[v] == store for v in free):
                 return position
         return None
-
-    def _dies(self, value: int, made: int, op: Op, free: list[int]) -> bool:
-        store, values = self.store[value], self.graph.values
-        if store < 0 or store in self.fixed or values[value].type != values[made].type:
-            return False
-        if self.nbytes[self.owner[store]] != self.nbytes[made]:
-            return False  # a view of a part, or an expanded one
-        if any(self.store[other] == store for other in op.reads if other != value) or _count(op, value) > 1:
-            return False
-        return self.held[store] == sum(self.store[v] == store for v in free)
 
     def finish(self, end: int) -> tuple[Allocation, ...]:
         """All storages, those of the values first. end: number of events."""
@@ -130,5 +112,7 @@ class Storages:
         return (*made, *self.extra)
 
 
-def _count(op: Op, value: int) -> int:
-    return sum(isinstance(a, Ref) and a.value == value for a in op.args)
+def generator_state(graph: Graph, op: Op) -> tuple[int, str]:
+    """Bytes of the generator's state that reruns of a random operation replay, and the memory that it lies in."""
+    on_host = all(graph.values[v].type.cpu for v in op.writes if v is not None)
+    return GENERATOR_BYTES["cpu" if on_host else graph.device], graph.host

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from .arguments import to_json
 from .expansion import Expanded, expand
-from .graph import FlatRerun, Graph, Op, Ref, Value
+from .graph import DEVICE, HOST, FlatRerun, Graph, Op, Ref, Value
+from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
 
 __all__ = [
+    "DEVICE",
+    "HOST",
     "Expanded",
     "FlatRerun",
     "Graph",
@@ -17,5 +20,6 @@ __all__ = [
     "Value",
     "expand",
     "lay_out",
+    "overwritable",
     "to_json",
 ]

@@ -1,0 +1,58 @@
+"""What backward makes and is given lives alike in every schedule: the one account of it, for formulations and bounds.
+
+Only forward operations rerun, and only forward storages are dropped and made again. So the rest is a number of bytes at
+every operation, known before anything is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate
+
+import msgspec
+
+from .problem import Problem
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """Bytes that are there while the operations from `first` to `last` run. given: they are there before `first`, which
+    otherwise makes them. overwritten: the result of `last` takes their place, unless the plan lets a forward storage die
+    there that it would rather write over."""
+
+    nbytes: int
+    first: int
+    last: int
+    given: bool = False
+    overwritten: bool = False
+
+
+def backward_holdings(problem: Problem) -> list[Holding]:
+    """Tangents, what backward operations make, and the outputs of the model once forward has ended."""
+    end = len(problem.real) - 1
+    found = [Holding(nbytes, problem.backward_start, last, given=True) for nbytes, last in problem.tangents]
+    found += [
+        Holding(problem.size[s], problem.backward_start, end, given=True)
+        for s in sorted(problem.returned)
+        if problem.producer[s] < problem.backward_start
+    ]
+    for i in problem.backward:
+        for s in problem.writes[i]:
+            if s in problem.gradients:
+                found.append(Holding(problem.size[s], i, end))
+            elif problem.readers[s]:
+                last = problem.readers[s][-1]
+                over = problem.overwrites[last] == s
+                found.append(Holding(problem.size[s], i, last, overwritten=over))
+            else:
+                found.append(Holding(problem.size[s], i, i))
+    return found
+
+
+def levels(count: int, held: Iterable[tuple[int, int, int]]) -> list[int]:
+    """Bytes at each of `count` places. held: (bytes, first place, last place), of nothing where last is before first."""
+    change = [0] * (count + 1)
+    for nbytes, first, last in held:
+        if first <= last:
+            change[first] += nbytes
+            change[last + 1] -= nbytes
+    return list(accumulate(change))[:count]

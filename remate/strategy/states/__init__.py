@@ -1,0 +1,1 @@
+"""Search over states of a step: the next operation, and the forward storages that are resident before it."""

@@ -1,0 +1,248 @@
+"""Reruns for a step of any size: beam search over the states of `space`, from the first operation to the last.
+
+A layer holds the states, `width` at most, in which the next operation is the same: those that promise the least time.
+An operation whose arguments are there runs; otherwise what they are made from runs again first, earliest or latest
+operation first. Where something does not fit, items go in the order of what they cost to make again, over their bytes
+and, to a power, the distance of their next use: the rule of DTR (M. Kirisame et al., Dynamic tensor rematerialization,
+2021) with the future known, as L. Belady's rule (1966) knows it. One state per layer is a greedy pass over the step;
+wider layers keep what it would have to guess.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from remate_runtime.step import FlatRerun
+
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
+from ..instance import Instance
+from ..local.polish import polish
+from .downward import downward
+from .space import UPDATE, Move, Space, State, bits, space_of
+
+REACHES = (0.5, 1.0, 0.25)  # powers of the distance
+SHORT = 32  # items whose real cost is looked at
+FIRST = 4  # width after the greedy passes; it grows by as much
+FAR = 1 << 60  # ns: what cannot be made again goes last
+GREEDY = 2  # executions that a greedy pass may take, per operation of the step
+
+
+DTR = "Kirisame et al. 2021, Dynamic tensor rematerialization"
+
+
+class _Node(NamedTuple):
+    """A state on a walk. held: bytes resident. time: ns of reruns so far. estimate: ns of reruns in the end, at least.
+    above: the node before, and what ran again on the way."""
+
+    state: State
+    held: int
+    time: int
+    estimate: int
+    above: tuple[_Node, FlatRerun] | None
+
+
+def beam(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Greedy passes, then ever wider layers, what fits polished; where nothing fits, what fits a greater budget."""
+
+    def search(budget: int) -> Proposals[int | None]:
+        peaks: list[int] = []
+        for reruns in walks(instance.view(space_of), budget, request.effort.states, context.deadline):
+            found = yield Proposal(reruns)
+            peaks.append(found.peak)
+            if found.peak > request.budget:
+                break  # only the smallest peak is wanted
+            yield from polish(instance.problem, found, request.budget, context.deadline)
+        return min(peaks, default=None)
+
+    yield from downward(instance, request, context, search)
+
+
+def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterator[tuple[FlatRerun, ...]]:
+    """Reruns within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the step; then
+    wider and wider layers, until `states` states have been visited or no state was left out."""
+    search = _Beam(space, budget, deadline)
+    for reach in REACHES:
+        yield from search.run(1, (reach,), max(states, GREEDY * len(space.points)))
+    width, left = FIRST, states
+    while left > 0 and not search.whole and not deadline.stopped():
+        yield from search.run(width, REACHES, left)
+        left, width = search.left, FIRST * width
+
+
+class _Beam:
+    def __init__(self, space: Space, budget: int, deadline: Deadline) -> None:
+        self.space, self.budget, self.deadline = space, budget, deadline
+        self.left = 0  # states that the present run may still visit
+        self.whole = False  # no state was left out in the last run: a wider one would do the same
+        self.uses: list[list[int]] = [[] for _ in space.size]
+        for p in range(len(space.points)):
+            for k in bits(space.reads_first(p)):
+                self.uses[k].append(p)
+
+    def run(self, width: int, reaches: tuple[float, ...], states: int) -> Iterator[tuple[FlatRerun, ...]]:
+        self.left, start = states, self.space.start()
+        layer = [_Node(start, 0, 0, 0, None)]
+        self.whole = width > 1
+        for _ in self.space.points:
+            layer = self._layer(layer, width, reaches)
+            if not layer or self.deadline.stopped():
+                return
+        yield _walk(layer[0])
+
+    def _layer(self, layer: list[_Node], width: int, reaches: tuple[float, ...]) -> list[_Node]:
+        """The best states after the operation that all states of a layer are about to run."""
+        queue = [(node.estimate, 0, n, node) for n, node in enumerate(layer)]
+        seen, found = {node.state for node in layer}, dict[State, _Node]()
+        serial, depth = len(layer), 0
+        heapq.heapify(queue)
+        while queue and len(found) < 2 * width:
+            if self.left <= 0:
+                return []
+            self.left -= 1
+            _, depth, _, node = heapq.heappop(queue)
+            for following, op in self._steps(node, width, reaches):
+                if op < 0:
+                    known = found.get(following.state)
+                    if known is None or following.estimate < known.estimate:
+                        found[following.state] = following
+                elif following.state not in seen:
+                    seen.add(following.state)
+                    serial += 1
+                    heapq.heappush(queue, (following.estimate, depth - 1, serial, following))
+        best = sorted(found.values(), key=lambda node: (node.estimate, node.held))
+        self.whole &= not queue and len(best) <= width
+        return best[:width]
+
+    def _steps(self, node: _Node, width: int, reaches: tuple[float, ...]) -> Iterator[tuple[_Node, int]]:
+        """Nodes one execution further, with the operation that ran again in it, or -1."""
+        space, state = self.space, node.state
+        there = state.resident | state.returned
+        moves = list(space.first(state.point))
+        lacking = moves[0].need & ~there
+        pending, again = 0, -1
+        if lacking:
+            operations, pending = self._sources(state, lacking)
+            if not operations:
+                return
+            ready = [f for f in operations if not space.needs(state.point, f) & ~there]
+            chosen = dict.fromkeys((ready[0], ready[-1]) if width > 1 else ready[:1])
+            moves = [move for f in chosen for move in space.again(state.point, f)]
+        for move in moves:
+            if move.victim and (not move.victim & state.resident or move.victim & pending):
+                continue
+            again = move.op if lacking else -1
+            for dropped in self._room(node, move, pending, reaches):
+                following = self._after(node, move, dropped, again, width)
+                if following is not None:
+                    yield following, again
+
+    def _sources(self, state: State, lacking: int) -> tuple[list[int], int]:
+        """Operations to run again so that the lacking items are there, in order; and the items that they will read. None
+        if a generator's state or the copy of a buffer was let go."""
+        space, there = self.space, state.resident | state.returned
+        operations, read, seen = set[int](), 0, 0
+        while lacking:
+            k = (lacking & -lacking).bit_length() - 1
+            f = space.makers[k]
+            if f < 0:
+                return [], 0
+            operations.add(f)
+            seen |= space.writes[f]
+            need = space.needs(state.point, f)
+            read |= need
+            lacking = (lacking | need & ~there) & ~seen
+        return sorted(operations), read
+
+    def _room(self, node: _Node, move: Move, pending: int, reaches: tuple[float, ...]) -> list[int]:
+        """Sets of items to let go so that the move fits, one per way of ranking."""
+        state, space = node.state, self.space
+        excess = space.during(state, move, node.held) - self.budget
+        if excess <= 0:
+            return [0]
+        made = space.states.get(move.op, 0) if move.op == space.points[state.point] else 0
+        made |= sum(space.copies.values()) if move.op == UPDATE else 0
+        free = state.resident & (space.counted[state.point] | made) & ~move.need & ~move.made
+        if space.bytes_of(free) < excess:
+            return []
+        ranked = [self._ranked(state, free, pending, reach) for reach in reaches]
+        return list(dict.fromkeys(self._enough(order, excess) for order in ranked))
+
+    def _enough(self, order: list[int], excess: int) -> int:
+        """The first items whose bytes suffice, without those that the later ones made superfluous."""
+        size, taken, freed = self.space.size, list[int](), 0
+        for k in order:
+            if freed >= excess:
+                break
+            taken.append(k)
+            freed += size[k]
+        dropped = 0
+        for k in reversed(taken):
+            if freed - size[k] >= excess:
+                freed -= size[k]
+            else:
+                dropped |= 1 << k
+        return dropped
+
+    def _ranked(self, state: State, free: int, pending: int, reach: float) -> list[int]:
+        """Items in the order in which they are let go: what the reruns in hand will read comes last."""
+        space, p = self.space, state.point
+        rough: list[tuple[bool, float, int]] = []
+        for k in bits(free):
+            if space.size[k]:
+                f = space.makers[k]
+                weight = space.size[k] * self._distance(k, p) ** reach
+                rough.append((bool(pending >> k & 1), (space.problem.time[f] + 1 if f >= 0 else FAR) / weight, k))
+        rough.sort()
+        exact = [(late, score * self._dearer(state, k), k) for late, score, k in rough[:SHORT]]
+        return [k for _, _, k in (*sorted(exact), *rough[SHORT:])]
+
+    def _distance(self, k: int, p: int) -> int:
+        uses = self.uses[k]
+        at = bisect_left(uses, p)
+        return (uses[at] if at < len(uses) else len(self.space.points)) - p + 1
+
+    def _dearer(self, state: State, k: int) -> float:
+        """How many times the time of its own operation it takes to make an item again."""
+        space, f = self.space, self.space.makers[k]
+        if f < 0:
+            return 1.0
+        there = (state.resident | state.returned) & ~(1 << k)
+        time = sum(space.problem.time[g] for g in self._makers(state.point, 1 << k, there))
+        return (time + 1) / (space.problem.time[f] + 1)
+
+    def _makers(self, p: int, items: int, there: int) -> Iterable[int]:
+        space, found, seen = self.space, set[int](), 0
+        while items:
+            f = space.makers[(items & -items).bit_length() - 1]
+            if f < 0:
+                break
+            found.add(f)
+            seen |= space.writes[f]
+            items = (items | space.needs(p, f) & ~there) & ~seen
+        return found
+
+    def _after(self, node: _Node, move: Move, dropped: int, again: int, width: int) -> _Node | None:
+        space, state = self.space, node.state
+        following = space.after(state, move, dropped)
+        held = space.held_after(state, node.held, following)
+        time = node.time + move.time
+        missing = space.missing(following) if width > 1 else (0, 0)
+        if missing is None:
+            return None
+        above = (node, FlatRerun(again, space.points[state.point])) if again >= 0 else node.above
+        return _Node(following, held, time, time + missing[1], above)
+
+
+def _walk(node: _Node) -> tuple[FlatRerun, ...]:
+    reruns: list[FlatRerun] = []
+    while node.above is not None:
+        node, rerun = node.above
+        reruns.append(rerun)
+    return tuple(reversed(reruns))
+
+
+BEAM = Strategy("beam", "walk through the step, let go what costs least to make again per byte and distance", beam, DTR)

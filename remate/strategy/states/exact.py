@@ -1,0 +1,130 @@
+"""The fastest reruns of a small step, proven, and what is proven when a limit of states ends the search.
+
+A* (P. E. Hart, N. J. Nilsson, B. Raphael, A formal basis for the heuristic determination of minimum cost paths, 1968)
+over the states of `space`. The estimate of a state is the time of all operations that must still run again, each once;
+it never falls by more than a move costs, so the first walk that arrives is the fastest, and the least estimate that
+waits is a bound on every walk. Two rules lose nothing: more items are never worse than fewer at the same time, so an
+item is let go only where something else would not fit; and what nothing can need any more is gone at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from remate_runtime.step import FlatRerun
+
+from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
+from .downward import downward
+from .space import Move, Space, State, bits, space_of
+
+REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic determination of minimum cost paths"
+_Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
+
+
+def exact(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget."""
+
+    def search(budget: int) -> Proposals[int | None]:
+        found = instance.view(fastest, budget, request.effort.states)
+        return None if found.reruns is None else (yield Proposal(found.reruns)).peak
+
+    yield from downward(instance, request, context, search)
+
+
+def estimate(instance: Instance, request: Request, context: Context) -> int:
+    """What every walk takes at least, when the search ends: the optimum, if it has arrived."""
+    found = instance.view(fastest, request.budget, request.effort.states)
+    return instance.baseline.time + (found.bound if found.reruns is not None or not found.complete else 0)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """reruns: the fastest within the budget, or None. bound: ns that any schedule within the budget takes beyond
+    running each operation once. complete: the search ended by itself, so without reruns none fit. states: visited."""
+
+    reruns: tuple[FlatRerun, ...] | None
+    bound: int
+    complete: bool
+    states: int
+
+
+def fastest(instance: Instance, budget: int, states: int) -> Found:
+    """Search for the fastest reruns whose peak is at most `budget` bytes, visiting at most `states` states."""
+    return _Search(instance.view(space_of), budget).run(states)
+
+
+class _Search:
+    def __init__(self, space: Space, budget: int) -> None:
+        self.space, self.budget = space, budget
+        self.before: dict[State, _Step] = {}
+        self.least: dict[State, int] = {}
+        self.queue: list[tuple[int, int, State, int, int]] = []  # estimate, -point, state, its bytes, time so far
+        self._push(space.start(), 0, 0, None)
+
+    def run(self, states: int) -> Found:
+        done: set[State] = set()
+        while self.queue:
+            estimate, _, state, held, time = self.queue[0]
+            if len(done) >= states:
+                return Found(None, estimate, False, len(done))
+            heapq.heappop(self.queue)
+            if state in done:
+                continue
+            done.add(state)
+            if state.point == len(self.space.points):
+                return Found(self._walk(state), time, True, len(done))
+            self._expand(state, held, time)
+        return Found(None, 0, True, len(done))
+
+    def _push(self, state: State, held: int, time: int, step: _Step | None) -> None:
+        known = self.least.get(state)
+        if known is not None and known <= time:
+            return
+        missing = self.space.missing(state)
+        if missing is None:
+            return
+        self.least[state] = time
+        if step is not None:
+            self.before[state] = step
+        heapq.heappush(self.queue, (time + missing[1], -state.point, state, held, time))
+
+    def _expand(self, state: State, held: int, time: int) -> None:
+        space, tight = self.space, False
+        there = state.resident | state.returned
+        for move in self._moves(state):
+            if move.need & ~there or (move.victim and not move.victim & state.resident):
+                continue
+            if space.during(state, move, held) > self.budget:
+                tight = True
+                continue
+            following = space.after(state, move)
+            again = move.op if following.point == state.point else -1
+            self._push(following, space.held_after(state, held, following), time + move.time, (state, again))
+        if tight:
+            for k in bits(state.resident & space.counted[state.point + 1]):
+                less = state._replace(resident=state.resident & ~(1 << k))
+                self._push(less, space.held_after(state, held, less), time, (state, -1))
+
+    def _moves(self, state: State) -> Iterator[Move]:
+        space, p = self.space, state.point
+        yield from space.first(p)
+        if space.points[p] < 0:
+            return
+        lacking = space.useful[p] & space.born[p] & ~(state.resident | state.returned)
+        for f in sorted({space.makers[k] for k in bits(lacking)} - {-1}):
+            yield from space.again(p, f)
+
+    def _walk(self, state: State) -> tuple[FlatRerun, ...]:
+        reruns: list[FlatRerun] = []
+        while state in self.before:
+            state, op = self.before[state]
+            if op >= 0:
+                reruns.append(FlatRerun(op, self.space.points[state.point]))
+        return tuple(reversed(reruns))
+
+
+EXACT = Strategy("exact", "the fastest schedule of a small step, by A* over its states", exact, REFERENCE)
+STATES = Bound("states", "what A* over the states of a step has proven when it ends", estimate, REFERENCE)

@@ -1,0 +1,232 @@
+"""A step under reruns as a walk: a state is the next operation and the set of forward storages that are resident.
+
+From a state one may run the next operation, run a forward operation again, or let a storage go. Every legal list of
+reruns is such a walk and every walk is a list of reruns: reruns in the forward, several reruns of one operation, and
+operations that write over their arguments in place need no special case. It is the pebble game of register allocation
+with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput. 4, 1975), in which the order of
+first runs is given, weights are bytes and moves cost time.
+
+Sets are bit masks of *items*: forward storages, saved states of generators, copies of buffers that the step updates. The
+last two cannot be made again: they are promised from the start, and their bytes count from the run, or the turn, that
+makes them. What only backward makes lives the same in every walk, so it is a number of bytes per operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..account import backward_holdings, levels
+from ..instance import Instance
+from ..problem import Problem
+
+UPDATE = -1  # among operations: forward has ended, buffers take their values
+TURN = -2  # the outputs are the caller's, tangents arrive
+
+
+class State(NamedTuple):
+    """point: index in `Space.points` of what runs next. resident: items that are there. returned: outputs of the model
+    whose value from the turn, held by the caller, is still what a read of them sees."""
+
+    point: int
+    resident: int
+    returned: int
+
+
+class Move(NamedTuple):
+    """One execution. need: items that it reads. made: items that it makes. victim: the item that it writes over, or
+    0. fixed: bytes held meanwhile beside the items that are resident. time: ns."""
+
+    op: int
+    need: int
+    made: int
+    victim: int
+    fixed: int
+    time: int
+
+
+def bits(mask: int) -> Iterator[int]:
+    """Positions of the ones, ascending."""
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
+
+
+def space_of(instance: Instance) -> Space:
+    """The state space of a step."""
+    return Space(instance.problem)
+
+
+class Space:
+    """Everything about a step that the search asks for, as masks.
+
+    points: operations that a walk runs in turn, with UPDATE and TURN between forward and backward. size: bytes by item; makers: the operation that makes an item
+    again, or -1. wanted[p]: items, made before point p, that some later first run reads, or that must be there at the
+    turn or the end. useful[p]: those, and what they can be made from again. counted[p]: items whose bytes count at p.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._items()
+        self._masks()
+        held = [(h.nbytes, h.first + (not h.given), h.last) for h in backward_holdings(problem)]
+        self.beside = levels(len(problem.real), held)  # by operation: bytes held beside items, without what it makes
+        self._horizon()
+
+    def _items(self) -> None:
+        problem = self.problem
+        self.bit = {s: 1 << k for k, s in enumerate(problem.storages)}
+        self.size = [problem.size[s] for s in problem.storages]
+        self.makers = [problem.producer[s] for s in problem.storages]
+        self.states: dict[int, int] = {}  # by random forward operation: its saved generator state
+        self.copies: dict[int, int] = {}  # by buffer that the step updates: its old contents
+        for f in problem.forward:
+            if problem.state[f]:
+                self.states[f] = self._extra(problem.state[f])
+        for buffer, nbytes in problem.copies.items():
+            self.copies[buffer] = self._extra(nbytes)
+
+    def _extra(self, nbytes: int) -> int:
+        self.size.append(nbytes)
+        self.makers.append(-1)
+        return 1 << (len(self.size) - 1)
+
+    def _masks(self) -> None:
+        problem = self.problem
+        self.reads = [self.mask(found) for found in problem.reads]
+        self.writes = [self.mask(found) for found in problem.writes]
+        # By operation: copies of buffers that a run after the turn reads.
+        self.old = [sum(self.copies[buffer] for buffer in found) for found in problem.reads_of_buffers]
+        self.returned = self.mask(problem.returned)
+        self.at_turn = self.returned | self.mask(problem.until_turn)
+        self.at_end = self.mask(problem.gradients)
+        last = problem.backward_start - 1
+        self.points = [
+            i for i, real in enumerate(problem.real) if real or i == last
+        ]  # before a last view one may rerun
+        self.update = sum(i < problem.backward_start for i in self.points)
+        self.points[self.update : self.update] = [UPDATE, TURN]
+
+    def mask(self, storages: frozenset[int] | tuple[int, ...]) -> int:
+        """Those of them that forward makes, as items."""
+        return sum(self.bit[s] for s in storages if s in self.bit)
+
+    def first(self, p: int) -> Iterator[Move]:
+        """Ways to run what stands at point p: as it is, or over one of the items that it reads."""
+        problem, op = self.problem, self.points[p]
+        if op == UPDATE:
+            yield Move(UPDATE, self.at_turn, 0, 0, 0, 0)
+            return
+        if op == TURN:
+            yield Move(TURN, self.returned, 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
+            return
+        need = self.reads_first(p)
+        new = sum(problem.size[s] for s in problem.writes[op] if s not in self.bit)
+        fixed = self.beside[op] + problem.workspace[op] + new
+        for s in problem.may_overwrite[op]:
+            if s in self.bit:
+                yield Move(op, need, self.writes[op], self.bit[s], fixed, 0)
+            elif s not in problem.gradients and problem.readers[s][-1] == op:
+                fixed -= problem.size[s]
+                break
+        yield Move(op, need, self.writes[op], 0, fixed, 0)
+
+    def reads_first(self, p: int) -> int:
+        """Items that must be there for what stands at point p."""
+        op = self.points[p]
+        if op < 0:
+            return self.at_turn if op == UPDATE else self.returned
+        return self.reads[op] | (self.old[op] if p > self.update else 0)
+
+    def again(self, p: int, f: int) -> Iterator[Move]:
+        """Ways to run forward operation f again at point p."""
+        problem, made = self.problem, self.writes[f]
+        fixed = self.beside[self.points[p]] + problem.workspace[f] + problem.state[f]
+        for s in problem.may_overwrite[f]:
+            if s in self.bit:
+                yield Move(f, self.needs(p, f), made, self.bit[s], fixed, problem.time[f])
+        yield Move(f, self.needs(p, f), made, 0, fixed, problem.time[f])
+
+    def needs(self, p: int, f: int) -> int:
+        """Items that operation f reads when it runs again at point p."""
+        return self.reads[f] | self.states.get(f, 0) | (self.old[f] if p >= self.update else 0)
+
+    def _horizon(self) -> None:
+        """Masks by point, from the last to the first."""
+        points = self.points
+        self.counted = [0] * (len(points) + 1)
+        self.born = [0] * (len(points) + 1)
+        counted = born = 0
+        for p, op in enumerate(points):
+            self.counted[p], self.born[p] = counted, born
+            made = self.writes[op] | self.states.get(op, 0) if op >= 0 else sum(self.copies.values()) * (op == UPDATE)
+            counted |= made
+            born |= made
+        self.counted[-1], self.born[-1] = counted, born
+        wanted = useful = self.at_end
+        self.wanted = [0] * (len(points) + 1)
+        self.useful = [0] * (len(points) + 1)
+        for p in range(len(points), -1, -1):
+            if p < len(points):
+                wanted |= self.reads_first(p)
+            useful |= self._sources(wanted & ~useful, useful)
+            self.wanted[p], self.useful[p] = wanted & self.born[p], useful
+
+    def _sources(self, items: int, known: int) -> int:
+        """These items and all that they can be made from, where not known yet."""
+        found = items
+        while items:
+            low = items & -items
+            items ^= low
+            f = self.makers[low.bit_length() - 1]
+            if f >= 0:
+                more = (self.reads[f] | self.states.get(f, 0) | self.old[f]) & ~(found | known)
+                found |= more
+                items |= more
+        return found
+
+    def bytes_of(self, mask: int) -> int:
+        size = self.size
+        return sum(size[k] for k in bits(mask))
+
+    def start(self) -> State:
+        """Before the first operation: nothing is there, but all that could be kept for reruns is promised."""
+        promised = sum(self.states.values()) + sum(self.copies.values())
+        return State(0, promised & self.useful[0], 0)
+
+    def missing(self, state: State) -> tuple[int, int] | None:
+        """Forward operations that must still run again, whatever is done from here, as items that they make, and
+        their time in ns: no walk from here takes less. None if something is lost for good."""
+        there, p = state.resident | state.returned, state.point
+        left, seen, time = self.wanted[p] & ~there, 0, 0
+        while left:
+            k = (left & -left).bit_length() - 1
+            f = self.makers[k]
+            if f < 0:
+                return None
+            seen |= self.writes[f]
+            time += self.problem.time[f]
+            left = (left | self.needs(p, f) & ~there) & ~seen
+        return seen, time
+
+    def after(self, state: State, move: Move, dropped: int = 0) -> State:
+        """The state that follows when the items in `dropped` are let go and the move is made."""
+        p, held = state.point, (state.resident & ~dropped | move.made) & ~move.victim
+        if move.op == TURN:
+            return State(p + 1, held & ~self.returned & self.useful[p + 1], self.returned & self.useful[p + 1])
+        if self.points[p] == move.op:
+            return State(p + 1, held & self.useful[p + 1], state.returned & self.useful[p + 1])
+        return State(p, held & self.useful[p], state.returned & ~move.made)
+
+    def during(self, state: State, move: Move, held: int) -> int:
+        """Bytes held during a move. held: those of the items that are resident in the state (`held`)."""
+        p = state.point
+        before = state.resident & self.counted[p]
+        there = (state.resident | move.made) & ~move.victim & self.counted[p + (move.op == self.points[p])]
+        return held + self.bytes_of(there & ~before) - self.bytes_of(before & ~there) + move.fixed
+
+    def held_after(self, state: State, held: int, following: State) -> int:
+        """Bytes of the items that are resident in the following state."""
+        before, there = state.resident & self.counted[state.point], following.resident & self.counted[following.point]
+        return held + self.bytes_of(there & ~before) - self.bytes_of(before & ~there)

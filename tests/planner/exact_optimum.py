@@ -1,0 +1,200 @@
+"""The truth for tiny steps: Dijkstra over (next operation, resident storages), any reruns, any number, anywhere.
+
+Written for comparison only: every move is tried everywhere and nothing is pruned, so that it shares no argument with
+what it judges. Sets of storages are bit masks.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from remate_runtime.link.storages import GENERATOR_BYTES
+from remate_runtime.operators.tables import IN_PLACE
+from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref
+
+State = tuple[int, int, int]  # next operation; resident; of the outputs, those that are still what the caller holds
+TURN = "turn"
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """time: ns of the whole step. reruns: that take it."""
+
+    time: int
+    reruns: list[FlatRerun]
+
+
+class ExactOptimum:
+    """A step with all that the search asks for. Storages of the forward, copies of buffers and generator states are
+    items, numbered by bits; the two last are decided on when they would be made."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.turn = graph, graph.backward_start
+        operations = graph.operations
+        self.real = [i for i, op in enumerate(operations) if not op.view]
+        made = [v for i in self.real if i < self.turn for v in operations[i].writes if v is not None]
+        copies = [("copy", graph.root[buffer]) for buffer, _ in graph.updates]
+        states = [("state", i) for i in self.real if i < self.turn and operations[i].random]
+        self.items: list[object] = [*made, *copies, *states]
+        self.bit = {item: 1 << k for k, item in enumerate(self.items)}
+        size = (
+            [graph.nbytes(v) for v in made]
+            + [graph.nbytes(b) for _, b in copies]
+            + [GENERATOR_BYTES["cpu"] for _ in states]
+        )
+        self.total = [0]
+        for nbytes in size:
+            self.total += [t + nbytes for t in self.total]
+        self.copied = self._mask(copies)
+        self.outputs = self._mask(graph.root[v] for v in graph.outputs)
+        self.updated = self._mask(graph.root[v] for _, v in graph.updates)
+        self.last: dict[int, int] = {}
+        for i in self.real:
+            self.last.update((graph.root[v], i) for v in operations[i].reads)
+        self.gradients = {graph.root[v] for _, v in graph.gradients}
+        self.base = [self._backward_bytes(i) for i in range(len(operations))]
+        self.time = sum(operations[i].ns for i in self.real)
+
+    def _mask(self, items) -> int:
+        return sum(self.bit[item] for item in set(items) if item in self.bit)
+
+    def _backward_bytes(self, i: int) -> int:
+        """Bytes that the backward holds while operation i runs, whatever reruns: tangents, values of its own from
+        after their production to their last read, gradients and outputs to the end."""
+        graph, total = self.graph, 0
+        if i < self.turn:
+            return 0
+        for v, value in enumerate(graph.values):
+            made = self.turn - 1 if value.kind == "tangent" else value.producer
+            own = graph.root[v] == v and made >= self.turn - (value.kind == "tangent") and made >= 0
+            if own and (value.kind in ("tangent", "op")):
+                unread = len(graph.operations) if value.kind == "tangent" else made
+                to_the_end = v in self.gradients or (value.kind == "tangent" and graph.nbytes(v) == 1)
+                end = len(graph.operations) if to_the_end else self.last.get(v, unread)
+                total += graph.nbytes(v) * (made < i <= end)
+        return total + self.total[self.outputs]
+
+    def _needs(self, i: int, after_turn: bool) -> int:
+        """Items that a run of operation i reads; a rerun needs its generator state besides."""
+        roots = [self.graph.root[v] for v in self.graph.operations[i].reads]
+        return self._mask(roots) | (self._mask(("copy", r) for r in roots) if after_turn else 0)
+
+    def _victims(self, op: Op) -> Iterator[int]:
+        """Storages that the operation may write over if nothing needs them later."""
+        graph = self.graph
+        for position in IN_PLACE[op.op][1] if op.op in IN_PLACE and len(op.writes) == 1 else ():
+            argument = op.args[position]
+            assert isinstance(argument, Ref)
+            assert op.writes[0] is not None
+            s = graph.root[argument.value]
+            same = graph.values[argument.value].type == graph.values[op.writes[0]].type
+            whole = graph.nbytes(s) == graph.nbytes(op.writes[0])
+            alone = sum(graph.root[v] == s for v in op.reads) == 1 and sum(a == argument for a in op.args) == 1
+            if same and whole and alone and (position == 0 or len(op.args) == 2):
+                yield s
+
+    def fastest(self, budget: int) -> Optimum | None:
+        """The least time of any reruns whose peak is at most `budget` bytes, or None if none fit."""
+        start: State = (0, 0, 0)
+        least: dict[State, int] = {start: 0}
+        before: dict[State, tuple[State, int]] = {}
+        queue: list[tuple[int, State]] = [(0, start)]
+        done: set[State] = set()
+        while queue:
+            time, state = heapq.heappop(queue)
+            if state in done:
+                continue
+            done.add(state)
+            if state[0] == len(self.graph.operations) + 2:
+                return Optimum(self.time + time, self._reruns(state, before))
+            for following, op, held in self._moves(state):
+                cost = time + (self.graph.operations[op].ns if op >= 0 else 0)
+                if held <= budget and cost < least.get(following, cost + 1):
+                    least[following], before[following] = cost, (state, op)
+                    heapq.heappush(queue, (cost, following))
+        return None
+
+    def least_peak(self, peak: int) -> int:
+        """The smallest budget that can be met, by bisection. peak: one that can."""
+        low = 0
+        while low < peak:
+            middle = (low + peak) // 2
+            low, peak = (middle + 1, peak) if self.fastest(middle) is None else (low, middle)
+        return low
+
+    def _reruns(self, state: State, before: dict[State, tuple[State, int]]) -> list[FlatRerun]:
+        found = []
+        while state in before:
+            state, op = before[state]
+            if op >= 0:
+                found.append(FlatRerun(op, state[0] - 2 * (state[0] > self.turn)))
+        return found[::-1]
+
+    def _moves(self, state: State) -> Iterator[tuple[State, int, int]]:
+        """(state that follows, operation that ran again or -1, bytes held meanwhile). Points count
+        the updates of buffers and the turn between forward and backward."""
+        point, resident, returned = state
+        for k in range(len(self.items)):
+            if resident >> k & 1:
+                yield (point, resident & ~(1 << k), returned), -1, 0
+        if point == self.turn:
+            yield from self._updated(resident)
+            return
+        if point == self.turn + 1:
+            yield from self._turned(resident)
+            return
+        i = point - 2 * (point > self.turn)
+        base, there = self.base[i], resident | returned
+        for f in self.real:
+            state_of_f = self.bit.get(("state", f), 0)
+            if f < min(i, self.turn) and not (self._needs(f, point > self.turn) | state_of_f) & ~there:
+                op = self.graph.operations[f]
+                made = self._mask(op.writes)
+                for gone in (0, *(self.bit[s] for s in self._victims(op) if s in self.bit)):
+                    if gone & resident == gone:
+                        after = (resident | made) & ~gone
+                        held = (
+                            base + self.total[after] + op.workspace + self.total[state_of_f]
+                        )  # the present state, too
+                        yield (point, after, returned & ~made), f, held
+        yield from self._first_run(state, i)
+
+    def _updated(self, resident: int) -> Iterator[tuple[State, int, int]]:
+        """Buffers take their values: every choice of copies of old contents."""
+        if (self.outputs | self.updated) & ~resident:
+            return
+        kept = self.copied
+        while True:
+            yield (self.turn + 1, resident | kept, 0), -1, self.total[resident | kept]
+            if not kept:
+                return
+            kept = (kept - 1) & self.copied
+
+    def _turned(self, resident: int) -> Iterator[tuple[State, int, int]]:
+        """The caller takes the outputs, the tangents arrive."""
+        if self.outputs & ~resident:
+            return
+        tangents = sum(self.graph.nbytes(v) for v, x in enumerate(self.graph.values) if x.kind == "tangent")
+        yield (self.turn + 2, resident & ~self.outputs, self.outputs), -1, self.total[resident] + tangents
+
+    def _first_run(self, state: State, i: int) -> Iterator[tuple[State, int, int]]:
+        point, resident, returned = state
+        op = self.graph.operations[i]
+        if op.view:
+            yield (point + 1, resident, returned), -1, 0
+            return
+        if self._needs(i, point > self.turn) & ~(resident | returned):
+            return
+        new = sum(self.graph.nbytes(v) for v in op.writes if v is not None and v not in self.bit)
+        made, base = self._mask(op.writes), self.base[i] + op.workspace + new
+        for state_of_i in {0, self.bit.get(("state", i), 0)}:
+            after = resident | made | state_of_i
+            yield (point + 1, after, returned), -1, base + self.total[after]
+            for s in self._victims(op):
+                gone = self.bit.get(s, 0)
+                if gone and gone & resident:
+                    yield (point + 1, after & ~gone, returned), -1, base + self.total[after & ~gone]
+                elif not gone and self.graph.values[s].kind == "op" and self.last[s] == i and s not in self.gradients:
+                    yield (point + 1, after, returned), -1, base + self.total[after] - self.graph.nbytes(s)

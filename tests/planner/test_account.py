@@ -1,0 +1,56 @@
+"""What the planner counts for itself is what the simulator counts: to the byte, at every operation, under any reruns."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from remate.strategy.bound.floor import arguments, forced_bytes
+from remate.strategy.local.ledger import TURN, Ledger
+from remate.strategy.problem import Problem
+from remate_runtime.link import Rerun, Run, link, simulate
+from remate_runtime.step.graph import FlatRerun, Graph
+
+from .tiny_steps import KINDS, tiny_step
+
+
+def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
+    chance, forward = random.Random(seed), [i for i in range(graph.backward_start) if not graph.operations[i].view]
+    reruns = []
+    for _ in range(count):
+        op = chance.choice(forward)
+        reruns.append(FlatRerun(op, chance.randrange(op + 1, len(graph.operations))))
+    return sorted(reruns, key=lambda rerun: rerun.before)
+
+
+def computations(graph: Graph, reruns: list[FlatRerun]) -> list[tuple[int, int]]:
+    """(operation, bytes held while it runs) of every run, as the simulator has it."""
+    linked = link(graph, reruns)
+    during = simulate(linked).during
+    return [(e.op, held) for e, held in zip(linked.events, during, strict=True) if isinstance(e, Run | Rerun)]
+
+
+@given(st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(3, 9), st.integers(0, 12))
+@settings(max_examples=400)
+def test_the_ledger_counts_as_the_simulator_at_every_step(seed: int, kind: str, forward: int, count: int) -> None:
+    graph = tiny_step(seed, forward, kind)
+    reruns = random_reruns(graph, seed, count)
+    ledger, timeline = Ledger(Problem(graph), reruns), simulate(link(graph, reruns))
+    live = [(op, int(held)) for op, held in zip(ledger.order, ledger.live, strict=True) if op != TURN]
+    assert live == computations(graph, reruns)
+    assert (ledger.peak, ledger.time) == (timeline.peak, timeline.time)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(20))
+def test_what_bounds_count_is_there_in_every_schedule(seed: int, kind: str) -> None:
+    graph = tiny_step(seed, 3 + seed % 6, kind)
+    problem = Problem(graph)
+    forced = forced_bytes(problem)
+    for reruns in ([], random_reruns(graph, seed, 8)):
+        for op, during in computations(graph, reruns):
+            if op >= problem.backward_start:
+                assert forced[op] + sum(problem.size[s] for s in arguments(problem, op)) <= during

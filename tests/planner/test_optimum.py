@@ -1,0 +1,78 @@
+"""Tiny steps against their exact optimum: bounds and floors hold, what is feasible is found, and found as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from remate.errors import InfeasibleError
+from remate.strategy import Instance, Request, Solution, solve
+from remate_runtime.link import link, simulate
+from remate_runtime.step.graph import Graph
+
+from .exact_optimum import ExactOptimum
+from .tiny_steps import KINDS, tiny_step
+
+ITEMS = 10  # storages, copies and states of a step that the truth is sought of: it looks at all their subsets
+
+
+def tiny_steps(seeds: range) -> Iterator[tuple[str, Graph, ExactOptimum]]:
+    for seed in seeds:
+        for kind in KINDS:
+            graph = tiny_step(seed, 3 + seed % 6, kind)
+            truth = ExactOptimum(graph)
+            if len(truth.items) <= ITEMS:
+                yield f"{kind} {seed}", graph, truth
+
+
+def budgets(least: int, peak: int) -> list[int]:
+    """From the least that can be met to just below what needs no reruns."""
+    between = (least, (3 * least + peak) // 4, (least + peak) // 2, (least + 3 * peak) // 4, peak - 1)
+    return sorted({budget for budget in between if least <= budget < peak})
+
+
+def planned(graph: Graph, budget: int) -> Solution | InfeasibleError:
+    try:
+        return solve(Instance(graph), Request(budget, gap=0.0))
+    except InfeasibleError as error:
+        return error
+
+
+def compare(seeds: range) -> tuple[int, int]:
+    """Plan every budget of every step; returns how many, and how many were planned as fast as can be."""
+    count = optimal = 0
+    for name, graph, truth in tiny_steps(seeds):
+        peak = simulate(link(graph)).peak
+        least = truth.least_peak(peak)
+        floor = Instance(graph).floor
+        assert floor <= least, f"{name}: floor {floor} above a peak of {least}"
+        if least > floor:
+            assert isinstance(planned(graph, least - 1), InfeasibleError), name
+        for budget in budgets(least, peak):
+            optimum = truth.fastest(budget)
+            assert optimum is not None
+            timeline = simulate(link(graph, optimum.reruns))
+            assert timeline.peak <= budget, f"{name} at {budget}: the truth is none"
+            assert timeline.time == optimum.time, f"{name} at {budget}: the truth is none"
+            found = planned(graph, budget)
+            assert isinstance(found, Solution), f"{name} at {budget}: feasible, but told {found}"
+            assert found.lower_bound <= optimum.time, f"{name} at {budget}: bound above the optimum"
+            assert found.peak <= budget
+            assert found.time >= optimum.time, f"{name} at {budget}: the truth is none"
+            count, optimal = count + 1, optimal + (found.time == optimum.time)
+    return count, optimal
+
+
+def test_a_sample_of_tiny_steps() -> None:
+    count, optimal = compare(range(3))
+    assert count >= 40
+    assert optimal >= 0.99 * count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(3, 27, 6))
+def test_tiny_steps(first: int) -> None:
+    count, optimal = compare(range(first, first + 6))
+    assert count >= 100
+    assert optimal >= 0.99 * count
