@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remate_runtime.errors import RemateError
+from remate_runtime.quantities import size
 
 
 class CaptureError(RemateError):
@@ -38,18 +39,14 @@ class InfeasibleError(RemateError):
         who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
         other = ", another strategy" if named else ""
         super().__init__(
-            f"{what}the step cannot be planned within {_mib(budget)}: {why}\n"
-            f"  {who}: {smallest} bytes ({_mib(smallest)}); proven floor: {floor} bytes ({_mib(floor)})\n"
+            f"{what}the step cannot be planned within {size(budget)}: {why}\n"
+            f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n"
             f"  hint: ask for at least {smallest} bytes{other}, or make the step smaller (batch, sequence length)"
         )
 
 
 class NotApplicableError(RemateError):
     """A strategy that needs what a step lacks: a backward, a hierarchy of blocks, a chain of stages."""
-
-
-def _mib(count: int) -> str:
-    return f"{count / 2**20:.1f} MiB" if count >= 2**18 else f"{count / 2**10:.1f} KiB"
 
 
 class UnknownNameError(RemateError):

@@ -15,6 +15,8 @@ RUNTIME = [
     "version",
     "extras",
     "gc_pause",
+    "files",
+    "quantities",
     "operators",
     "format",
     "step",

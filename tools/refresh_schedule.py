@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from remate_runtime.files import write_atomically
 from remate_runtime.format import Schedule, decode, encode, fingerprint
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
@@ -64,7 +65,7 @@ def main() -> int:
             stale += 1
             print(path)
             if not args.check:
-                path.write_bytes(fresh)
+                write_atomically(path, fresh)
     return 1 if args.check and stale else 0
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
+from remate_runtime.files import write_atomically
 
 from ..budget import BudgetError
 from ..present.frontier_summary import Point, Summary, file_name, parse_budgets
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         folder.mkdir(exist_ok=True)
         summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)
     summary.save(folder)
-    (folder / "frontier.txt").write_text(summary.text() + "\n", encoding="utf-8")
+    write_atomically(folder / "frontier.txt", (summary.text() + "\n").encode())
     image = ""
     if not args.no_plot:
         from ..present.frontier_plot import plot_frontier

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from remate_runtime.files import write_atomically
+
 from ..present.text import count, size
 from . import exit_codes
 from .usage import UsageError
@@ -33,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
     for name, why in found.skipped if found else ():
         print(f"warning: {name} left out of the frontier: {why}", file=sys.stderr)
-    written = Path(args.output).write_text(page(opened, trace, found), encoding="utf-8", newline="\n")
+    text = page(opened, trace, found).encode()
+    write_atomically(args.output, text)
     shown = f", {count(len(found.points), 'schedule')} on the frontier" if found else ""
-    print(f"wrote {args.output}, {size(written)}{shown}")
+    print(f"wrote {args.output}, {size(len(text))}{shown}")
     return exit_codes.FINE

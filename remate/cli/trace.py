@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
+
+from remate_runtime.files import write_atomically
 
 from ..present.text import size
 from . import exit_codes
@@ -39,5 +40,5 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: str, data: bytes) -> None:
-    Path(path).write_bytes(data)
+    write_atomically(path, data)
     print(f"wrote {path}, {size(len(data))}")

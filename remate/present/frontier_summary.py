@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from remate_runtime.files import write_atomically
+
 from ..budget import BudgetError, parse_budget
 from .text import duration, percent, size, table
 
@@ -47,7 +49,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     def save(self, folder: Path) -> None:
         text = msgspec.json.format(msgspec.json.encode(self), indent=2)
-        (folder / SUMMARY).write_bytes(text + b"\n")
+        write_atomically(folder / SUMMARY, text + b"\n")
 
     def text(self) -> str:
         """The table that a person reads."""

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 from remate_runtime.errors import RemateError
+from remate_runtime.files import write_atomically
 
 INK, GREY, BLUE, RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
 _WIDTH, _HEIGHT = 900, 460  # of the drawing
@@ -99,7 +100,7 @@ class Plane:
             *self._keys(),
             "</svg>",
         ]
-        Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_atomically(path, ("\n".join(lines) + "\n").encode())
 
     def _keys(self) -> Iterable[str]:
         """The legend: one row beneath the plane."""

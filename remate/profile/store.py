@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+
+from remate_runtime.files import write_atomically
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -77,17 +77,9 @@ def encode(profile: Profile) -> bytes:
 
 
 def write(path: Path, profile: Profile) -> None:
-    """Write the file through a temporary one in the same folder. Raises ProfileError if that fails."""
+    """Write the file, whole or not at all. Raises ProfileError if that fails."""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(encode(profile))
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_atomically(path, encode(profile))
     except OSError as error:
         raise ProfileError(f"the profile {path} cannot be written: {error.strerror}") from None
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from remate_runtime import files
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import writer
 from remate_runtime.format.reader import load
 from remate_runtime.format.schedule import Instance, Schedule
 from remate_runtime.format.writer import encode, save
@@ -56,7 +57,7 @@ def test_a_failure_leaves_the_old_file(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((writer, "_write", fail) if broken == "write" else (os, broken, fail)))
+    monkeypatch.setattr(*((files, "_write", fail) if broken == "write" else (os, broken, fail)))
     with pytest.raises(ScheduleError, match=r"R000.*No space left"):
         save(schedule, path)
     monkeypatch.undo()
@@ -74,3 +75,28 @@ def test_what_load_would_refuse_is_not_written(tmp_path: Path, schedule: Schedul
     with pytest.raises(ScheduleError, match="R014"):
         save(replace(schedule, program=(Instance(id="../x", block="All"),)), path)
     assert not path.exists()
+
+
+def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
+    """`-o /dev/stdout`, a pipe: renaming onto it would replace it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        files.write_atomically(pipe, b"text")
+        assert os.read(reading, 16) == b"text"
+    finally:
+        os.close(reading)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_everything_that_writes_writes_whole_files() -> None:
+    """No module of the packages opens a file for writing by itself."""
+    root = Path(__file__).parents[2]
+    writers = [
+        str(path.relative_to(root))
+        for folder in ("remate", "runtime")
+        for path in (root / folder).rglob("*.py")
+        if re.search(r"\.write_text\(|\.write_bytes\(|mkstemp|open\([^)\n]*[\"'][wax]b?[\"']", path.read_text("utf-8"))
+    ]
+    assert writers == ["runtime/remate_runtime/files.py"]

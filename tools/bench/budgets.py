@@ -30,10 +30,11 @@ from remate.measure.allocator import Times, compare_times, peak_bytes
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 from remate_runtime.live import Difference, clear_gradients, compare_models, training_step
+from remate_runtime.quantities import size
 from tests.models import ZOO
 from tests.models.case import Built
 
-from .text import environment, megabytes, table
+from .text import environment, table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).with_name("results")
@@ -116,7 +117,7 @@ def lines(eager: int, rows: Sequence[Row], times: Times) -> str:
         "gap",
         "planned in",
     )
-    out = [head, ("eager", "", "", megabytes(eager), "", "", "1", "", "", "")]
+    out = [head, ("eager", "", "", size(eager), "", "", "1", "", "", "")]
     for row in rows:
         if row.schedule is None or row.difference is None:
             out.append((row.budget, row.failed, *[""] * 8))
@@ -126,9 +127,9 @@ def lines(eager: int, rows: Sequence[Row], times: Times) -> str:
         out.append(
             (
                 row.budget,
-                megabytes(s.budget_bytes),
-                megabytes(s.peak_bytes),
-                megabytes(row.peak) + verdict,
+                size(s.budget_bytes),
+                size(s.peak_bytes),
+                size(row.peak) + verdict,
                 f"{row.peak / s.peak_bytes - 1:+.2%}",
                 f"{s.time_ns / s.baseline_time_ns - 1:+.1%}",
                 f"{times.ratio[row.budget]:.3f} ± {times.spread[row.budget]:.3f}",

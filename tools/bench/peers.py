@@ -30,9 +30,10 @@ import remate_runtime
 from remate.measure.allocator import peak_bytes
 from remate_runtime.errors import RemateError
 from remate_runtime.live import clear_gradients, training_step
+from remate_runtime.quantities import size
 
 from .subjects import SUBJECTS, Subject
-from .text import environment, megabytes, table
+from .text import environment, table
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -177,14 +178,14 @@ def compare(name: str, only: list[str], repeats: int, limit: float) -> str:
             bar = found.get("checkpoint")
             if bar is None or bar.failed:
                 continue
-            configuration, label = f"remate={bar.peak}", f"remate, budget {megabytes(bar.peak)}"
+            configuration, label = f"remate={bar.peak}", f"remate, budget {size(bar.peak)}"
         figures = found[key] = in_process(name, configuration, repeats, limit)
         print(f"{name} {key}: {figures}", file=sys.stderr, flush=True)
         if figures.failed:
             rows.append((label, figures.failed, "", "", ""))
         else:
             planning, wall = (f"{s:.1f} s" if key != "eager" else "" for s in (figures.planning, figures.wall))
-            rows.append((label, megabytes(figures.peak), f"{figures.step:.3f} s", planning, wall))
+            rows.append((label, size(figures.peak), f"{figures.step:.3f} s", planning, wall))
     return f"{name}: {SUBJECTS[name].describe}\n{table(rows)}\n"
 
 

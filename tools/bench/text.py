@@ -21,10 +21,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def megabytes(count: int) -> str:
-    return f"{count / 1e6:.1f} MB"
-
-
 def environment() -> str:
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
     return f"torch {torch.__version__}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads}"

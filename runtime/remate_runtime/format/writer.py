@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ..errors import ScheduleError
+from ..files import write_atomically
 from .schedule import Block, Schedule
 
 WIDTH = 120  # a tree of inputs or outputs that fits is written on one line
@@ -46,40 +44,13 @@ def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
     text = encode(schedule)
     decode(text)
-    target = Path(os.path.realpath(path))
-    temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(6)}.tmp")
     try:
-        _write(temporary, text)
-        with suppress(FileNotFoundError):
-            os.chmod(temporary, target.stat().st_mode & 0o777)
-        os.replace(temporary, target)
+        write_atomically(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ScheduleError(
             "R000", f"{os.fspath(path)} cannot be written: {reason}", hint="name a file in a folder that exists"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-    _sync_folder(target.parent)
-
-
-def _write(path: Path, text: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(handle, "wb") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _schedule(schedule: Schedule) -> Iterable[str]:
