@@ -23,7 +23,7 @@ from tests.runtime.stepping import schedule_of
 ROOT = Path(__file__).resolve().parent.parent
 SCHEDULE = ROOT / "tests" / "cli" / "data" / "mlp.json"
 # Files of schema/ that are read at run time, and where a wheel has them.
-DATA = {"schedule-1.schema.json": "remate"}
+DATA = {"schedule-1.schema.json": "remate", "operators-1.json": "remate_runtime/operators"}
 BASE = ["msgspec", "jsonschema"]
 
 
@@ -89,6 +89,15 @@ def test_unpacked_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
     code = "from remate.inspect.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
     found = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
     assert Path(found.strip()) == tmp_path / "remate" / "schedule-1.schema.json"
+
+
+def test_the_runtime_alone_knows_its_operators(wheel: Path, tmp_path: Path) -> None:
+    """Without a single file of the planner."""
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path, [name for name in packed.namelist() if name.startswith("remate_runtime/")])
+    code = "from remate_runtime.operators import tables; import remate_runtime.format; print(tables.path())"
+    found = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert Path(found.strip()) == tmp_path / "remate_runtime" / "operators" / "operators-1.json"
 
 
 def test_source_tree_finds_its_schema() -> None:

@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from remate_runtime.link.storages import GENERATOR_BYTES
+from remate_runtime.operators import DEVICES
 from remate_runtime.operators.tables import IN_PLACE
 from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref
 
@@ -42,7 +42,7 @@ class ExactOptimum:
         size = (
             [graph.nbytes(v) for v in made]
             + [graph.nbytes(b) for _, b in copies]
-            + [GENERATOR_BYTES["cpu"] for _ in states]
+            + [DEVICES["cpu"].generator_state for _ in states]
         )
         self.total = [0]
         for nbytes in size:

@@ -10,6 +10,7 @@ import torch
 
 from remate.capture import facts
 from remate_runtime.operators import tables as operators
+from tools import operator_tables
 
 # views that a functional graph of dense tensors never holds, or that are views only sometimes: capture refuses them
 FOREIGN = (
@@ -43,3 +44,36 @@ def test_random() -> None:
 def test_tables_name_existing_operators(table: str) -> None:
     known = {facts.name(o) for o in functional()}
     assert set(getattr(operators, table)) - known == set()
+
+
+def test_the_file_is_what_torch_says_with_its_exceptions() -> None:
+    """Of the version that the file was taken from; another torch is held to it operator by operator, above."""
+    if torch.__version__.partition("+")[0] != operators.TABLES.torch:
+        pytest.skip(f"the file is of torch {operators.TABLES.torch}")
+    assert operator_tables.text(operator_tables.tables()) == operators.path().read_bytes(), (
+        "run tools/operator_tables.py"
+    )
+
+
+@pytest.mark.parametrize("name", sorted(operators.IN_PLACE))
+def test_an_in_place_form_writes_over_its_argument_and_fits(name: str) -> None:
+    plain, form = (overload(n) for n in (name, operators.IN_PLACE[name][0]))
+    first, *rest = form._schema.arguments
+    assert first.alias_info is not None
+    assert first.alias_info.is_write
+    assert [a.type for a in rest] == [a.type for a in plain._schema.arguments[1:]]
+    assert len(plain._schema.returns) == 1
+
+
+def overload(name: str) -> Any:
+    space, packet, *rest = name.split(".")
+    return getattr(getattr(getattr(torch.ops, space), packet), rest[0] if rest else "default")
+
+
+def test_a_generator_state_has_the_size_that_the_file_gives() -> None:
+    assert torch.get_rng_state().nbytes == operators.DEVICES["cpu"].generator_state
+
+
+@pytest.mark.cuda
+def test_a_generator_state_of_cuda_has_the_size_that_the_file_gives() -> None:
+    assert torch.cuda.get_rng_state().nbytes == operators.DEVICES["cuda"].generator_state

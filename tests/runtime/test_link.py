@@ -12,7 +12,7 @@ from remate_runtime.link.events import Event, Free, Linked, Rerun, Run, Turn, Up
 from remate_runtime.link.inference import forward_alone
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.link.storages import GENERATOR_BYTES
+from remate_runtime.operators import DEVICES
 from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref, Value
 
 KINDS = ["aten.relu", "aten.add.Tensor", "aten.mul.Tensor", "aten.mm", "aten.view", "aten.native_dropout", "aten.t"]
@@ -150,7 +150,7 @@ class Machine:
 
     def bytes_held(self) -> int:
         storages = {s for s, _ in self.slots.values()} | self.kept
-        return sum(self.size[s] for s in storages - self.external) + GENERATOR_BYTES["cpu"] * len(self.saved)
+        return sum(self.size[s] for s in storages - self.external) + DEVICES["cpu"].generator_state * len(self.saved)
 
 
 def plain(graph: Graph) -> tuple[list, list, object]:
@@ -195,7 +195,7 @@ def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatR
         replaying = isinstance(event, Rerun) and graph.operations[event.op].random
         if replaying:  # the state that the generator has, and the one that is replayed
             saved = saved - len(machine.saved) + 1
-        held = machine.bytes_held() + GENERATOR_BYTES["cpu"] * saved * replaying
+        held = machine.bytes_held() + DEVICES["cpu"].generator_state * saved * replaying
         assert account.during[at] == held
         if not isinstance(linked.events[at + 1] if at + 1 < len(linked.events) else event, Free | Turn):
             assert account.after[at] == machine.bytes_held()

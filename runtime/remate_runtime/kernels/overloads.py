@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..errors import BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
-from ..operators.tables import IN_PLACE, NAMESPACES, NOT_RANDOM, OVERALLOCATING, RANDOM, REFUSED, VIEWS
+from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
 from ..step.graph import Op
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -76,7 +76,7 @@ def check_operator(op: Op, live: OpOverload) -> None:
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
     function = live._op
-    if name not in OVERALLOCATING:
+    if name not in COPIED:
         return function
 
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:

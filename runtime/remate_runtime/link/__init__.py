@@ -7,10 +7,9 @@ from .events import Allocation, Computation, Event, Execution, Free, Linked, Rer
 from .inference import forward_alone
 from .linker import link
 from .simulator import Account, Timeline, memory_of_workspace, simulate
-from .storages import GENERATOR_BYTES, generator_state
+from .storages import generator_state
 
 __all__ = [
-    "GENERATOR_BYTES",
     "Account",
     "Allocation",
     "Computation",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from ..operators.tables import DEVICES
 from ..step.graph import Graph, Op, Ref
 from ..step.in_place import overwritable
 from .events import Allocation
-
-# Bytes of the tensor that holds a generator's state; both kinds lie in the memory of the host.
-GENERATOR_BYTES = {"cpu": 5056, "cuda": 16}
 
 
 class Storages:
@@ -115,4 +113,4 @@ class Storages:
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:
     """Bytes of the generator's state that reruns of a random operation replay, and the memory that it lies in."""
     on_host = all(graph.values[v].type.cpu for v in op.writes if v is not None)
-    return GENERATOR_BYTES["cpu" if on_host else graph.device], graph.host
+    return DEVICES["cpu" if on_host else graph.device].generator_state, graph.host

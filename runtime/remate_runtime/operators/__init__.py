@@ -1,7 +1,18 @@
-"""What must be known of operators without torch: views, random ones, in-place forms."""
+"""What must be known of operators and devices without torch: views, random ones, in-place forms, sizes."""
 
 from __future__ import annotations
 
-from .tables import IN_PLACE, NAMESPACES, NOT_RANDOM, OVERALLOCATING, RANDOM, REFUSED, VIEWS, namespace
+from .tables import COPIED, DEVICES, IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, TABLES, VIEWS, namespace
 
-__all__ = ["IN_PLACE", "NAMESPACES", "NOT_RANDOM", "OVERALLOCATING", "RANDOM", "REFUSED", "VIEWS", "namespace"]
+__all__ = [
+    "COPIED",
+    "DEVICES",
+    "IN_PLACE",
+    "NAMESPACES",
+    "NOT_RANDOM",
+    "RANDOM",
+    "REFUSED",
+    "TABLES",
+    "VIEWS",
+    "namespace",
+]

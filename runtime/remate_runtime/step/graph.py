@@ -13,6 +13,7 @@ import msgspec
 
 from ..errors import BindError
 from ..format.tensor_type import TensorType
+from ..operators.tables import DEVICES
 
 DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
 SOURCES = ("parameter", "buffer", "input", "constant", "tangent")
@@ -78,9 +79,10 @@ class Graph(msgspec.Struct, frozen=True):
         return self
 
     def nbytes(self, value: int) -> int:
-        """Bytes that the allocator hands out for the storage of `value`; CUDA rounds up to 512."""
+        """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""
         owner = self.values[self.root[value]].type
-        return -(-owner.nbytes // 512) * 512 if self.device == "cuda" and not owner.cpu else owner.nbytes
+        unit = DEVICES["cpu" if owner.cpu else self.device].allocation
+        return -(-owner.nbytes // unit) * unit
 
     @property
     def host(self) -> str:

@@ -1,0 +1,232 @@
+"""A second simulator, written from `schema/README.md` and `schema/operators-1.json` alone: it imports nothing of remate.
+
+It takes a valid file and gives what `schema/corpus/expected` states: events, peak and time. It checks nothing and hurries
+nowhere; where it and the linker differ, the page is at fault, or one of the two.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from .independent_step import TABLES, Json, Name, Op, Step
+
+
+class Simulation:
+    """Events of a step, with the bytes that each memory holds while they happen."""
+
+    def __init__(self, step: Step) -> None:
+        self.step, self.types = step, step.types
+        self.device = step.model["device"]
+        self.base = {w: op.reads[0] for op in step.ops if op.view for w in op.writes}
+        self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
+        self.own = [*self.maker, *step.tangents, *step.updates]  # values that may have storages of the step's
+        order = [name for name in step.sources if name in step.gradients]
+        self.gradients = [step.gradients[name] for name in order]
+        self.buffers = [name for name in step.sources if name in step.updates]
+        self._order()
+        self._liveness()
+        self._storages()
+
+    def root(self, value: str) -> str:
+        while value in self.base:
+            value = self.base[value]
+        return value
+
+    # What runs, in which order: views on demand, the turn as None
+
+    def _order(self) -> None:
+        step = self.step
+        self.order: list[int | None] = []
+        self.made: dict[str, int] = {}  # storage owner -> when it was made last
+        self.shown: dict[str, int] = {}  # view -> which making of its owner it shows
+        for index, op in enumerate(step.ops):
+            if index == step.turn:
+                self._turn_order()
+            for again in step.plan.get(index, []):
+                self._run_order(again)
+            if not op.view:
+                self._run_order(index)
+        if step.turn == len(step.ops):
+            self._turn_order()
+        for gradient in self.gradients:
+            self._view_order(gradient)
+
+    def _turn_order(self) -> None:
+        for value in (*self.step.outputs, *(self.step.updates[b] for b in self.buffers)):
+            self._view_order(value)
+        self.order.append(None)
+        self.made.update(dict.fromkeys(self.buffers, len(self.order)))
+
+    def _run_order(self, index: int) -> None:
+        for value in self.step.ops[index].reads:
+            self._view_order(value)
+        self.order.append(index)
+        self.made.update(dict.fromkeys(self.step.ops[index].writes, len(self.order)))
+
+    def _view_order(self, value: str) -> None:
+        now, chain = self.made.get(self.root(value), 0), []
+        while value in self.base and self.shown.get(value) != now:
+            chain.append(self.maker[value])
+            value = self.base[value]
+        for index in chain[::-1]:
+            self.order.append(index)
+            self.shown.update(dict.fromkeys(self.step.ops[index].writes, now))
+
+    # When a slot is emptied
+
+    def _liveness(self) -> None:
+        live = set(self.gradients)
+        self.free: list[list[str]] = [[] for _ in self.order]
+        for at in range(len(self.order))[::-1]:
+            index = self.order[at]
+            if index is None:
+                self.preserved = live & set(self.buffers)
+                reads = {*self.step.outputs, *self.step.updates.values(), *self.buffers}
+                self.free[at] = sorted(reads - live)
+            else:
+                reads, writes = set(self.step.ops[index].reads), set(self.step.ops[index].writes)
+                self.free[at] = sorted((reads - live) | (writes - live))
+                live -= writes
+            live |= reads
+
+    # Storages
+
+    def _storages(self) -> None:
+        self.events: list[Json] = []
+        self.held: list[dict[str, int]] = []  # by event
+        self.slots: dict[str, int] = {}  # value -> storage
+        self.stores: dict[int, tuple[str, int, str]] = {}  # storage -> value it was made for, bytes, memory
+        self.pins: dict[int, int] = {}  # storage -> holders outside the step
+        self.states: dict[int, tuple[int, str]] = {}  # random op that reruns -> bytes, memory of its saved state
+        self.count, self.time = 0, 0
+        reruns = {i for k, i in enumerate(self.order) if i is not None and i in self.order[:k] and self._random(i)}
+        last = {i: k for k, i in enumerate(self.order) if i is not None}
+        ran: set[int] = set()
+        for at, index in enumerate(self.order):
+            if index is None:
+                self._turn(self.free[at])
+                continue
+            if self.step.ops[index].view:
+                self._view(index)
+            else:
+                self._run(index, self.free[at], index in ran, index in reruns, last[index] == at)
+            ran.add(index)
+            freed = [v for v in self.free[at] if v in self.slots]
+            self._drop(freed)
+            if freed:
+                self.events.append({"free": freed})
+
+    def _random(self, index: int) -> bool:
+        return self.step.ops[index].line["op"] in TABLES["random"]
+
+    def _run(self, index: int, free: list[str], again: bool, replayed: bool, last: bool) -> None:
+        op, event = self.step.ops[index], {}
+        target = self._overwritten(op, free)
+        event[("run", "rerun")[again]] = op.id
+        for value in op.writes:
+            if target is None:
+                self._new(value)
+            else:
+                self.slots[value] = self.slots[target]
+                event["over"] = target
+        extra: dict[str, int] = {}
+        on_host = bool(op.writes) and all(self.types[self.root(v)].cpu for v in op.writes)
+        memory = "host" if on_host and self.device != "cpu" else "device"
+        extra[memory] = op.line.get("workspace", 0)
+        if replayed:
+            kind = "cpu" if all(self.types[v].cpu for v in op.writes) else self.device
+            state = TABLES["devices"][kind]["generator_state"], self._host
+            if again:
+                extra[state[1]] = extra.get(state[1], 0) + state[0]
+            else:
+                self.states[index] = state
+        self.time += op.line.get("ns", 0)
+        self._emit(event, extra)
+        if again and last:
+            self.states.pop(index, None)
+
+    @property
+    def _host(self) -> str:
+        return "device" if self.device == "cpu" else "host"
+
+    def _view(self, index: int) -> None:
+        op = self.step.ops[index]
+        for value in op.writes:
+            if op.reads[0] in self.slots:
+                self.slots[value] = self.slots[op.reads[0]]
+        self._emit({"view": op.id})
+
+    def _turn(self, free: list[str]) -> None:
+        self.pins = {self.slots[v]: 1 for v in self.step.outputs if v in self.slots}
+        for buffer in self.buffers:
+            event: Json = {"update": buffer, "to": self.step.updates[buffer]}
+            if buffer in self.preserved:
+                event["preserves"] = True
+                self.pins[self._new(buffer)] = 0
+            self._emit(event)
+        freed = [v for v in free if v in self.slots]
+        self._drop(freed)
+        for tangent in self.step.tangents:
+            self.pins[self._new(tangent)] = int(prod(self.types[tangent].shape) == 1)
+        self._emit({"turn": freed})
+
+    def _new(self, value: str) -> int:
+        self.count += 1
+        root = self.types[self.root(value)]
+        memory = self._host if root.cpu else "device"
+        step = TABLES["devices"]["cpu" if root.cpu else self.device]["allocation"]
+        self.stores[self.count] = value, -(-root.nbytes // step) * step, memory
+        self.slots[value] = self.count
+        return self.count
+
+    def _drop(self, values: list[str]) -> None:
+        for value in values:
+            store = self.slots.pop(value)
+            if store not in self.slots.values() and not self.pins.get(store):
+                del self.stores[store]
+
+    def _overwritten(self, op: Op, free: list[str]) -> str | None:
+        form = TABLES["in_place"].get(op.line["op"])
+        if form is None or isinstance(op.line["out"], list):
+            return None
+        for position in form["positions"]:
+            if position < len(op.args) and isinstance(op.args[position], Name):
+                both = len(op.args) == 2 and isinstance(op.args[0], Name) and not op.line.get("kwargs")
+                if (position == 0 or both) and self._dies(op, str(op.args[position]), free):
+                    return str(op.args[position])
+        return None
+
+    def _dies(self, op: Op, value: str, free: list[str]) -> bool:
+        store, made = self.slots.get(value), op.writes[0]
+        if store is None or store in self.pins or self.types[value] != self.types[made]:
+            return False
+        owner = self.types[self.stores[store][0]]
+        if owner.nbytes != self.types[made].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
+            return False
+        if any(self.slots.get(other) == store for other in op.reads if other != value):
+            return False
+        return all(slot in free for slot, held in self.slots.items() if held == store)
+
+    def _emit(self, event: Json, extra: Json | None = None) -> None:
+        held = dict.fromkeys(sorted({m for _, _, m in self.stores.values()} | {"device"}), 0)
+        for nbytes, memory in (*((b, m) for _, b, m in self.stores.values()), *self.states.values()):
+            held[memory] = held.get(memory, 0) + nbytes
+        for memory, nbytes in (extra or {}).items():
+            held[memory] = held.get(memory, 0) + nbytes
+        self.events.append(
+            {**event, **{memory: nbytes for memory, nbytes in held.items() if nbytes or memory == "device"}}
+        )
+        self.held.append(held)
+
+
+def simulate(file: Json) -> Json:
+    """Events, peak of each memory in bytes, and time in ns of a valid file."""
+    found = Simulation(Step(file))
+    memories = sorted({memory for held in found.held for memory in held})
+    peaks = {memory: max((held.get(memory, 0) for held in found.held), default=0) for memory in memories}
+    return {
+        "peak": peaks.pop("device", 0),
+        **({"host_peak": peaks["host"]} if peaks.get("host") else {}),
+        "time": found.time,
+        "events": found.events,
+    }

@@ -1,0 +1,210 @@
+"""The flat step of a schedule file, for the second simulator: from `schema/README.md` alone, nothing of remate imported."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Json = dict[str, Any]
+TABLES: Json = json.loads((Path(__file__).parents[2] / "schema/operators-1.json").read_bytes())
+VIEWS = set(TABLES["views"])
+SIZES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "f8e4m3": 1, "f8e5m2": 1, "i64": 8, "i32": 4, "i16": 2, "i8": 1}
+SIZES |= {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "bool": 1, "c64": 8, "c128": 16}
+
+
+class Tensor(NamedTuple):
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    cpu: bool
+
+    @property
+    def nbytes(self) -> int:
+        if self.strides is None or 0 in self.shape:
+            return prod(self.shape) * SIZES[self.dtype]
+        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        return (last + 1) * SIZES[self.dtype]
+
+
+class Op(NamedTuple):
+    id: str
+    line: Json
+    args: list[Any]  # values as `Name`
+    reads: list[str]
+    writes: list[str]
+
+    @property
+    def view(self) -> bool:
+        return self.line["op"] in VIEWS
+
+
+class Name(str):
+    """A value among arguments, by its full name."""
+
+
+def tensor(text: str) -> Tensor:
+    found = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
+    assert found
+    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in found.group(2, 3)]
+    return Tensor(found[1], numbers[0] or (), numbers[1], found[4] is not None)
+
+
+class Step:
+    """The flat step of a file: `ops` in order, `turn` the number of those in forward, `plan` before which op what reruns."""
+
+    def __init__(self, file: Json) -> None:
+        self.file, self.model = file, file["model"]
+        self.types: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+        self.index: dict[str, int] = {}
+        self.spans: dict[str, tuple[range, range]] = {}  # instance -> its operations in forward and backward
+        self.gradients: dict[str, str] = {}
+        self.updates: dict[str, str] = {}
+        self.plan: dict[int, list[int]] = {}
+        self._sources()
+        parts = [(i, i["id"], i.get("prefix", i["id"]), {}, "") for i in file["program"]]
+        leaves: list[tuple[str, Json, dict[str, str]]] = []
+        spans: list[tuple[str, int, int]] = []
+        self.plans: list[tuple[str, list[Json]]] = [("", file.get("statements", []))]
+        self._walk(parts, leaves, spans)
+        self._lines(leaves)
+        self._places(leaves, spans)
+        self._note(self.model.get("gradients", {}), {}, self.gradients)
+        for prefix, statements in self.plans:
+            self._statements(prefix, statements)
+
+    def _sources(self) -> None:
+        inputs = self.model.get("inputs", {})
+        trees = [*inputs.get("args", []), *inputs.get("kwargs", {}).values()]
+        self.sources = [leaf["name"] for leaf in leaves_of(trees, "tensor")]
+        self.types.update((leaf["name"], tensor(leaf["tensor"])) for leaf in leaves_of(trees, "tensor"))
+        for kind in ("parameters", "buffers"):
+            for name, text in self.model.get(kind, {}).items():
+                self.types[name] = tensor(text)
+                self.sources.append(name)
+        self.outputs = list(dict.fromkeys(leaf["value"][1:] for leaf in leaves_of(self.model["outputs"], "value")))
+        self.tangents = {
+            f"grad.{leaf['name']}": leaf["value"][1:]
+            for leaf in leaves_of(self.model["outputs"], "value")
+            if leaf.get("grad")
+        }
+
+    def _walk(self, parts: list[Any], leaves: list[Any], spans: list[Any]) -> None:
+        """Instances in forward order. A part: instance, full id, prefix, scope around it, id of the composite around it."""
+        for instance, full, prefix, around, outer in parts:
+            block, given = self.file["blocks"][instance["block"]], instance.get("with", {})
+            scope: dict[str, str] = {}
+            for kind in ("inputs", "parameters", "buffers"):
+                for name in block.get(kind, {}):
+                    if name in given:
+                        text = given[name][1:]
+                        scope[name] = around.get(text) or (f"{outer}.{text}" if outer else text)
+                    else:
+                        scope[name] = f"{prefix}.{name}" if prefix else name
+            for name, constant in block.get("constants", {}).items():
+                scope[name] = f"{full}.{name}"
+                self.types[scope[name]] = tensor(constant["type"])
+            if instance.get("plan", "keep-all") != "keep-all":
+                self.plans.append((full + ".", block["plans"][instance["plan"]]))
+            first = len(leaves)
+            if block.get("instances"):
+                self._walk([self._part(i, full, prefix, scope) for i in block["instances"]], leaves, spans)
+            else:
+                leaves.append((full, block, scope))
+            spans.append((full, first, len(leaves)))
+            self._note(block.get("gradients", {}), scope, self.gradients, full)
+            self._note(block.get("updates", {}), scope, self.updates, full)
+
+    def _part(self, instance: Json, full: str, prefix: str, scope: dict[str, str]) -> tuple[Any, ...]:
+        own = instance.get("prefix", instance["id"])
+        joined = ".".join(filter(None, (prefix, own)))
+        return instance, f"{full}.{instance['id']}", joined, scope, full
+
+    def _note(self, stated: dict[str, str], scope: dict[str, str], into: dict[str, str], full: str = "") -> None:
+        for name, text in stated.items():
+            into[scope.get(name, name)] = self._full(text[1:], scope, full)
+
+    def _full(self, name: str, scope: dict[str, str], full: str) -> str:
+        return scope.get(name) or (f"{full}.{name}" if full else name)
+
+    def _lines(self, leaves: list[tuple[str, Json, dict[str, str]]]) -> None:
+        for full, block, scope in leaves:
+            for line in (*block.get("forward", []), *block.get("backward", [])):
+                outs = line["out"]
+                for k, out in enumerate(outs if isinstance(outs, list) else [outs]):
+                    name = f"{line['id']}:{k}" if isinstance(outs, list) else line["id"]
+                    if out is not None:
+                        scope[name] = f"{full}.{name}"
+                        self.types[scope[name]] = tensor(out)
+        for tangent, output in self.tangents.items():
+            self.types[tangent] = self.types[output]._replace(strides=None)
+
+    def _places(self, leaves: list[tuple[str, Json, dict[str, str]]], spans: list[tuple[str, int, int]]) -> None:
+        at: list[tuple[range, range]] = [(range(0), range(0))] * len(leaves)
+        for side in (0, 1):
+            for number in range(len(leaves))[:: -1 if side else 1]:
+                full, block, scope = leaves[number]
+                start = len(self.ops)
+                for line in block.get(("forward", "backward")[side], []):
+                    self.index[f"{full}.{line['id']}"] = len(self.ops)
+                    self.ops.append(self._op(full, line, scope))
+                forward = at[number][0]
+                at[number] = (forward, range(start, len(self.ops))) if side else (range(start, len(self.ops)), range(0))
+            if not side:
+                self.turn = len(self.ops)
+        for full, first, end in spans:
+            forward = [i for number in range(first, end) for i in at[number][0]]
+            backward = [i for number in range(first, end)[::-1] for i in at[number][1]]
+            self.spans[full] = (range(forward[0], forward[-1] + 1) if forward else range(0), _range(backward))
+
+    def _op(self, full: str, line: Json, scope: dict[str, str]) -> Op:
+        def read(value: Any) -> Any:
+            if isinstance(value, str) and value.startswith("%") and not value.startswith("%%"):
+                return Name(scope[value[1:]])
+            return [read(item) for item in value] if isinstance(value, list) else value
+
+        def names(value: Any) -> Iterator[str]:
+            if isinstance(value, Name):
+                yield str(value)
+            elif isinstance(value, list):
+                for item in value:
+                    yield from names(item)
+
+        args = [read(a) for a in line.get("args", [])]
+        reads = [name for a in (*args, *map(read, line.get("kwargs", {}).values())) for name in names(a)]
+        outs = line["out"]
+        keys = [f":{k}" for k, out in enumerate(outs) if out is not None] if isinstance(outs, list) else [""]
+        return Op(
+            f"{full}.{line['id']}", line, args, list(dict.fromkeys(reads)), [f"{full}.{line['id']}{k}" for k in keys]
+        )
+
+    def _statements(self, prefix: str, statements: list[Json]) -> None:
+        for statement in statements:
+            before = prefix + statement["before"]
+            point = self.index[before] if before in self.index else self.spans[before][1][0]
+            for name in statement["rerun"]:
+                if prefix + name in self.index:
+                    self.plan.setdefault(point, []).append(self.index[prefix + name])
+                else:
+                    inside = (i for i in self.spans[prefix + name][0] if not self.ops[i].view)
+                    self.plan.setdefault(point, []).extend(inside)
+
+
+def _range(numbers: list[int]) -> range:
+    return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
+
+
+def leaves_of(tree: Any, key: str) -> list[Json]:
+    """Leaves of a tree of inputs or outputs."""
+    if isinstance(tree, list):
+        return [leaf for item in tree for leaf in leaves_of(item, key)]
+    if not isinstance(tree, dict) or "literal" in tree:
+        return []
+    if key in tree:
+        return [tree]
+    inside = next(tree[k] for k in ("tuple", "list", "dict", "fields") if k in tree)
+    return leaves_of(list(inside.values()) if isinstance(inside, dict) else inside, key)
