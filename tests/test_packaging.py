@@ -78,7 +78,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(built: Path) -> None:
     with tarfile.open(made) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     wanted = tracked("remate", "runtime/remate_runtime", "schema")
-    loose = {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore", "PKG-INFO"}
+    loose = {"pyproject.toml", "tools/hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore", "PKG-INFO"}
     assert wanted | (loose - {".gitignore"}) <= names
     assert names - wanted - loose == set()
 
