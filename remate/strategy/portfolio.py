@@ -116,4 +116,5 @@ def alone(name: str, *bounds: str) -> Policy:
 
 def resolved(step: Step) -> Strategy | Bound:
     """What a step names."""
-    return registry.bound(step.name) if step.name in registry.bound_names() else registry.strategy(step.name)
+    own = step.name in registry.STRATEGIES  # looked at first: the names of other packages are read from the disk
+    return registry.strategy(step.name) if own or not registry.is_bound(step.name) else registry.bound(step.name)

@@ -53,6 +53,11 @@ def bound_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*BOUNDS, *sorted(_foreign(BOUND_GROUP))]))
 
 
+def is_bound(name: str) -> bool:
+    """Whether a bound has this name."""
+    return name in BOUNDS or name in _foreign(BOUND_GROUP)
+
+
 def strategy(name: str) -> Strategy:
     """The strategy of this name. Raises UnknownNameError for a name that stands for nothing, or for something else than a
     strategy of this name."""
