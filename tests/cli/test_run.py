@@ -70,10 +70,10 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
     from remate_runtime import planned_model
 
     def doubled(*args: object) -> Any:
-        return [2 * value for value in execute(*args)]
+        return [2 * value for value in run_step(*args)]
 
-    execute: Any = planned_model.execute
-    monkeypatch.setattr(planned_model, "execute", doubled)
+    run_step: Any = planned_model.run_step
+    monkeypatch.setattr(planned_model, "run_step", doubled)
     outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
     assert outcome.status == 3
     assert "s.json: stale, its first step differs from that of models.py:build" in outcome.err
