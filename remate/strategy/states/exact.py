@@ -26,10 +26,16 @@ _Step = tuple[State, int]  # the state before a move, and the operation that ran
 
 
 def exact(instance: Instance, request: Request, context: Context) -> Proposals[None]:
-    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget."""
+    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget, for which all
+    searches together visit as many states as the first may."""
+    left = 2 * request.effort.states
 
     def search(budget: int) -> Proposals[int | None]:
-        found = instance.view(fastest, budget, request.effort.states)
+        nonlocal left
+        if left <= 0:
+            return None
+        found = instance.view(fastest, budget, min(left, request.effort.states))
+        left -= found.states
         return None if found.reruns is None else (yield Proposal(found.reruns)).peak
 
     yield from downward(instance, request, context, search)
