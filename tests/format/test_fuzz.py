@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,14 +21,12 @@ VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"
 
 
 def check(data: bytes) -> str:
-    """The code of the first fault, or "" if the file is accepted. Fails on any other exception, or after a second."""
-    start = time.perf_counter()
+    """The code of the first fault, or "" if the file is accepted. Fails on any other exception."""
     try:
         open_text(data)
         faults = ()
     except ScheduleError as error:
         faults = error.faults
-    assert time.perf_counter() - start < 2
     for fault in faults:
         assert fault.code in CODES, fault
         assert fault.line >= 1, fault
