@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,29 +19,19 @@ FOREIGN = (
 )  # fmt: skip
 
 
-def functional() -> Iterator[Any]:
-    for full in torch._C._dispatch_get_all_op_names():
-        space, _, rest = full.partition("::")
-        name, _, overload = rest.partition(".")
-        if space in ("aten", "prims"):
-            found = getattr(getattr(getattr(torch.ops, space), name, None), overload or "default", None)
-            if found is not None and not found._schema.is_mutable:
-                yield found
-
-
 def test_views() -> None:
-    missing = {facts.name(o) for o in functional() if facts.view(o)} - operators.VIEWS
+    missing = {facts.name(o) for o in operator_tables.functional() if facts.view(o)} - operators.VIEWS
     assert [name for name in sorted(missing) if not any(part in name for part in FOREIGN)] == []
 
 
 def test_random() -> None:
-    missing = {facts.name(o) for o in functional() if facts.random(o)} - operators.RANDOM
+    missing = {facts.name(o) for o in operator_tables.functional() if facts.random(o)} - operators.RANDOM
     assert {name for name in missing if "inductor" not in name} == set()
 
 
 @pytest.mark.parametrize("table", ["VIEWS", "RANDOM", "NOT_RANDOM"])
 def test_tables_name_existing_operators(table: str) -> None:
-    known = {facts.name(o) for o in functional()}
+    known = {facts.name(o) for o in operator_tables.functional()}
     assert set(getattr(operators, table)) - known == set()
 
 
