@@ -56,18 +56,39 @@ def capture(
         model, args, kwargs = stand_in(model, args, kwargs or {})
     with surroundings.attributes_as_buffers(model):
         signature = Signature(model, tuple(args), dict(kwargs or {}))
-        step = TracedModule(model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
-        branches = Branches()
-        try:
-            with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
-                traced = _traced(step, signature, branches)
-        except Exception as error:
-            _refuse_draws(step.drawn)
-            raise explained(error, step.watch) from error
-        _refuse_draws(step.drawn)
+        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
+        step, branches, captured = _attempt(TracedModule(*call), signature)
         _warn(step, branches)
-        captured = _captured(signature, step, traced)
-    return replace(captured, digest=step.reads.digest())
+        settled = _settled(step, captured, TracedModule(*call), signature)
+    return replace(captured, digest=step.reads.digest(settled))
+
+
+def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Branches, Captured]:
+    branches = Branches()
+    try:
+        with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
+            traced = _traced(step, signature, branches)
+    except Exception as error:
+        _refuse_draws(step.drawn)
+        raise explained(error, step.watch) from error
+    _refuse_draws(step.drawn)
+    return step, branches, _captured(signature, step, traced)
+
+
+def _settled(first: TracedModule, captured: Captured, again: TracedModule, signature: Signature) -> bool:
+    """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if the
+    next call is another step; which is found by tracing that too."""
+    changes = first.reads.changes()
+    if not changes:
+        return True
+    with changes.made():
+        _, _, later = _attempt(again, signature)
+    if later.graph != captured.graph:
+        changes.refuse()
+    unsettled = again.reads.changes()
+    if unsettled:
+        unsettled.warn()
+    return not unsettled
 
 
 def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Traced:

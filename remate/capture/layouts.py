@@ -1,4 +1,4 @@
-"""While tracing: results have the strides that real kernels give them, where fake kernels claim others.
+"""While tracing: results have the strides that real kernels give them, where fake kernels claim others or refuse.
 
 A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs. Like
 `torch_api`, this module touches unstable interfaces.
@@ -52,12 +52,29 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
 _ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: lambda source, *_: _suggested(source)}
 
 
+def _grouped_mm(
+    mode: FakeTensorMode, one: Any, other: Any, offs: Any = None, bias: Any = None, dtype: Any = None
+) -> Any:
+    """Rows are padded to 16 bytes, on the CPU too. PyTorch's fake kernel takes bfloat16 alone, and pads for CUDA only."""
+    groups = offs if (one.dim(), other.dim()) != (3, 3) else one
+    sizes = [one.shape[-2], other.shape[-1]]
+    if one.dim() == other.dim():
+        sizes.insert(0, groups.shape[0])
+    dtype = dtype or one.dtype
+    row = -(-sizes[-1] * dtype.itemsize // 16) * 16 // dtype.itemsize
+    strides = [sizes[1] * row, row, 1] if len(sizes) == 3 else [row, 1]
+    with mode:
+        return torch.empty_strided(sizes, strides, dtype=dtype, device=one.device)
+
+
 @contextlib.contextmanager
 def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
     """Results of `mode` are laid out as those of real kernels."""
     usual: Any = mode.dispatch
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _ATEN._grouped_mm.default:
+            return _grouped_mm(mode, *args, **(kwargs or {}))
         made = usual(func, types, args, kwargs)
         return _relaid(mode, func, args, made) if func in _LAYOUTS or func in _ON_CPU else made
 

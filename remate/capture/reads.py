@@ -2,7 +2,8 @@
 
 Recorded are reads of instance and class attributes by name, as they were when forward first read them; attributes that
 are not there when asked for; fields of configs. Not recorded: tensors, parameters, buffers and submodules (the signature
-has them), training flags (too), what forward itself writes, and what is read of `__dict__`.
+has them), training flags (too), and what is read of `__dict__`. What forward itself changes is put back, and told by
+`changes`: whether it matters is found out by tracing once more with it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ from remate_runtime.live import (
     make_digest,
     record,
     replaced_forward,
+    same,
 )
 
 from ..errors import CaptureError
+from .changes import Change, Changes
 
 _MACHINERY = frozenset({*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__"})
 _NO_OBJECTS = (type, nn.Module, torch.Tensor, enum.Enum, tuple, list, dict, set)
@@ -46,11 +49,12 @@ class Reads:
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._code = Code()
         self._seen: dict[int, dict[str, Any]] = {}  # by module or config: attribute -> what it was
-        self._raw: dict[tuple[int, str], Any] = {}  # containers, which forward may change without setting the attribute
         self._methods: dict[tuple[int, str], Any] = {}
         self._written: dict[int, set[str]] = {}
         self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # configs, and who holds them
         self._patched: dict[type, Any] = {}
+        self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # configs, and their attributes before forward
+        self._changed: dict[tuple[int, str], Change] = {}
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -82,7 +86,7 @@ class Reads:
             for kind in self._patched:
                 del kind.__getattribute__
             self._patched.clear()
-            self._notice_changed_containers()
+            self._notice_changes()
 
     def _read(self, module: nn.Module, name: str, found: Any) -> None:
         if id(module) not in self._paths or name in _MACHINERY or name.startswith("__"):
@@ -101,21 +105,23 @@ class Reads:
         if isinstance(getattr(type(thing), name, None), property):
             return  # what its getter reads is seen by itself
         seen[name] = record(value, self._code.source)
-        if isinstance(value, list | dict | set):
-            self._raw[id(thing), name] = value
         if is_config(value) or (not isinstance(value, _NO_OBJECTS) and is_own(type(value).__module__)):
             self._hold(value, id(thing), name)
 
     def _hold(self, config: Any, holder: int, name: str) -> None:
         self._held.setdefault(id(config), (config, []))[1].append((holder, name))
+        if hasattr(config, "__dict__"):
+            self._saved.setdefault(id(config), (config, dict(vars(config))))
         kind = type(config)
-        if kind not in self._patched:
-            self._watch(kind)
+        if kind not in self._patched and not self._watch(kind):
+            seen = self._seen.setdefault(id(config), {})
+            for field in [field for field in getattr(config, "__dict__", ()) if field not in seen]:
+                self._note(seen, config, field)
 
-    def _watch(self, kind: type) -> None:
-        """Reads of this class's instances are noticed too, if the class lets its attributes be set."""
+    def _watch(self, kind: type) -> bool:
+        """Whether reads of this class's instances are noticed from now on. If not, all fields count as read."""
         if "__getattribute__" in vars(kind):
-            return
+            return False
         usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
         reads = self
 
@@ -129,23 +135,44 @@ class Reads:
 
         try:
             kind.__getattribute__ = read  # type: ignore[method-assign,assignment]
-        except TypeError:  # a class written in C
-            return
+        except TypeError:  # a class written in C, such as SimpleNamespace
+            return False
         self._patched[kind] = usual
+        return True
 
-    def _notice_changed_containers(self) -> None:
-        for (owner, name), value in self._raw.items():
-            if self._seen[owner].get(name) != record(value, self._code.source):
-                self._written.setdefault(owner, set()).add(name)
+    def _notice_changes(self) -> None:
+        """What forward read and then changed; configs are put back, as `Attributes` does with modules."""
+        things = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
+        for key, seen in self._seen.items():
+            for name, was in seen.items():
+                raw = attribute(things[key], name)
+                now = record(raw, self._code.source)
+                if was is not OPAQUE and now is not OPAQUE and not same(was, now):
+                    self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
+        for config, attributes in self._saved.values():
+            vars(config).clear()
+            vars(config).update(attributes)
 
-    def digest(self) -> Digest:
-        """What was seen. Warns of functions whose source cannot be read, and of attributes that forward counts in."""
-        modules = {path: self._of(key) for key, path in self._paths.items()}
+    def changes(self) -> Changes:
+        """The attributes that forward read and then changed."""
+        told = {(id(c.thing), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
+        return Changes({f"{path}.{c.name}".lstrip("."): c for path, c in told.values()})
+
+    def _at(self, key: int) -> Iterator[str]:
+        if key in self._paths:
+            yield self._paths[key]
+        else:
+            yield from self._places(key, frozenset())
+
+    def digest(self, settled: bool = True) -> Digest:
+        """What was seen. settled: what forward changed stays so from the second call on, and changes nothing else: then
+        both values are recorded, otherwise none. Warns of functions whose source cannot be read."""
+        modules = {path: self._of(key, settled) for key, path in self._paths.items()}
         for path, module in self._model.named_modules():
             forward = replaced_forward(module)
             if forward is not MISSING:
                 modules[path]["forward"] = record(forward, self._code.source)
-        objects = {path: self._of(key) for key in self._held for path in self._places(key, frozenset())}
+        objects = {path: self._of(key, settled) for key in self._held for path in self._places(key, frozenset())}
         self._add_methods(modules)
         made = make_digest(self._model, modules, dict(sorted(objects.items())), self._code)
         if made.unknown:
@@ -155,7 +182,6 @@ class Reads:
                 UserWarning,
                 stacklevel=5,
             )
-        self._warn_of_counters()
         return made.digest
 
     def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
@@ -166,9 +192,16 @@ class Reads:
             if not self._code.followed(function) and self._code.source(function) is not None:
                 modules[self._paths[key]][name] = record(function, self._code.source)
 
-    def _of(self, key: int) -> dict[str, Any]:
-        written = self._written.get(key, set())
-        return {n: v for n, v in sorted(self._seen.get(key, {}).items()) if v is not OPAQUE and n not in written}
+    def _of(self, key: int, settled: bool) -> dict[str, Any]:
+        """The reads of a module or config. {"either": …}: what it is before and after the first call of forward."""
+        found = {name: value for name, value in sorted(self._seen.get(key, {}).items()) if value is not OPAQUE}
+        for name in list(found):
+            change = self._changed.get((key, name))
+            if change is not None and settled:
+                found[name] = {"either": [change.was, change.now]}
+            elif change is not None:
+                del found[name]
+        return found
 
     def _places(self, key: int, above: frozenset[int]) -> Iterator[str]:
         """The paths of a config, by every attribute that holds it."""
@@ -177,21 +210,6 @@ class Reads:
                 yield f"{self._paths[holder]}.{name}".lstrip(".")
             elif holder in self._held and holder not in above:
                 yield from (f"{path}.{name}" for path in self._places(holder, above | {key}))
-
-    def _warn_of_counters(self) -> None:
-        counted = [
-            f"{self._paths[key]}.{name}".lstrip(".")
-            for key, written in self._written.items()
-            for name in sorted(written & self._seen.get(key, {}).keys())
-            if self._seen[key][name] is not OPAQUE
-        ]
-        if counted:
-            warnings.warn(
-                f"forward reads and then changes attributes ({', '.join(counted[:5])}); a scheduled step computes with "
-                "what they were when planned and does not change them: make them buffers if the result depends on them",
-                UserWarning,
-                stacklevel=5,
-            )
 
 
 class Hooks:

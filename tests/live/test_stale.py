@@ -221,13 +221,3 @@ def test_source_that_cannot_be_read_is_said() -> None:
     assert captured.digest is not None
     assert captured.digest.functions == {"nowhere.Net.forward": None}
     apply(scope["Net"](8, 2), with_reruns(captured, lambda graph: []))
-
-
-def test_what_forward_counts_in_is_said_and_left_out(sources: Sources) -> None:
-    text = TRAIN.replace("        for block", "        self.calls += 1\n        self.log.append(1)\n        for block")
-    text = text.replace("        self.head =", "        self.calls, self.log = 0, []\n        self.head =")
-    model = sources.build(text=text)
-    with pytest.warns(UserWarning, match=r"reads and then changes attributes \(calls, log\)"):
-        schedule = schedule_of(model, (X,))
-    model.calls = 7
-    apply(model, schedule)

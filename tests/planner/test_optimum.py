@@ -71,8 +71,8 @@ def test_a_sample_of_tiny_steps() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(3, 27, 6))
+@pytest.mark.parametrize("first", range(3, 27, 8))
 def test_tiny_steps(first: int) -> None:
-    count, optimal = compare(range(first, first + 6))
+    count, optimal = compare(range(first, first + 8))
     assert count >= 100
     assert optimal >= 0.99 * count

@@ -12,7 +12,7 @@ from .schedule import Digest, ModuleGroup
 from .signature import escape
 
 _HASH = re.compile(r"[0-9a-f]{16}")
-_KINDS = ("is", "object", "dict", "length", "hash", "absent")
+_KINDS = ("is", "object", "dict", "length", "hash", "absent", "either")
 _HINT = f"a literal, an array, or an object with one of {', '.join(_KINDS)}"
 
 
@@ -104,6 +104,12 @@ class DigestCheck:
             self._add("not a length", f"{where}/length", _HINT)
         elif kind == "absent" and item is not True:
             self._add("not true", f"{where}/absent", _HINT)
+        elif kind == "either":
+            if not isinstance(item, list) or len(item) != 2:
+                self._add("`either` lists two values", f"{where}/either", "before and after the first call")
+                return
+            for index, entry in enumerate(item):
+                self._value(entry, f"{where}/either/{index}", depth + 2)
 
     def _name(self, name: str, where: str) -> None:
         if len(name) > MAX_NAME:

@@ -17,7 +17,7 @@ from .compare import (
     training_step,
 )
 from .differences import Differences, shown
-from .digest import Made, at_path, compare_digest, make_digest
+from .digest import Made, at_path, compare_digest, make_digest, same
 from .guard import Guard
 from .ownership import is_own, qualified
 from .values import OPAQUE, is_config
@@ -49,6 +49,7 @@ __all__ = [
     "qualified",
     "record",
     "replaced_forward",
+    "same",
     "shown",
     "tensors_of",
     "training_step",

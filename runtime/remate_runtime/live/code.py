@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from .ownership import is_own, is_own_function, module_name, qualified
+from .ownership import is_own, is_own_function, module_name, module_of, qualified
 from .syntax import Reference, canonical, function_tree, references
 from .values import OPAQUE, is_config, recorded, short_hash, unwrapped
 
@@ -210,7 +210,7 @@ class _Names:
             found = _cell(self._cells[name])
         elif name in scope:
             found = scope[name]
-            place = (f"{module_name(self._function.__module__ or '')}.{name}", scope, name)
+            place = (f"{module_of(self._function)}.{name}", scope, name)
         else:
             return None, None, ()
         while rest and (

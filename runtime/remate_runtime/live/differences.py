@@ -89,6 +89,8 @@ def shown(value: Any) -> str:
     if isinstance(value, dict):
         if "absent" in value:
             return "absent"
+        if "either" in value:
+            return " or ".join(map(shown, value["either"]))
         if "is" in value:
             of = f" of {shown(value['of'])}" if "of" in value else ""
             source = f" (source {value['source']})" if "source" in value else ""

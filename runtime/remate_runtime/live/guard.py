@@ -24,7 +24,7 @@ from .attributes import (
 )
 from .code import Code
 from .differences import shown
-from .digest import at_path, same
+from .digest import accepts, at_index, at_path, same
 from .ownership import qualified
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
@@ -63,10 +63,11 @@ class Guard:
         self._prepare()
 
     def _of(self, group: ModuleGroup, model: nn.Module) -> Iterator[_Read]:
-        for path in unfold_paths(group.at):
+        for index, path in enumerate(unfold_paths(group.at)):
             thing = self._modules.get(path) if path in self._modules else at_path(model, path)
-            for name in group.reads if thing is not MISSING else ():
-                yield _Read(path, group.kind, thing, name, record(attribute(thing, name), self._code.source))
+            for name, value in group.reads.items() if thing is not MISSING else ():
+                was, now = at_index(value, index), record(attribute(thing, name), self._code.source)
+                yield _Read(path, group.kind, thing, name, was if accepts(was, now) else now)
 
     def _prepare(self) -> None:
         """What `check` looks up: plain lookups in dicts, contents of containers, attributes that have to be asked for."""
@@ -136,7 +137,7 @@ class Guard:
     def _faults(self) -> Iterator[str]:
         for read in self._reads:
             now = record(attribute(read.thing, read.name), self._code.source)
-            if not same(read.was, now):
+            if not accepts(read.was, now):
                 yield f"{_place(read.path, read.kind)}: attribute {read.name} was {shown(read.was)}, is {shown(now)}"
         for path, module in self._modules.items():
             kind = qualified(type(module))

@@ -67,8 +67,24 @@ def module_name(module: str) -> str:
         return module
     if module == "__main__":
         file = getattr(sys.modules.get(module), "__file__", None)
-        return os.path.splitext(os.path.basename(file))[0] if file else module
+        return _stem(file) if file else module
     return module.rpartition(".")[2].removeprefix(_COMMAND)
+
+
+def _stem(file: str) -> str:
+    return os.path.splitext(os.path.basename(file))[0]
+
+
+def module_of(thing: Any) -> str:
+    """The module of a class or function, as `module_name`; of a file that was executed without becoming a module, the
+    file that the code names."""
+    module = thing.__module__
+    if module in sys.modules or not is_own(module):
+        return module_name(module)
+    methods = vars(thing).values() if isinstance(thing, type) else (thing,)
+    codes = [getattr(getattr(method, "__func__", method), "__code__", None) for method in methods]
+    file = next((code.co_filename for code in codes if code is not None), "<unknown>")
+    return module_name(module) if file.startswith("<") else _stem(file)
 
 
 def qualified(thing: Any) -> str:
@@ -84,4 +100,4 @@ def qualified(thing: Any) -> str:
         for end in range(1, len(parts)):
             if vars(sys.modules.get(".".join(parts[:end]), object)).get(name) is thing:
                 return ".".join([*parts[:end], name])
-    return f"{module_name(module)}.{name}" if module else name
+    return f"{module_of(thing)}.{name}" if module else name

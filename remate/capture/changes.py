@@ -1,0 +1,74 @@
+"""Attributes that forward itself changes: a flag set by the first call, a counter."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from remate_runtime.live import MISSING
+
+from ..errors import CaptureError
+
+
+class Change(NamedTuple):
+    """An attribute of a module or config. raw: what forward left there. was, now: before and after, as digests record."""
+
+    thing: Any
+    name: str
+    raw: Any
+    was: Any
+    now: Any
+
+
+class Changes:
+    """All of one trace, by path."""
+
+    def __init__(self, by_path: Mapping[str, Change]) -> None:
+        self._by_path = by_path
+
+    def __bool__(self) -> bool:
+        return bool(self._by_path)
+
+    def __str__(self) -> str:
+        more = len(self._by_path) - 5
+        return ", ".join(list(self._by_path)[:5]) + (f" and {more} more" if more > 0 else "")
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """Meanwhile the attributes are what forward left there."""
+        held = [(change, vars(change.thing), vars(change.thing).get(change.name, MISSING)) for change in self._own()]
+        try:
+            for change, attributes, _ in held:
+                _put(attributes, change.name, change.raw)
+            yield
+        finally:
+            for change, attributes, before in held:
+                _put(attributes, change.name, before)
+
+    def _own(self) -> list[Change]:
+        return [change for change in self._by_path.values() if hasattr(change.thing, "__dict__")]
+
+    def refuse(self) -> None:
+        """The step is another one once they have changed."""
+        raise CaptureError(
+            f"forward changes attributes ({self}), and its next call computes something else",
+            hint="call the model once before planning, if that settles it; otherwise make them buffers",
+        )
+
+    def warn(self) -> None:
+        """They change from call to call, though the next step is the same."""
+        warnings.warn(
+            f"forward reads and then changes attributes ({self}); a scheduled step computes with what they were when "
+            "planned and does not change them: make them buffers if the result depends on them",
+            UserWarning,
+            stacklevel=5,
+        )
+
+
+def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
+    if value is MISSING:
+        attributes.pop(name, None)
+    else:
+        attributes[name] = value
