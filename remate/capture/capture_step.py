@@ -79,9 +79,9 @@ def _settled(first: TracedModule, captured: Captured, again: TracedModule, signa
     """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if the
     next call is another step; which is found by tracing that too."""
     changes = first.reads.changes()
-    if not changes:
+    if not changes or first.left is None:
         return True
-    with changes.made():
+    with changes.made(), first.left.again():
         _, _, later = _attempt(again, signature)
     if later.graph != captured.graph:
         changes.refuse()

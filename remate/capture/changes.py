@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from remate_runtime.live import MISSING
 
 from ..errors import CaptureError
@@ -37,8 +39,10 @@ class Changes:
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """Meanwhile the attributes are what forward left there."""
-        held = [(change, vars(change.thing), vars(change.thing).get(change.name, MISSING)) for change in self._own()]
+        """Meanwhile the attributes of configs are what forward left there."""
+        held = [
+            (change, vars(change.thing), vars(change.thing).get(change.name, MISSING)) for change in self._configs()
+        ]
         try:
             for change, attributes, _ in held:
                 _put(attributes, change.name, change.raw)
@@ -47,8 +51,9 @@ class Changes:
             for change, attributes, before in held:
                 _put(attributes, change.name, before)
 
-    def _own(self) -> list[Change]:
-        return [change for change in self._by_path.values() if hasattr(change.thing, "__dict__")]
+    def _configs(self) -> list[Change]:
+        found = self._by_path.values()
+        return [c for c in found if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
 
     def refuse(self) -> None:
         """The step is another one once they have changed."""

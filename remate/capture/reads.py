@@ -19,12 +19,14 @@ from torch import nn
 
 from remate_runtime.format import Digest
 from remate_runtime.live import (
+    FORWARDS_OWN_FLAG,
     MISSING,
     OPAQUE,
     Code,
     attribute,
     hook_name,
     is_config,
+    is_forwards_own,
     is_own,
     is_torchs,
     make_digest,
@@ -36,7 +38,9 @@ from remate_runtime.live import (
 from ..errors import CaptureError
 from .changes import Change, Changes
 
-_MACHINERY = frozenset({*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__"})
+_MACHINERY = frozenset(
+    {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
+)
 _NO_OBJECTS = (type, nn.Module, torch.Tensor, enum.Enum, tuple, list, dict, set)
 _KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -239,7 +243,7 @@ class Hooks:
 
     def _prepare(self, path: str, key: str, hooks: dict[Any, Any]) -> None:
         for number, hook in list(hooks.items()):
-            if is_torchs(hook):
+            if is_torchs(hook) or is_forwards_own(hook):
                 continue
             if not path:
                 del hooks[number]

@@ -30,7 +30,7 @@ class TracedModule(torch.nn.Module):
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
-    generators that it drew from outside its operations, `checkpoints` where it checkpoints.
+    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class TracedModule(torch.nn.Module):
         self.stored: list[str] = []
         self.drawn: list[str] = []
         self.checkpoints: list[str] = []
+        self.left: surroundings.LeftBehind | None = None
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """Each once, whatever is asked for: the tracer would make two parameters of a tied one."""
@@ -75,6 +76,7 @@ class TracedModule(torch.nn.Module):
                 return self._flat(result)
             finally:
                 torch_api.unmark()
+                self.left = surroundings.LeftBehind(self.model, attributes)
                 self.stored = attributes.restore()
 
     def note_checkpoint(self, frame: FrameType) -> None:

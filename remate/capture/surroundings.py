@@ -13,7 +13,9 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch.nn import Module
+from torch.utils import _pytree as pytree
 
+_NOTHING: Any = object()
 _REGISTERED = ("_parameters", "_buffers")  # lent to the tracer, which puts them back itself
 
 
@@ -75,9 +77,56 @@ class Attributes:
             module._buffers.clear()
             module._buffers.update(buffers)
         for value, contents in self._contents:
-            value.clear()
-            value.extend(contents) if isinstance(value, list) else value.update(contents)
+            _fill(value, contents)
         return tensors
+
+    def changed(self) -> Iterator[tuple[Module, str, Any]]:
+        """(module, attribute, value) of what was set since."""
+        for module, attributes, _ in self._saved:
+            for name, value in module.__dict__.items():
+                if value is not attributes.get(name, _NOTHING) and _without_tensors(value):
+                    yield module, name, value
+
+    def changed_contents(self) -> Iterator[tuple[Any, Any]]:
+        """(container, a copy) of the attributes' containers that hold something else since."""
+        for value, before in self._contents:
+            if list(map(id, _items(value))) != list(map(id, _items(before))) and _without_tensors(value):
+                yield value, value.copy()
+
+
+def _items(container: Any) -> list[Any]:
+    return [*container.keys(), *container.values()] if isinstance(container, dict) else list(container)
+
+
+class LeftBehind:
+    """What forward changed of all modules' attributes, tensors apart, so that it can be tried what its next call does."""
+
+    def __init__(self, model: Module, before: Attributes) -> None:
+        self._model = model
+        self._set = list(before.changed())
+        self._contents = list(before.changed_contents())
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Meanwhile the model is as its first call left it."""
+        before = Attributes(self._model)
+        for module, name, value in self._set:
+            module.__dict__[name] = value
+        for container, contents in self._contents:
+            _fill(container, contents)
+        try:
+            yield
+        finally:
+            before.restore()
+
+
+def _fill(container: Any, contents: Any) -> None:
+    container.clear()
+    container.extend(contents) if isinstance(container, list) else container.update(contents)
+
+
+def _without_tensors(value: Any) -> bool:
+    return not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
 def warn_of_stored_tensors(names: list[str]) -> None:

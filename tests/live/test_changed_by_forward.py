@@ -138,3 +138,23 @@ def test_a_file_that_is_executed_under_another_name_is_the_same(tmp_path: Path) 
     schedule = schedule_of(built("first"), (X,))
     model = built("second")
     assert_same(step(apply(model, schedule), (X,)), step(model, (X,)))
+
+
+def test_hooks_that_forward_installs_are_its_own() -> None:
+    """Models of Hugging Face install hooks at their first call, to collect the hidden states that they read."""
+    transformers: Any = pytest.importorskip("transformers")
+    sizes = {"hidden_sizes": [8, 16, 16, 16], "num_attention_heads": [1, 2, 2, 2], "decoder_hidden_size": 16}
+    config = transformers.SegformerConfig(depths=[1] * 4, mlp_ratios=[2] * 4, num_labels=4, **sizes)
+    call = {"pixel_values": torch.randn(1, 3, 32, 32), "labels": torch.zeros(1, 32, 32, dtype=torch.long)}
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return transformers.SegformerForSemanticSegmentation(config)
+
+    fresh, used = made(), made()
+    used(**call)
+    for planned, trained in ((fresh, used), (used, fresh)):
+        applied = apply(trained, schedule_of(planned, (), call))
+        applied(**call).loss.backward()
+        trained(**call)
+        applied(**call).loss.backward()

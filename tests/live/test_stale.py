@@ -19,7 +19,7 @@ from remate_runtime import Schedule, StaleModelError, StaleModelWarning, apply
 from remate_runtime.format import decode, encode
 from tests.runtime.stepping import assert_same, schedule_of, step, with_reruns
 
-from .sources import TRAIN, Sources, sources
+from .sources import Sources, sources
 
 __all__ = ["sources"]
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from .attributes import MISSING, attribute, hook_name, hooks_of, is_torchs, record, replaced_forward
+from .attributes import (
+    FORWARDS_OWN_FLAG,
+    MISSING,
+    attribute,
+    hook_name,
+    hooks_of,
+    is_forwards_own,
+    is_torchs,
+    record,
+    replaced_forward,
+)
 from .code import Code
 from .compare import (
     Difference,
@@ -23,6 +33,7 @@ from .ownership import is_own, qualified
 from .values import OPAQUE, is_config
 
 __all__ = [
+    "FORWARDS_OWN_FLAG",
     "MISSING",
     "OPAQUE",
     "Code",
@@ -43,6 +54,7 @@ __all__ = [
     "hook_name",
     "hooks_of",
     "is_config",
+    "is_forwards_own",
     "is_own",
     "is_torchs",
     "make_digest",

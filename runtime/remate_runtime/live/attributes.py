@@ -20,6 +20,7 @@ HOOKS = {
     "backward": "_backward_hooks",
     "backward_pre": "_backward_pre_hooks",
 }
+FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # whether those of `is_forwards_own` are there
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
@@ -51,15 +52,22 @@ def record(value: Any, source: Hash) -> Any:
 
 
 def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(kind, hook) of every hook of a module that forward or backward calls."""
+    """(kind, hook) of every hook of a module that forward or backward calls and that could matter."""
     for kind, key in HOOKS.items():
         for hook in vars(module).get(key, {}).values():
-            yield kind, hook
+            if not is_forwards_own(hook):
+                yield kind, hook
 
 
 def hook_name(kind: str, hook: Any) -> str:
     named = hook if hasattr(hook, "__qualname__") else type(hook)
     return f"{kind}: {qualified(named)}"
+
+
+def is_forwards_own(hook: Any) -> bool:
+    """Whether a hook is one that forward itself installs when it runs first, to collect what it returns: the capture
+    traces what it does, with it or without."""
+    return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
 
 
 def is_torchs(hook: Any) -> bool:

@@ -55,8 +55,6 @@ class Guard:
         self._reads = [read for group in groups for read in self._of(group, model)]
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
         self._hooks = {path: tuple(hooks_of(module)) for path, module in self._modules.items() if path}
-        self._bare = [vars(self._modules[path]) for path, hooks in self._hooks.items() if not hooks]
-        self._hooked = [path for path, hooks in self._hooks.items() if hooks]
         self._held = {name: (*held, held[0].get(held[1], MISSING)) for name, held in code.held.items()}
         defining = (_defining(type(module), "forward") for module in self._modules.values())
         self._classes = {base: vars(base)["forward"] for base in defining if base is not None}
@@ -97,6 +95,8 @@ class Guard:
                 self._contents.append((found, len(found) if partly else found.copy()))
         for name, (holder, key, _) in self._held.items():
             entry(name, holder, key)
+        self._bare = [vars(self._modules[path]) for path in self._hooks if not _has_hooks(vars(self._modules[path]))]
+        self._hooked = [path for path in self._hooks if _has_hooks(vars(self._modules[path]))]
         self._entries = list(entries.values())
 
     def check(self) -> None:
@@ -114,7 +114,7 @@ class Guard:
             if now is not was and not (type(now) is type(was) and type(now) in _PLAIN and now == was):
                 return False
         for held in self._bare:
-            if held[_FORWARD] or held[_FORWARD_PRE] or held[_BACKWARD] or held[_BACKWARD_PRE]:
+            if _has_hooks(held):
                 return False
         for path in self._hooked:
             if tuple(hooks_of(self._modules[path])) != self._hooks[path]:
@@ -161,6 +161,10 @@ class Guard:
                 yield f"class {qualified(base)!r}: its forward was replaced by {qualified(now)!r}"
         for hook in global_hooks():
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
+
+
+def _has_hooks(held: Mapping[str, Any]) -> bool:
+    return bool(held[_FORWARD] or held[_FORWARD_PRE] or held[_BACKWARD] or held[_BACKWARD_PRE])
 
 
 def _defining(kind: type, name: str) -> type | None:
