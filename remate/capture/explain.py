@@ -19,7 +19,7 @@ def explained(error: Exception, watch: Watch) -> CaptureError:
     """What to raise instead of `error`."""
     if isinstance(error, CaptureError):
         return error
-    module, source = watch.module, failed_line(error) or watch.source
+    module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error)
     return CaptureError(message, module, source, hint)
 

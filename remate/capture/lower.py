@@ -111,7 +111,7 @@ class Lowering:
         if not isinstance(tensor, torch.Tensor) or not node.users:
             return  # a graph inside the graph: the operator that uses it is refused
         origin = self._origins.get(next(iter(node.users)), Origin())
-        data = literals.elements(tensor, origin.module, origin.source)
+        data = literals.elements(tensor, origin.module, origin.place.line)
         kind = literals.tensor_type(tensor, self._device)
         plain = TensorType(kind.dtype, kind.shape, None, kind.cpu)
         key = repr((plain, data))  # nan is equal to itself here
@@ -156,7 +156,7 @@ class Lowering:
             self._at[node] = writes[0]
         self._outputs[index], self._producer[node] = writes, index
         unique = tuple(dict.fromkeys(reads))
-        rest = unique, writes, multiple, view, facts.random(target), 0, 0, origin.source
+        rest = unique, writes, multiple, view, facts.random(target), 0, 0, origin.place.source
         self._operations.append(Op(name, facts.name(target), args, kwargs, *rest))
         self._modules.append(origin.module)
 
@@ -224,7 +224,7 @@ class Lowering:
 
     def _error(self, node: Node, message: str, hint: str = "") -> CaptureError:
         origin = self._origins.get(node, Origin())
-        return CaptureError(message, origin.module, origin.source, hint)
+        return CaptureError(message, origin.module, origin.place.line, hint)
 
 
 def _default(target: OpOverload, name: str, value: Any) -> bool:

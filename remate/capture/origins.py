@@ -6,11 +6,12 @@ import msgspec
 from torch.fx import Graph, Node
 
 from . import torch_api
+from .watch import Place
 
 
 class Origin(msgspec.Struct, frozen=True):
     module: str = ""
-    source: str = ""
+    place: Place = Place()
 
 
 def origins(graph: Graph) -> dict[Node, Origin]:

@@ -13,7 +13,7 @@ import torch
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .reads import Reads
-from .watch import Watch, user_line
+from .watch import Watch, user_place
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class TracedModule(torch.nn.Module):
 
     def note_checkpoint(self, frame: FrameType) -> None:
         """The module, and the line that `frame` was called from, go into `checkpoints`."""
-        place = " ".join(part for part in (self.watch.module, user_line(frame)) if part)
+        place = " ".join(part for part in (self.watch.module, user_place(frame).line) if part)
         if place not in self.checkpoints:
             self.checkpoints.append(place)
 
@@ -94,7 +94,7 @@ class TracedModule(torch.nn.Module):
         raise CaptureError(
             f"forward uses operator {name}, which has no place in a schedule",
             self.watch.module,
-            self.watch.source,
+            self.watch.place.line,
             hint,
         )
 

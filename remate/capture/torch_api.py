@@ -32,6 +32,7 @@ from .branches import Branches
 from .eager_kernels import eager_kernels
 from .known_values import known_values
 from .layouts import real_layouts
+from .watch import Place
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 _MODULE_KEY = "remate"
@@ -155,10 +156,10 @@ def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
         kind.__call__ = usual
 
 
-def mark(module: str, source: str) -> None:
+def mark(module: str, place: Place) -> None:
     """Operations traced from now on came from this module and this line."""
     if node_meta.has_preserved_node_meta():
-        node_meta.get_current_meta()["nn_module_stack"] = {_MODULE_KEY: (module, source)}
+        node_meta.get_current_meta()["nn_module_stack"] = {_MODULE_KEY: (module, place)}
 
 
 def unmark() -> None:
@@ -166,8 +167,8 @@ def unmark() -> None:
         node_meta.get_current_meta().pop("nn_module_stack", None)
 
 
-def marked(node: Node) -> tuple[str, str] | None:
-    """(module, source) of a forward node."""
+def marked(node: Node) -> tuple[str, Place] | None:
+    """(module, place) of a forward node."""
     return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
 
 

@@ -7,9 +7,10 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
+import msgspec
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
@@ -18,17 +19,25 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 
 
-class Watch(TorchFunctionMode):
-    """`changed(module path, source)` is called whenever either changes. Hooks are global: the model is not touched."""
+class Place(msgspec.Struct, frozen=True):
+    """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`, lines
+    after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not known."""
 
-    def __init__(self, model: torch.nn.Module, changed: Callable[[str, str], None]) -> None:
+    line: str = ""
+    source: str = ""
+
+
+class Watch(TorchFunctionMode):
+    """`changed(module path, place)` is called whenever either changes. Hooks are global: the model is not touched."""
+
+    def __init__(self, model: torch.nn.Module, changed: Callable[[str, Place], None]) -> None:
         super().__init__()
         self._names: dict[int, str] = {}
         for name, module in model.named_modules(remove_duplicate=True):
             self._names[id(module)] = name
         self._changed = changed
         self.stack: list[str] = []
-        self.source = ""
+        self.place = Place()
 
     @property
     def module(self) -> str:
@@ -37,7 +46,7 @@ class Watch(TorchFunctionMode):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While the model's forward runs. After an exception `module` still names the module that failed."""
-        self.stack, self.source = [], ""
+        self.stack, self.place = [], Place()
         hooks = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
         try:
             with self:
@@ -47,36 +56,51 @@ class Watch(TorchFunctionMode):
                 hook.remove()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        source = user_line(sys._getframe(1))
-        if source != self.source:
-            self.source = source
-            self._changed(self.module, source)
+        place = user_place(sys._getframe(1))
+        if place != self.place:
+            self.place = place
+            self._changed(self.module, place)
         return func(*args, **(kwargs or {}))
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if id(module) in self._names:
             self.stack.append(self._names[id(module)])
-            self._changed(self.module, self.source)
+            self._changed(self.module, self.place)
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         name = self._names.get(id(module))
         if name in self.stack:
             while self.stack.pop() != name:
                 pass
-            self._changed(self.module, self.source)
+            self._changed(self.module, self.place)
 
 
-def user_line(frame: FrameType | None) -> str:
-    """`file.py:line` of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
-    library = ""
+def user_place(frame: FrameType | None) -> Place:
+    """The line of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
+    library = Place()
     while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
         file = frame.f_code.co_filename
         if not file.startswith((_TORCH, "<")):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
-        if not library and f"{os.sep}nn{os.sep}modules{os.sep}" in file and not file.endswith("module.py"):
-            library = f"{os.path.basename(file)}:{frame.f_lineno}"
+            return _place(frame)
+        if not library.line and f"{os.sep}nn{os.sep}modules{os.sep}" in file and not file.endswith("module.py"):
+            library = _place(frame)
         frame = frame.f_back
     return library
+
+
+def _place(frame: FrameType) -> Place:
+    file, number = os.path.basename(frame.f_code.co_filename), frame.f_lineno
+    function = _function(frame)
+    name = function.co_qualname.replace("<locals>.", "")
+    return Place(f"{file}:{number}", f"{file}:{name}+{max(0, number - function.co_firstlineno)}")
+
+
+def _function(frame: FrameType) -> CodeType:
+    """The code that a line is counted in. A comprehension is part of the function that it stands in, as it is from
+    Python 3.12 on, where it has no frame of its own."""
+    while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>") and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code
 
 
 def failed_line(error: BaseException) -> str:

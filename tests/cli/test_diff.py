@@ -52,7 +52,7 @@ def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
         ('"ns": 5000', '"ns": 6000'),
         ('"strategy": "retention"', '"strategy": "chen"'),
         ('"note": "six layers', '"note": "all layers'),
-        ('"mlp.py:9"', '"mlp.py:19"'),
+        ('"mlp.py:Layer.forward+9"', '"mlp.py:Layer.forward+19"'),
         to="new.json",
     )
     golden("diff-graph.txt", str(remate("diff", "mlp.json", "new.json")))

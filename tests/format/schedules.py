@@ -54,7 +54,7 @@ operations = st.builds(
     out=st.one_of(types, _tuples(st.one_of(st.none(), types), 1)),
     ns=_counts,
     workspace=_counts,
-    source=st.sampled_from(["", "model.py:12", "net"]),
+    source=st.sampled_from(["", "model.py:Block.forward+12", "net"]),
     note=texts,
 )
 reruns = st.builds(Rerun, rerun=_tuples(names, 1), before=names, note=texts)

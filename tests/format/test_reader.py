@@ -107,7 +107,7 @@ def large() -> Schedule:
             args=(f"%h.{k // 20}.x", [8], "%weight", "%bias", 1e-05),
             out=("f32[4,8]", "f32[4,1]", None),
             ns=40_000 + k,
-            source="model.py:12",
+            source="model.py:Block.forward+12",
         )
         for k in range(10_000)
     )

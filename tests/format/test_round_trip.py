@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
@@ -15,11 +17,13 @@ from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import Operation, Schedule
-from remate_runtime.format.writer import encode
+from remate_runtime.format.writer import WIDTH, encode
 
 from .schedules import schedules
 
-VALID = sorted((Path(__file__).parents[2] / "schema/corpus/valid").glob("*.json"))
+ROOT = Path(__file__).parents[2]
+VALID = sorted((ROOT / "schema/corpus/valid").glob("*.json"))
+EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.json") if not path.is_symlink())
 
 
 @given(schedules)
@@ -50,9 +54,31 @@ def test_canonical_text(schedule: Schedule) -> None:
     assert sum(bool(re.match(r' *\{"id": "[^"]*", "op": ', line)) for line in text.splitlines()) == operations
 
 
-@pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)
-def test_the_corpus_is_canonical(path: Path) -> None:
+arguments = st.recursive(
+    st.sampled_from(["%x", "text", None, 1, -2.5, "%h.0.attn.native_layer_norm:1"]),
+    lambda inner: st.lists(inner, max_size=40) | st.dictionaries(st.sampled_from(["dict", "each", "is"]), inner),
+    max_leaves=200,
+)
+
+
+@given(st.lists(arguments, max_size=12))
+@settings(max_examples=200)
+def test_long_entries_are_wrapped(args: list[Any]) -> None:
+    schedule = decode(next(path for path in VALID if path.stem == "minimal").read_bytes())
+    name, block = next(iter(schedule.blocks.items()))
+    operation = Operation(id="a", op="aten.neg", args=tuple(args), out="f32[]", note="x" * 30)
+    text = encode(replace(schedule, blocks={name: replace(block, forward=(operation,))})).decode("ascii")
+    assert json.loads(text)["blocks"][name]["forward"][0].get("args", []) == args
+    for line in text.splitlines():
+        assert (len(line) - len(line.lstrip())) % 2 == 0
+        depth = (len(line) - len(line.lstrip())) // 2
+        assert len(line) <= WIDTH or depth > 40, line
+
+
+@pytest.mark.parametrize("path", [*VALID, *EXAMPLES], ids=lambda path: path.stem)
+def test_checked_in_files_are_canonical(path: Path) -> None:
     assert encode(decode(path.read_bytes())) == path.read_bytes()
+    assert max(map(len, path.read_text().splitlines())) <= WIDTH
 
 
 @pytest.mark.parametrize("path", VALID, ids=lambda path: path.stem)

@@ -66,9 +66,7 @@ def planned(tmp_path_factory):
 def test_planned_saved_permitted_and_as_eager(planned):
     folder, model, kwargs, schedule = planned
     assert load(folder / "s.json").namespaces == schedule.namespaces == ("users",)
-    with pytest.raises(
-        ScheduleError, match=r"R050 at line \d+.*\n.*apply\(model, schedule, namespaces=\('users',\)"
-    ):
+    with pytest.raises(ScheduleError, match=r"R050 at line \d+.*\n.*apply\(model, schedule, namespaces=\('users',\)"):
         apply(model, folder / "s.json")
     with pytest.raises(ScheduleError, match="R050"):
         apply(model, schedule)

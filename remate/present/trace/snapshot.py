@@ -96,7 +96,7 @@ class _Snapshot:
         frames = []
         if index is not None:
             op, place = self.graph.operations[index], self.home[index]
-            file, _, line = op.source.rpartition(":")
+            file, _, line = op.source.rpartition("+")
             where = (file, int(line)) if file and line.isdecimal() else (op.source, 0)
             frames = [_frame(f"{op.id} ({op.op})", *where), _frame(f"{place.id} ({place.block_name})")]
         if allocation is None:

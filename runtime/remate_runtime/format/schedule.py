@@ -35,7 +35,7 @@ class Operation(_Object, frozen=True, kw_only=True):
     out: str | tuple[str | None, ...]
     ns: int = 0
     workspace: int = 0  # bytes the operation allocates and frees beyond its outputs
-    source: str = ""  # `file.py:line` of the model, without folders
+    source: str = ""  # `file.py:Block.forward+3`: the line, counted from the first one of its function
     note: str = ""
 
 

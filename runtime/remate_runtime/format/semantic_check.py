@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[0-9]{1,9})?")
+_SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[^/\\:\x00-\x1f]+\+[0-9]{1,9})?")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
 _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
@@ -190,7 +190,7 @@ class SemanticCheck:
             self._number(operation.ns, f"{where}/ns")
             self._number(operation.workspace, f"{where}/workspace")
         if operation.source and (len(operation.source) > MAX_NAME or not _SOURCE.fullmatch(operation.source)):
-            self.add("R014", "not a source line", f"{where}/source", "write file.py:12, without folders")
+            self.add("R014", "not a source line", f"{where}/source", "write file.py:Block.forward+3, without folders")
         self._text(operation.note, f"{where}/note")
 
     def _constant(self, constant: Constant, where: str) -> None:

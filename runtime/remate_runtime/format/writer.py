@@ -1,7 +1,8 @@
 """Schedule -> canonical text, and saving it atomically. Needs no torch.
 
 Canonical: fields in the order of the structs, defaults left out, one operation, rerun, instance or map entry per line,
-two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries.
+two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries. An entry that does not fit into
+WIDTH columns goes on in further lines, two spaces deeper.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import ScheduleError
 from ..files import write_atomically
 from .schedule import Block, Schedule
 
-WIDTH = 120  # a tree of inputs or outputs that fits is written on one line
+WIDTH = 160  # columns of a line, unless one text or number is longer
 _to_json = json.JSONEncoder(allow_nan=False).encode
 
 
@@ -91,21 +92,56 @@ def _block(block: Block, indent: int) -> list[str]:
 def _entries(value: Any, indent: int) -> list[str]:
     """A map or an array with one entry per line; anything else on one line."""
     if isinstance(value, dict):
-        return _object({k: [_line(v)] for k, v in value.items()}, indent)
+        return _object({k: _entry(v, indent + 2, k) for k, v in value.items()}, indent)
     if isinstance(value, (tuple, list)):
         return _array(value, indent)
     return [_line(value)]
 
 
 def _tree(value: Any, indent: int, column: int) -> list[str]:
-    """A nested value on one line if it fits into WIDTH from `column` on, else one entry per line, recursively."""
+    """A nested value on one line if it fits from `column` on, else one entry per line, recursively."""
     line = _line(value)
-    if column + len(line) <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+    if column + len(line) < WIDTH or not value or not isinstance(value, (dict, list, tuple)):
         return [line]
     inner = indent + 2
     if isinstance(value, dict):
-        return _object({k: _tree(v, inner, inner + len(_to_json(k)) + 3) for k, v in value.items()}, indent)
-    return _join("[", [_tree(v, inner, inner + 1) for v in value], "]", indent)
+        return _object({k: _tree(v, inner, inner + len(_to_json(k)) + 2) for k, v in value.items()}, indent)
+    return _join("[", [_tree(v, inner, inner) for v in value], "]", indent)
+
+
+def _entry(value: Any, indent: int, name: str = "") -> list[str]:
+    """An entry of a map (under `name`) or of an array: filled lines, the first without its indent."""
+    plain = _plain(value)
+    return _fill(plain, indent, indent + (len(_to_json(name)) + 2 if name else 0), 1)
+
+
+def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
+    """Lines with as many items each as fit; an item that fits on none is filled itself, on lines of its own.
+
+    column: where the first line begins. after: characters that must fit behind the last one.
+    """
+    whole = _to_json(value)
+    if column + len(whole) + after <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+        return [whole]
+    items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
+    lines, line, column = [], "{" if isinstance(value, dict) else "[", column + 1
+    for at, (key, item) in enumerate(items):
+        name, behind = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
+        first = at == 0
+        made = [name + _to_json(item)]
+        if column + (0 if first else 1) + len(made[0]) + behind > WIDTH:
+            if not first:
+                lines.append(line)
+                line, column, first = " " * (indent + 2), indent + 2, True
+            made = _fill(item, indent + 2, column + len(name), behind)
+            made[0] = name + made[0]
+        line += ("" if first else " ") + made[0]
+        if len(made) > 1:
+            lines += [line, *made[1:-1]]
+            line = made[-1]
+        line += "," if at < len(items) - 1 else ""
+        column = len(line) if lines else column + (0 if first else 1) + len(made[0]) + 1
+    return [*lines, line + ("}" if isinstance(value, dict) else "]")]
 
 
 def _object(entries: dict[str, list[str]], indent: int) -> list[str]:
@@ -115,7 +151,7 @@ def _object(entries: dict[str, list[str]], indent: int) -> list[str]:
 
 
 def _array(items: Iterable[Any], indent: int) -> list[str]:
-    return _join("[", [[_line(item)] for item in items], "]", indent)
+    return _join("[", [_entry(item, indent + 2) for item in items], "]", indent)
 
 
 def _join(opening: str, items: list[list[str]], closing: str, indent: int) -> list[str]:
@@ -137,7 +173,7 @@ def _line(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON-ready form. Only structs need work: JSON's encoder takes the rest as it is."""
+    """JSON-ready form. Only structs need work, and they hold no others: JSON's encoder takes the rest as it is."""
     if isinstance(value, msgspec.Struct):
         return {name: _plain(field) for name, field in _fields(value).items()}
     return value
