@@ -14,14 +14,14 @@ from remate_runtime.format import FORMAT, REVISION, VERSION, Block, Schedule, So
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 
-from ..budget import parse_budget
+from ..budget import Budget, parse_budget
 from ..capture.capture_step import capture
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import costed
-from ..strategy import Instance, Request, Solution, effort_named, policy, solve
+from ..strategy import Effort, Instance, Policy, Request, Solution, effort_named, policy, solve
 
 Progress = Callable[[str], None]
 
@@ -62,11 +62,9 @@ def plan(
     """
     wanted, asked, how = parse_budget(budget), policy(strategy), effort_named(effort)
     step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
-    graph = step.captured.graph
-    instance = Instance(graph, step.parts)
-    limit = wanted.resolve(instance.baseline.peak)
-    solution = solve(instance, Request(limit, gap, how), asked, time_limit=time_limit, progress=progress)
-    return schedule_of(step, solution, limit, cost, name=name or type(model).__name__, note=note)
+    named = name or type(model).__name__
+    options: dict[str, Any] = {"gap": gap, "time_limit": time_limit, "name": named, "note": note}
+    return plan_step(step, wanted, cost, policy=asked, effort=how, **options, progress=progress)
 
 
 def prepare(
@@ -87,6 +85,27 @@ def prepare(
     graph = costed(captured.graph, cost, Path(profile) if profile is not None else None, progress)
     say("partitioning into blocks")
     return partition(replace(captured, graph=graph))
+
+
+def plan_step(
+    step: Hierarchy,
+    budget: Budget,
+    cost: str,
+    *,
+    policy: Policy,
+    effort: Effort,
+    time_limit: float | None = None,
+    gap: float = 0.002,
+    name: str,
+    note: str = "",
+    progress: Progress | None = None,
+) -> Schedule:
+    """Solve what `prepare` made, and write it down. cost: what `prepare` was given. The rest, and what is raised, as of
+    `plan`."""
+    instance = Instance(step.captured.graph, step.parts)
+    limit = budget.resolve(instance.baseline.peak)
+    solution = solve(instance, Request(limit, gap, effort), policy, time_limit=time_limit, progress=progress)
+    return schedule_of(step, solution, limit, cost, name=name, note=note)
 
 
 def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, name: str, note: str = "") -> Schedule:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
+from remate_runtime.files import advice
 from remate_runtime.version import __version__
 
 from ..errors import NotApplicableError, ProfileError, UnknownNameError
 from . import exit_codes
+from .streams import guarded_streams
 from .usage import UsageError
 
 COMMANDS = (
@@ -45,11 +46,38 @@ _EPILOG = """exit status:
      are not installed
   3  stale: the model is not the one that the schedule was planned for
   4  the file needs a newer version of remate
+  130  interrupted by Ctrl-C
 of several files, the greatest"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. Errors that remate raises on purpose are printed, not raised."""
+    try:
+        with guarded_streams():
+            return _ended(argv)
+    except KeyboardInterrupt:
+        print_error("interrupted")
+        return exit_codes.INTERRUPTED
+
+
+def _ended(argv: Sequence[str] | None) -> int:
+    """Run the command; whatever ends it becomes a word and an exit status."""
+    try:
+        status = _run(argv)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        return status
+    except RemateError as error:
+        print_error(str(error))
+        return status_of(error)
+    except OSError as error:
+        at = f"{error.filename}: " if error.filename else ""
+        print_error(f"{at}{error.strerror or error}\n  hint: {advice(error)}")
+        return exit_codes.USAGE
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         args = parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -57,19 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             return args.run(args)
     except SystemExit as stop:  # argparse: --help, --version, wrong arguments
         return stop.code if isinstance(stop.code, int) else exit_codes.USAGE
-    except RemateError as error:
-        print_error(str(error))
-        return status_of(error)
-    except BrokenPipeError:  # the reader of our output went away: `remate show S.json | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.FINE
-    except OSError as error:
-        at = f"{error.filename}: " if error.filename else ""
-        print_error(f"{at}{error.strerror or error}")
-        return exit_codes.USAGE
-    except KeyboardInterrupt:
-        print_error("interrupted")
-        return exit_codes.INTERRUPTED
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..present.text import size
 from . import exit_codes
+from .output import SCHEDULE, add_force, check_output, say, write_output, written
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +38,11 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--before", metavar="POINT", help="operation, or instance for the start of its backward")
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
-    parser.add_argument("-o", "--output", metavar="OUT", help="write here; default: S.json itself")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
+    )
     parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
@@ -47,18 +51,22 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("nothing to edit\n  hint: --keep ID, --rerun ID --before POINT, or --plan INSTANCE=PLAN")
     if bool(args.rerun) != bool(args.before):
         raise UsageError("--rerun and --before belong together\n  hint: --rerun h.0.mlp.act --before h.0.mlp.grad.mm")
+    from remate_runtime.format import checked_text
+
     from ..inspect.analysis import open_schedule
     from ..inspect.edit import Editor
 
+    output = args.output or args.schedule
+    if args.output:
+        check_output(output, SCHEDULE, args.force)
     opened = open_schedule(args.schedule)
     editor = Editor(opened, args.all)
     _apply(editor, args)
     edited = editor.result()
-    print(_told(opened, edited))
+    say(_told(opened, edited), output)
     if not args.dry_run:
-        output = args.output or args.schedule
-        edited.schedule.save(output)
-        print(f"wrote {output}")
+        write_output(output, checked_text(edited.schedule))
+        say(written(output), output)
     return exit_codes.FINE
 
 

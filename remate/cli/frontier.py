@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
-from remate_runtime.files import write_atomically
+from remate_runtime.files import check_writable, write_atomically
 
 from ..budget import BudgetError
-from ..present.frontier_summary import Point, Summary, file_name, parse_budgets
+from ..present.frontier_summary import SUMMARY, Point, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
-from . import exit_codes
+from . import exit_codes, output
+from .interrupts import Finishing
 from .plan import DIFFERENTIATE, positive
 from .usage import UsageError
+
+_TABLE, _PLOT = "frontier.txt", "frontier.svg"
 
 if TYPE_CHECKING:
     from ..api.frontier import Sweep
@@ -51,6 +54,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
     parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
+    output.add_force(parser)
     parser.set_defaults(run=run)
 
 
@@ -67,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
     except BudgetError as error:
         raise UsageError(str(error)) from None
     folder = Path(args.output)
-    if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()):
-        raise UsageError(f"{folder}: no folder can be made here\n  hint: -o names the folder to write to")
+    _folder(folder, budgets, args.force)
     from .build_file import load_target
     from .device import placed
     from .progress import Reporter
@@ -84,15 +87,9 @@ def run(args: argparse.Namespace) -> int:
         step = prepare(target.model, target.args, target.kwargs, args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)
-        summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name)
-    summary.save(folder)
-    write_atomically(folder / "frontier.txt", (summary.text() + "\n").encode())
-    image = ""
-    if not args.no_plot:
-        from ..present.frontier_plot import plot_frontier
-
-        plot_frontier(summary, str(folder / "frontier.svg"))
-        image = ", frontier.svg"
+        with Finishing() as finishing:
+            summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name, finishing)
+            image = _write_summary(summary, folder, not args.no_plot)
     if not args.quiet:
         solved = sum(point.file is not None for point in summary.points)
         print(summary.text())
@@ -103,8 +100,34 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.FINE if sweep.found else exit_codes.FINDINGS
 
 
-def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str) -> Summary:
-    """Solve every budget from the smallest on, and write each schedule as soon as it is there."""
+def _folder(folder: Path, budgets: list[str], force: bool) -> None:
+    """See that all that may be written there can be. Raises UsageError, OSError."""
+    if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()) or str(folder) == output.STDOUT:
+        raise UsageError(f"{folder}: no folder can be made here\n  hint: -o names the folder to write to")
+    kinds = {file_name(budget): output.SCHEDULE for budget in budgets}
+    kinds |= {SUMMARY: output.SUMMARY, _TABLE: output.TABLE, _PLOT: output.PLOT}
+    if folder.exists():
+        for name, kind in kinds.items():
+            output.check_output(str(folder / name), kind, force)
+    else:
+        check_writable(folder)
+
+
+def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
+    """Returns what to say of the plot."""
+    write_atomically(folder / SUMMARY, summary.encode())
+    write_atomically(folder / _TABLE, (summary.text() + "\n").encode())
+    if not plot:
+        return ""
+    from ..present.frontier_plot import frontier_plot
+
+    write_atomically(folder / _PLOT, frontier_plot(summary).encode())
+    return f", {_PLOT}"
+
+
+def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, finishing: Finishing) -> Summary:
+    """Solve every budget from the smallest on, and write each schedule as soon as it is there. Ctrl-C ends the solve that
+    runs and begins no other; a second one ends it all."""
     from ..api.frontier import asked_of
 
     asked = asked_of(budgets, sweep.baseline_peak)
@@ -112,14 +135,14 @@ def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str)
     tried = 0
     try:
         for one in asked:
-            if sweep.interrupted:
+            if sweep.interrupted or finishing.pressed:
                 break
             solution = sweep.solve(one.budget, one.text)
             if solution is not None:
                 _write(sweep, solution, one.budget, folder / file_name(one.text), cost, name)
                 written[one.budget] = solution
             tried += 1
-    except KeyboardInterrupt:  # between two solves
+    except KeyboardInterrupt:  # nothing was found yet for this budget
         sweep.found = {budget: s for budget, s in sweep.found.items() if budget in written}
     final = sweep.solutions()
     points: list[Point] = []
@@ -140,7 +163,7 @@ def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str)
         sweep.baseline_time,
         sweep.floor,
         sweep.smallest,
-        tried == len(asked) and not sweep.interrupted,
+        tried == len(asked) and not (sweep.interrupted or finishing.pressed),
         tuple(points),
     )
 

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from . import exit_codes
+from .output import SCHEDULE, add_force, check_output, say, write_output, written
 
 
 def configure(commands: Any) -> None:
@@ -17,25 +18,30 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("-o", "--output", metavar="OUT", help="write here; default: S.json itself")
+    target.add_argument(
+        "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
+    )
     target.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is of an older version")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from remate_runtime.format import VERSION, read
+    from remate_runtime.format import VERSION, checked_text, read
 
     from ..inspect.migrate import migrate
 
+    if args.output:
+        check_output(args.output, SCHEDULE, args.force)
     migrated = migrate(read(args.schedule))
     current = migrated.version == VERSION
     state = f"{args.schedule}: version {migrated.version}"
     if args.check:
         print(f"{state}, {'current' if current else f'the current one is {VERSION}'}")
         return exit_codes.FINE if current else exit_codes.FINDINGS
-    print(f"{state}, already current" if current else f"{state} -> {VERSION}")
+    say(f"{state}, already current" if current else f"{state} -> {VERSION}", args.output)
     if args.output or not current:
         output = args.output or args.schedule
-        migrated.schedule.save(output)
-        print(f"wrote {output}")
+        write_output(output, checked_text(migrated.schedule))
+        say(written(output), output)
     return exit_codes.FINE

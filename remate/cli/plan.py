@@ -12,7 +12,8 @@ from ..budget import BudgetError, parse_budget
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
-from .usage import UsageError
+from .interrupts import Finishing
+from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -28,7 +29,9 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--budget", required=True, type=_budget, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%"
     )
-    parser.add_argument("-o", "--output", metavar="S.json", required=True, help="the schedule file to write")
+    parser.add_argument(
+        "-o", "--output", metavar="S.json", required=True, help="the schedule file to write; - for standard output"
+    )
     parser.add_argument(
         "--cost", default="measured", help="measured here (default), or a device of the roofline model: h200, a100, cpu"
     )
@@ -51,6 +54,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
     parser.add_argument("--note", default="", help="a remark to keep in the file")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
@@ -74,40 +78,33 @@ def positive(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     require("remate plan", "torch", "plan")
-    output = Path(args.output)
-    if not output.parent.is_dir():
-        raise UsageError(f"{output.parent}: no such folder\n  hint: -o names the file to write")
+    check_output(args.output, SCHEDULE, args.force)
+    from remate_runtime.format import checked_text
+
     from .build_file import load_target
     from .device import placed
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
-    from ..api.plan import plan
+    from ..api.plan import plan_step, prepare
+    from ..strategy import effort_named, policy
 
+    chosen: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
+    name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
+    chosen |= {"gap": args.gap, "time_limit": args.time_limit, "name": name, "note": args.note}
     with Reporter(args.quiet) as report:
-        schedule = plan(
-            target.model,
-            target.args,
-            target.kwargs,
-            args.budget,
-            args.cost,
-            profile=args.profile,
-            time_limit=args.time_limit,
-            gap=args.gap,
-            strategy=args.strategy,
-            effort=args.effort,
-            differentiate=args.differentiate,
-            name=args.name or output.stem,
-            note=args.note,
-            progress=report,
-        )
-    schedule.save(args.output)
+        options: dict[str, Any] = {"profile": args.profile, "differentiate": args.differentiate}
+        step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
+        with Finishing():
+            schedule = plan_step(step, parse_budget(args.budget), args.cost, **chosen, progress=report)
+            text = checked_text(schedule)
+            write_output(args.output, text, rescue=True)
     if not args.quiet:
-        print(summary(schedule, args.output))
+        say(summary(schedule, args.output, len(text)), args.output)
     return exit_codes.FINE
 
 
-def summary(schedule: Schedule, path: str) -> str:
+def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     """What was planned, in a few lines."""
     solve = schedule.solve
     rows = [
@@ -120,9 +117,8 @@ def summary(schedule: Schedule, path: str) -> str:
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
-    written = f"wrote {path}, {size(Path(path).stat().st_size)}"
     outputs = gradients_of_outputs(schedule.model)
-    return "\n".join([table(rows, right=(1,)), outputs, solved, written, PEAK_NOTE])
+    return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}"), PEAK_NOTE])
 
 
 def _overhead(time: int, base: int) -> str:

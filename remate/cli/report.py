@@ -7,19 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remate_runtime.files import write_atomically
-
 from ..present.text import count, size
 from . import exit_codes
+from .output import PAGE, add_force, check_output, say, write_output, written
 from .usage import UsageError
 
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("report", help="write a page about a schedule, for a browser", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
-    parser.add_argument("-o", "--output", metavar="OUT.html", required=True, help="the page")
+    parser.add_argument("-o", "--output", metavar="OUT.html", required=True, help="the page; - for standard output")
     parser.add_argument("--trace", metavar="TRACE.json", help="a measured curve, from `remate run --memory-trace`")
     parser.add_argument("--frontier", metavar="DIR", help="a folder of schedules of the same step for other budgets")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
@@ -30,13 +30,14 @@ def run(args: argparse.Namespace) -> int:
 
     if args.frontier and not Path(args.frontier).is_dir():
         raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")
+    check_output(args.output, PAGE, args.force)
     opened = open_schedule(args.schedule)
     trace = load_memory_trace(args.trace, opened.schedule) if args.trace else None
     found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
     for name, why in found.skipped if found else ():
         print(f"warning: {name} left out of the frontier: {why}", file=sys.stderr)
     text = page(opened, trace, found).encode()
-    write_atomically(args.output, text)
+    write_output(args.output, text)
     shown = f", {count(len(found.points), 'schedule')} on the frontier" if found else ""
-    print(f"wrote {args.output}, {size(len(text))}{shown}")
+    say(written(args.output, f", {size(len(text))}{shown}"), args.output)
     return exit_codes.FINE

@@ -12,6 +12,7 @@ from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, count, duration, size, table
 from . import exit_codes
+from .output import MEMORY_TRACE, add_force, check_output, say, write_output, written
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -34,10 +35,13 @@ def configure(commands: Any) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
     parser.add_argument("--threads", metavar="N", type=_positive, help="threads of torch on the CPU")
     parser.add_argument(
-        "--memory-trace", metavar="OUT.json", help="write the measured memory curve, for `remate report`"
+        "--memory-trace",
+        metavar="OUT.json",
+        help="write the measured memory curve, for `remate report`; -: standard output",
     )
     parser.add_argument("--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators may run")
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
@@ -55,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     from .device import placed
     from .progress import Reporter
 
+    if args.memory_trace:
+        check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
     target = placed(load_target(args.model), args.device or schedule.model.device, args.threads)
     from ..measure.beside_eager import try_schedule
@@ -62,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     with Reporter(args.quiet) as report:
         options = {"curve": args.memory_trace is not None, "namespaces": args.allow}
         trial = try_schedule(*target, schedule, args.steps, args.lr, report, **options)
-    print(measured(trial, schedule))
+    say(measured(trial, schedule), args.memory_trace)
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, schedule, trial.curve)
     if trial.beyond:
@@ -79,12 +85,12 @@ def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
-    from ..measure.memory_trace import memory_trace, save_memory_trace
+    from ..measure.memory_trace import encode, memory_trace
     from ..present.thinning import thin
 
     times, levels = thin(curve.times, curve.bytes, _BUCKETS)
-    save_memory_trace(memory_trace(schedule, curve.turn, times, levels), path)
-    print(f"memory over a step of the schedule written to {path}")
+    write_output(path, encode(memory_trace(schedule, curve.turn, times, levels)))
+    say(written(path, ", memory over a step of the schedule"), path)
 
 
 def measured(trial: Trial, schedule: Schedule) -> str:

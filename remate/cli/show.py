@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, count, duration, percent, size, table
 from . import exit_codes
+from .output import PLOT, STDOUT, add_force, check_output, say, write_output
+from .usage import UsageError
 
 if TYPE_CHECKING:
     from ..inspect.analysis import Analysis
@@ -19,24 +21,31 @@ _SHOWN = 10
 def configure(commands: Any) -> None:
     parser = commands.add_parser("show", help="show what a schedule keeps and reruns", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
-    parser.add_argument("--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file")
+    parser.add_argument(
+        "--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file; -: standard output"
+    )
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
+    add_force(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from ..inspect.analysis import open_schedule
 
+    if args.plot:
+        if args.plot != STDOUT and not args.plot.lower().endswith(".svg"):
+            raise UsageError(f"{args.plot}: a plot is written as .svg")
+        check_output(args.plot, PLOT, args.force)
     opened = open_schedule(args.schedule)
     limit = None if args.all else _SHOWN
     for part in (_head(opened), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
-        print(part, end="\n\n")
-    print(_at_peak(opened, limit), PEAK_NOTE, sep="\n\n")
+        say(f"{part}\n", args.plot)
+    say(f"{_at_peak(opened, limit)}\n\n{PEAK_NOTE}", args.plot)
     if args.plot:
-        from ..present.plot import plot_memory
+        from ..present.plot import memory_plot
 
-        plot_memory(opened, args.plot)
-        print(f"\nplot written to {args.plot}")
+        write_output(args.plot, memory_plot(opened).encode())
+        say(f"\nplot written to {'standard output' if args.plot == STDOUT else args.plot}", args.plot)
     return exit_codes.FINE
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 
 from remate_runtime.errors import RemateError
-from remate_runtime.files import write_atomically
 from remate_runtime.format import Schedule
 
 FORMAT = "remate.memory-trace"
@@ -53,8 +52,9 @@ def memory_trace(schedule: Schedule, turn: int, times: list[int], levels: list[i
     )
 
 
-def save_memory_trace(trace: MemoryTrace, path: str) -> None:
-    write_atomically(path, msgspec.json.encode(trace) + b"\n")
+def encode(trace: MemoryTrace) -> bytes:
+    """The file's bytes."""
+    return msgspec.json.encode(trace) + b"\n"
 
 
 def load_memory_trace(path: str, schedule: Schedule) -> MemoryTrace:

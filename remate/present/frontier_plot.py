@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from .frontier_summary import Summary
-from .plane import BLUE, GREY, INK, RED, Plane, check_suffix, round_numbers
+from .plane import BLUE, GREY, INK, RED, Plane, round_numbers
 
 _FINE = 100  # ticks are whole hundredths of a percent
 
 
-def plot_frontier(summary: Summary, path: str) -> None:
-    """Draw to `path`. Raises PlotError if that is no name of an SVG file."""
-    check_suffix(path)
+def frontier_plot(summary: Summary) -> str:
+    """The picture as SVG."""
     base = max(1, summary.baseline_time)
 
     def share(nbytes: int) -> float:
@@ -34,8 +33,7 @@ def plot_frontier(summary: Summary, path: str) -> None:
         plane.area([*found, *reversed(bound)], BLUE, 0.12)
         plane.line(bound, INK, "proven bound", dash="4 2", dots=2)
         plane.line(found, BLUE, "schedules", dots=3.5)
-    plane.save(
-        path,
+    return plane.svg(
         f"{summary.name}: extra time of a step against its memory budget",
         ("budget, % of the peak without reruns", f"extra time ({summary.cost} costs)"),
         (

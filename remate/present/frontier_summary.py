@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 
 import msgspec
-
-from remate_runtime.files import write_atomically
 
 from ..budget import BudgetError, parse_budget
 from .text import duration, percent, size, table
@@ -47,9 +44,9 @@ class Summary(msgspec.Struct, frozen=True):
     complete: bool
     points: tuple[Point, ...]
 
-    def save(self, folder: Path) -> None:
-        text = msgspec.json.format(msgspec.json.encode(self), indent=2)
-        write_atomically(folder / SUMMARY, text + b"\n")
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
 
     def text(self) -> str:
         """The table that a person reads."""

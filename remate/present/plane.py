@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from pathlib import Path
-
-from remate_runtime.errors import RemateError
-from remate_runtime.files import write_atomically
 
 INK, GREY, BLUE, RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
 _WIDTH, _HEIGHT = 900, 460  # of the drawing
 _LEFT, _RIGHT, _TOP, _BOTTOM = 78, 24, 44, 92  # margins around the plane
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
-
-
-class PlotError(RemateError):
-    """The plot cannot be drawn."""
-
-
-def check_suffix(path: str) -> None:
-    """Raise PlotError for a file that is not named as an SVG."""
-    if Path(path).suffix.lower() != ".svg":
-        raise PlotError(f"{path}: a plot is written as .svg")
 
 
 class Plane:
@@ -64,15 +50,14 @@ class Plane:
             + _text(x + 7, _TOP + 14, after, "start")
         )
 
-    def save(
+    def svg(
         self,
-        path: str,
         title: str,
         labels: tuple[str, str],
         ticks: tuple[Sequence[float], Sequence[float]],
         shown: tuple[Callable[[float], str], Callable[[float], str]],
-    ) -> None:
-        """Write the file. labels, ticks and how ticks are shown: of the horizontal and of the vertical axis."""
+    ) -> str:
+        """The file. labels, ticks and how ticks are shown: of the horizontal and of the vertical axis."""
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
         axes = [f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{INK}"/>']
         for at in ticks[0]:
@@ -84,6 +69,7 @@ class Plane:
         middle = (_TOP + bottom) / 2
         lines = [
             '<?xml version="1.0" encoding="utf-8"?>',
+            "<!-- drawn by remate -->",
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" '
             f'viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="{_FONT}" font-size="12.5" fill="{INK}">',
             f'<clipPath id="plane"><rect x="{_LEFT}" y="{_TOP - 6}" width="{right - _LEFT}" '
@@ -100,7 +86,7 @@ class Plane:
             *self._keys(),
             "</svg>",
         ]
-        write_atomically(path, ("\n".join(lines) + "\n").encode())
+        return "\n".join(lines) + "\n"
 
     def _keys(self) -> Iterable[str]:
         """The legend: one row beneath the plane."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .curve import Curve, curve
-from .plane import BLUE, GREY, INK, RED, Plane, check_suffix, round_numbers
+from .plane import BLUE, GREY, INK, RED, Plane, round_numbers
 from .text import duration, size
 from .thinning import thin
 
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 _BUCKETS = 800  # of a curve, at most four points each: about as many as the drawing has columns
 
 
-def plot_memory(opened: Analysis, path: str) -> None:
-    """Draw to `path`. Raises PlotError if that is no name of an SVG file."""
-    check_suffix(path)
+def memory_plot(opened: Analysis) -> str:
+    """The picture as SVG."""
     timeline, keep_all, budget = opened.timeline, opened.keep_all, opened.schedule.solve.budget
     ours, base = curve(opened.linked, timeline), curve(opened.without_reruns, keep_all)
     top, span = max(timeline.peak, keep_all.peak, budget, 1), max(ours.end, base.end, 1)
@@ -34,8 +33,7 @@ def plot_memory(opened: Analysis, path: str) -> None:
         plane.dot((ours.starts[timeline.peak_at], timeline.peak), INK, f"peak, {size(timeline.peak)}")
         plane.divide(ours.starts[timeline.turn], "forward", "backward")
     costed = timeline.time > 0
-    plane.save(
-        path,
+    return plane.svg(
         f"{opened.schedule.name}: memory over one step (forward and backward)",
         (
             "predicted time" if costed else "operations in order",

@@ -8,13 +8,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 
 class Deadline:
     """Shared by all that one call does. Use it in a `with` statement: inside, Ctrl-C asks the search to end, and the best
-    schedule so far is used.
+    schedule so far is used; pressed again, it does what it does outside.
 
     time_limit: seconds from now, None for no limit. progress: called with one line of text now and then.
     interrupted: Ctrl-C was pressed. struck: the limit has ended something.
@@ -36,7 +36,9 @@ class Deadline:
         if self._old is not None:
             signal.signal(signal.SIGINT, self._old)
 
-    def _interrupt(self, number: int, frame: object) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted and callable(self._old):
+            self._old(number, frame)
         self.interrupted = True
 
     def remaining(self) -> float:

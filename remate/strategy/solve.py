@@ -191,6 +191,8 @@ class _Search:
         for candidate in found:
             self._offer(candidate)
         if self.context.best is None:
+            if self.deadline.interrupted:  # too early to say that nothing fits
+                raise KeyboardInterrupt
             least = min(candidate.peak for candidate in found)
             raise InfeasibleError(self.request.budget, least, self.instance.floor, self.policy.name)
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+
+_PROBE = bytes(1 << 16)  # written and removed again, to learn whether a folder takes a file
+_ADVICE = {
+    errno.ENOSPC: "make room on that disk, or name a file on another one",
+    errno.EDQUOT: "make room in your quota of that disk, or name a file on another one",
+    errno.EFBIG: "the shell limits the size of files (`ulimit -f`): raise it, or name a file elsewhere",
+    errno.EACCES: "name a file that you may write, in a folder that you may write",
+    errno.EPERM: "name a file that you may write, in a folder that you may write",
+    errno.EROFS: "that disk is read-only: name a file on another one",
+    errno.ENOENT: "name a file in a folder that exists",
+    errno.ENOTDIR: "name a file in a folder that exists",
+    errno.EISDIR: "this is a folder: name a file in it",
+    errno.ENAMETOOLONG: "name a file with a shorter name",
+    errno.EIO: "the disk reports an error: name a file on another one",
+}
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
@@ -13,24 +29,69 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
     A reader sees the old file or the new one, never part of one; links are followed, the permissions of an existing file
     stay, and if anything fails `path` is as it was and no temporary file is left. What is no regular file (a pipe,
-    /dev/stdout) is written directly. Raises OSError, which names `path`.
+    /dev/stdout) is written directly. Raises OSError, which names `path`; `advice` tells what to do about it.
     """
     target = Path(os.path.realpath(path))
-    if target.exists() and not target.is_file() and not target.is_dir():
-        target.write_bytes(data)
-        return
-    temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(6)}.tmp")
+    try:
+        if _is_special(target):
+            target.write_bytes(data)
+            return
+        _check_permission(target)
+        _replace(target, data)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    _sync_folder(target.parent)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise the OSError that `write_atomically` would, before the work whose result is to be written there. Leaves
+    everything as it is; a disk that fills up later is not foreseen."""
+    target = Path(os.path.realpath(path))
+    try:
+        _check_permission(target)
+        if _is_special(target):
+            return
+        probe = _temporary(target)
+        try:
+            _write(probe, _PROBE)
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def advice(error: OSError) -> str:
+    """What to do about a file that could not be written."""
+    return _ADVICE.get(error.errno or 0, "name another file to write")
+
+
+def _is_special(target: Path) -> bool:
+    return target.exists() and not target.is_file() and not target.is_dir()
+
+
+def _check_permission(target: Path) -> None:
+    """A rename would replace what cannot be written, too."""
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".{target.name[:64]}.{secrets.token_hex(6)}.tmp")
+
+
+def _replace(target: Path, data: bytes) -> None:
+    temporary = _temporary(target)
     try:
         _write(temporary, data)
         with suppress(FileNotFoundError):
             os.chmod(temporary, target.stat().st_mode & 0o777)
         os.replace(temporary, target)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
-    _sync_folder(target.parent)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -63,4 +63,8 @@ def test_missing_file(remate: Remate) -> None:
 
 def test_output_folder_that_is_missing_is_told_before_anything_is_solved(remate: Remate) -> None:
     outcome = remate("plan", "models.py:raises", "--budget", "60%", "-o", "no/such/s.json")
-    assert outcome == (2, "", "error: no/such: no such folder\nhint: -o names the file to write\n")
+    assert outcome == (
+        2,
+        "",
+        "error: no/such/s.json: No such file or directory\nhint: name a file in a folder that exists\n",
+    )

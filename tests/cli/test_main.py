@@ -54,7 +54,11 @@ def test_full_disk(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device", "s.json")
 
     monkeypatch.setattr(remate_cli_show(), "run", full)
-    assert remate("show", "mlp.json") == (2, "", "error: s.json: No space left on device\n")
+    assert remate("show", "mlp.json") == (
+        2,
+        "",
+        "error: s.json: No space left on device\nhint: make room on that disk, or name a file on another one\n",
+    )
 
 
 def test_reader_that_goes_away() -> None:

@@ -67,7 +67,10 @@ def test_frontier_that_is_no_folder(remate: Remate) -> None:
 
 def test_output_that_cannot_be_written(remate: Remate) -> None:
     outcome = remate("report", "mlp.json", "-o", "nowhere/page.html")
-    assert (outcome.status, outcome.err) == (2, "error: nowhere/page.html: No such file or directory\n")
+    assert (outcome.status, outcome.err) == (
+        2,
+        "error: nowhere/page.html: No such file or directory\nhint: name a file in a folder that exists\n",
+    )
 
 
 def test_trace(remate: Remate) -> None:
@@ -88,7 +91,7 @@ def test_run_writes_what_report_reads(remate: Remate) -> None:
     command = ("run", "s.json", "--model", "models.py:build", "--steps", "1", "--memory-trace", "trace.json")
     outcome = remate(*command)
     assert outcome.status == 0
-    assert outcome.out.endswith("memory over a step of the schedule written to trace.json\n")
+    assert outcome.out.endswith("wrote trace.json, memory over a step of the schedule\n")
     trace = json.loads(Path("trace.json").read_text())
     beyond = max(trace["bytes"]) - json.loads(Path("s.json").read_text())["solve"]["peak"]
     assert 0 <= beyond <= 64  # the loss that `run` makes of the outputs, which no schedule knows

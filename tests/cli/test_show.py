@@ -58,7 +58,7 @@ def test_plot_is_the_same_each_time(remate: Remate) -> None:
 
 def test_plot_of_another_format(remate: Remate) -> None:
     outcome = remate("show", "mlp.json", "--plot", "memory.doc")
-    assert outcome.status == 1
+    assert outcome.status == 2
     assert outcome.err == "error: memory.doc: a plot is written as .svg\n"
 
 

@@ -32,6 +32,7 @@ def perfetto(opened: Analysis) -> dict[str, Any]:
     events += _memory(opened, made.starts, made.end, scale)
     solve, timeline = opened.schedule.solve, opened.timeline
     about = {
+        "producer": "remate",
         "schedule": opened.schedule.name,
         "peak_bytes": timeline.peak,
         "budget_bytes": solve.budget,

@@ -149,6 +149,7 @@ class _Snapshot:
             "blocks": blocks,
         }
         return {
+            "producer": "remate",
             "segments": [segment] if total else [],
             "device_traces": [[whole, *self.events] if total else []],
             "allocator_settings": {},

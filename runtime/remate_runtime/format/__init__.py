@@ -28,7 +28,7 @@ from .signature import escape, output_leaves
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType
 from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
-from .writer import encode, save
+from .writer import checked_text, encode, save
 
 __all__ = [
     "CODES",
@@ -56,6 +56,7 @@ __all__ = [
     "StoppedBy",
     "TensorType",
     "check_fingerprint",
+    "checked_text",
     "decode",
     "did_you_mean",
     "encode",

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
-from ..files import write_atomically
+from ..files import advice, write_atomically
 from .schedule import Block, Schedule
 
 WIDTH = 160  # columns of a line, unless one text or number is longer
@@ -41,17 +41,21 @@ def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
     A reader sees the old file or the new one, never part of one, and `path` stays as it was if anything fails.
     Raises ScheduleError: R000 if the file cannot be written, any other code if `load` would refuse the text.
     """
-    from .reader import decode
-
-    text = encode(schedule)
-    decode(text)
+    text = checked_text(schedule)
     try:
         write_atomically(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ScheduleError(
-            "R000", f"{os.fspath(path)} cannot be written: {reason}", hint="name a file in a folder that exists"
-        ) from error
+        raise ScheduleError("R000", f"{os.fspath(path)} cannot be written: {reason}", hint=advice(error)) from error
+
+
+def checked_text(schedule: Schedule) -> bytes:
+    """The canonical text of a schedule that `load` accepts. Raises ScheduleError, with the code that `load` would."""
+    from .reader import decode
+
+    text = encode(schedule)
+    decode(text)
+    return text
 
 
 def _schedule(schedule: Schedule) -> Iterable[str]:

@@ -1,0 +1,95 @@
+"""The files that commands write: never over a file of another kind, `-` for standard output, tested before long work."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from remate_runtime.files import advice, check_writable, write_atomically
+
+from .streams import Stream
+from .usage import UsageError
+
+STDOUT = "-"
+_HEAD = 1 << 16  # bytes of a file that are looked at
+
+
+class Kind(NamedTuple):
+    """A kind of file. start: what the first bytes of such a file match."""
+
+    name: str
+    start: str
+
+
+SCHEDULE = Kind("a schedule", r'\s*\{.*"format"\s*:\s*"remate\.schedule"')
+PAGE = Kind("a page of remate", r'<!doctype html>.*<meta name="generator" content="remate ')
+PLOT = Kind("a plot of remate", r"<\?xml [^>]*>\s*<!-- drawn by remate -->")
+TRACE = Kind("a trace of remate", r'\{"displayTimeUnit":"ns","otherData":\{"producer":"remate"')
+SNAPSHOT = Kind("a snapshot of remate", r"\x80.{0,40}producer.{0,8}remate")
+MEMORY_TRACE = Kind("a memory trace of remate", r'\s*\{\s*"format"\s*:\s*"remate\.memory-trace"')
+SUMMARY = Kind("a summary of remate frontier", r'\s*\{\s*"format"\s*:\s*"remate\.frontier"')
+TABLE = Kind("a table of remate frontier", r"budget +peak +overhead ")
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="write even over a file of another kind")
+
+
+def check_output(path: str, kind: Kind, force: bool) -> None:
+    """Before any work: that `path` can be written, and holds nothing but what `kind` is. Raises UsageError, OSError."""
+    if path == STDOUT:
+        if sys.stdout is None:
+            raise UsageError("standard output is closed\n  hint: name a file instead of -")
+        return
+    if not force and Path(path).is_file() and not _is(path, kind):
+        hint = "name another file, or add --force if this one may go"
+        raise UsageError(f"{path} is there and is not {kind.name}: it is left as it is\n  hint: {hint}")
+    check_writable(path)
+
+
+def _is(path: str, kind: Kind) -> bool:
+    """An empty file is of every kind: nothing would be lost."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError:  # not to be read, hence not to be judged
+        return False
+    return not head or re.match(kind.start.encode(), head, re.DOTALL) is not None
+
+
+def write_output(path: str, data: bytes, *, rescue: bool = False) -> None:
+    """Write the result of a command. rescue: it took minutes; where `path` cannot be written any more, put it into the
+    folder for temporary files and say so. Raises OSError, which says what to do."""
+    if path != STDOUT:
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            if rescue:
+                _rescue(path, data, error)
+            raise
+    else:
+        Stream(sys.stdout, "standard output").write_data(data)
+
+
+def _rescue(path: str, data: bytes, error: OSError) -> None:
+    try:
+        copy = Path(tempfile.mkdtemp(prefix="remate-")) / Path(path).name
+        write_atomically(copy, data)
+    except OSError:
+        return
+    hint = f"{advice(error)}; what was to be written is saved as {copy}"
+    raise UsageError(f"{path}: {error.strerror}\n  hint: {hint}") from error
+
+
+def say(text: str, *outputs: str | None) -> None:
+    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard output."""
+    print(text, file=sys.stderr if STDOUT in outputs else sys.stdout)
+
+
+def written(path: str, more: str = "") -> str:
+    """`wrote s.json, 3.1 KiB`, for `say`."""
+    return f"wrote {'to standard output' if path == STDOUT else path}{more}"

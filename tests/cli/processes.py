@@ -1,0 +1,25 @@
+"""The command as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).parent / "data"
+COMMAND = [sys.executable, "-m", "remate"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1", **more}
+
+
+def in_shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of bash in `folder`, with copies of the files of `data/`; `remate` in it is the command."""
+    shutil.copytree(DATA, folder, dirs_exist_ok=True)
+    whole = f"set -o pipefail; remate() {{ '{sys.executable}' -m remate \"$@\"; }}; {line}"
+    given: dict[str, Any] = {"cwd": folder, "env": environment(**variables), "capture_output": True, "check": False}
+    return subprocess.run(["bash", "-c", whole], text=True, encoding="utf-8", errors="replace", **given)

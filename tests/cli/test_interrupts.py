@@ -1,0 +1,185 @@
+"""Ctrl-C at any moment: the best plan found is saved, or the exit status is 130; never a traceback or a half-written file."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from remate.__main__ import leave
+from remate.cli.interrupts import Finishing
+from remate.strategy.deadline import Deadline
+from remate_runtime import files
+from remate_runtime.format import load
+
+from .processes import DATA, environment
+
+Remate = Callable[..., Any]
+COMMANDS = {
+    "plan": "plan models.py:build --budget 60% --cost cpu -o out.json",
+    "measured": "plan models.py:build --budget 60% -o out.json",
+    "frontier": "frontier models.py:build --budgets 40%..90% --steps 5 --cost cpu -o out",
+    "run": "run s.json --model models.py:build --steps 50",
+    "model": "check s.json --model models.py:build",
+    "check": "check mlp.json",
+    "report": "report mlp.json -o out.html",
+    "edit": "edit mlp.json --keep layers.2.addmm",
+    "fmt": "fmt mlp.json",
+}
+LONGEST = {"plan": 4.0, "measured": 5.0, "frontier": 6.0, "run": 4.0, "model": 4.0}  # seconds to interrupt within
+# as the console script does it, with a word when Python itself, which no program can keep quiet, has started
+START = """
+import os, signal, remate.__main__ as command
+signal.signal(signal.SIGINT, command.leave)
+os.write(1, b"!")
+command.run()
+"""
+
+
+class Ended(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def interrupted(folder: Path, planned: Path, line: str, *waits: float) -> Ended:
+    """The command in `folder`, with SIGINT so many seconds after it began, and again."""
+    shutil.copytree(DATA, folder, dirs_exist_ok=True)
+    shutil.copy(planned, folder / "s.json")
+    command = [sys.executable, "-c", START, *line.split()]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(1) == b"!"
+    for wait in waits:
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+def judge(folder: Path, ended: Ended, about: str) -> None:
+    assert ended.status in (0, 130), (about, ended)
+    assert "Traceback" not in ended.err, (about, ended)
+    assert "Error" not in ended.err, (about, ended)
+    assert "defect" not in ended.err, (about, ended)
+    assert not list(folder.rglob("*.tmp")), about
+    for path in (*folder.glob("*.json"), *folder.glob("out/budget-*.json")):
+        load(path)
+    if ended.status == 0 and " -o out.json" in about:
+        assert (folder / "out.json").exists(), (about, ended)
+
+
+@pytest.mark.parametrize("name", ["plan", "check", "edit"])
+def test_at_the_beginning(tmp_path: Path, planned_once: Path, name: str) -> None:
+    judge(tmp_path, interrupted(tmp_path, planned_once, COMMANDS[name], 0.0), COMMANDS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> None:
+    draw = random.Random(name)
+    for turn in range(12):
+        folder = tmp_path / str(turn)
+        after = draw.uniform(0, LONGEST.get(name, 0.4))
+        judge(folder, interrupted(folder, planned_once, COMMANDS[name], after), f"{COMMANDS[name]} after {after:.3f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["plan", "frontier"])
+def test_an_impatient_person(tmp_path: Path, planned_once: Path, name: str) -> None:
+    draw = random.Random(name)
+    for turn in range(6):
+        folder, waits = tmp_path / str(turn), [draw.uniform(0, 4), *(draw.uniform(0, 0.1) for _ in range(3))]
+        judge(folder, interrupted(folder, planned_once, COMMANDS[name], *waits), f"{COMMANDS[name]} after {waits}")
+
+
+class Press:
+    """Ctrl-C of the process itself, when a function is called for the first time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, times: int = 1) -> None:
+        self.real, self.times = getattr(module, name), times
+        monkeypatch.setattr(module, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for _ in range(self.times):
+            self.times = 0
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        return self.real(*args, **kwargs)
+
+
+PLAN = ("plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "-o", "s.json")
+
+
+def test_while_capturing(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    import remate.api.plan as api
+
+    Press(monkeypatch, api, "capture")
+    assert remate(*PLAN) == (130, "", "error: interrupted\n")
+    assert not Path("s.json").exists()
+
+
+@pytest.mark.parametrize("where", ["schedule_of", "simulate"])
+def test_what_is_found_is_saved(remate: Remate, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """A solution that took minutes is not lost while it is written down."""
+    import remate.api.plan as api
+
+    Press(monkeypatch, api, where)
+    assert remate(*PLAN).status == 0
+    assert remate("check", "s.json").status == 0
+
+
+def test_the_second_time_is_meant(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    import remate.api.plan as api
+
+    Press(monkeypatch, api, "schedule_of", times=2)
+    assert remate(*PLAN) == (130, "", "error: interrupted\n")
+    assert not Path("s.json").exists()
+
+
+def test_while_solving(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best schedule so far; none so far is no proof that there is none."""
+    search = sys.modules["remate.strategy.solve"]  # the package has a function of this name
+    Press(monkeypatch, search, "candidates")
+    outcome = remate(*PLAN)
+    if outcome.status == 0:
+        assert load("s.json").solve.stopped_by in ("interrupted", "optimal")
+    else:
+        assert outcome == (130, "", "error: interrupted\n")
+
+
+def test_the_budgets_that_are_solved_are_kept(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    Press(monkeypatch, sys.modules["remate.cli.frontier"], "_point")  # when all are solved: too late to lose anything
+    argv = ("frontier", "models.py:build", "--budgets", "60%,80%", "--cost", "cpu", "-o", "out")
+    assert remate(*argv).status == 130
+    assert {path.name for path in Path("out").iterdir()} >= {"budget-060.json", "budget-080.json", "frontier.json"}
+
+
+def test_handlers_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with Finishing(), Deadline():
+        pass
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_a_file_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C leaves no temporary file."""
+    old = signal.signal(signal.SIGINT, leave)
+    try:
+        Press(monkeypatch, os, "fsync")
+        with pytest.raises(KeyboardInterrupt):
+            files.write_atomically(tmp_path / "s.json", b"text")
+    finally:
+        signal.signal(signal.SIGINT, old)
+    assert os.listdir(tmp_path) == []
