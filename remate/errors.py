@@ -23,6 +23,10 @@ class ProfileError(RemateError):
     """A cost model that does not exist here, or a profile file that cannot be used. The text says what to do."""
 
 
+class ProfileCacheWarning(UserWarning):
+    """The user's cache of measured costs cannot be read or written. Costs are measured again; nothing else is lost."""
+
+
 class InfeasibleError(RemateError):
     """No schedule within the budget was found. All in bytes; budget and peaks count what the step holds beyond
     parameters, buffers, inputs and optimizer state.

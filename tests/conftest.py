@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,13 @@ import torch
 torch.set_num_threads(1)  # test processes share the cores, and sums are made in one order
 hypothesis.settings.register_profile("remate", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("remate")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No test, nor a process that it starts, reads or writes the user's cache."""
+    folder = tempfile.mkdtemp(prefix="remate-test-cache-")
+    os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -26,7 +26,7 @@ from ..strategy import (
     policy,
     solve,
 )
-from .plan import Progress, prepare, schedule_of
+from .plan import Progress, prepare, schedule_of, settings_of
 
 
 def frontier(
@@ -37,6 +37,8 @@ def frontier(
     cost: str = "measured",
     *,
     profile: str | Path | None = None,
+    cache: bool = True,
+    measure_again: bool = False,
     time_limit: float | None = None,
     gap: float = 0.002,
     strategy: str = "auto",
@@ -53,10 +55,13 @@ def frontier(
     Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
     """
     asked = [parse_budget(budget) for budget in budgets]
+    settings = settings_of("", strategy, effort, gap, time_limit, differentiate)
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
-    step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
+    costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
+    step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
-    limits = sorted({budget.resolve(sweep.baseline_peak) for budget in asked})
+    texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}
+    limits = sorted(texts)
     for limit in limits:
         if sweep.interrupted:
             break
@@ -65,7 +70,8 @@ def frontier(
         raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy)
     named = name or type(model).__name__
     return [
-        schedule_of(step, solution, limit, cost, name=named, note=note) for limit, solution in sweep.solutions().items()
+        schedule_of(step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit]))
+        for limit, solution in sweep.solutions().items()
     ]
 
 

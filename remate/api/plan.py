@@ -6,22 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec.structs import replace
 
 from remate_runtime import operators
 from remate_runtime.errors import RemateError
-from remate_runtime.format import FORMAT, REVISION, VERSION, Block, Schedule, Solve, fingerprint
+from remate_runtime.format import FORMAT, REVISION, VERSION, Block, Schedule, Settings, Solve, fingerprint
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 
-from ..budget import Budget, parse_budget
+from ..budget import parse_budget
 from ..capture.capture_step import capture
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
-from ..profile.costing import costed
-from ..strategy import Effort, Instance, Policy, Request, Solution, effort_named, policy, solve
+from ..profile.costing import MEASURED, costed, costs_digest
+from ..strategy import Instance, Request, Solution, effort_named, policy, solve
 
 Progress = Callable[[str], None]
 
@@ -34,6 +35,8 @@ def plan(
     cost: str = "measured",
     *,
     profile: str | Path | None = None,
+    cache: bool = True,
+    measure_again: bool = False,
     time_limit: float | None = None,
     gap: float = 0.002,
     strategy: str = "auto",
@@ -48,7 +51,8 @@ def plan(
     budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
     the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
     gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
-    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete. gap: stop when the step is proven to
+    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete; without one, the user's cache is used so,
+    unless cache is False. measure_again: measure what they hold, too, and replace it. gap: stop when the step is proven to
     take at most this share of the keep-all time more than any schedule must. strategy: "auto", or one by itself (`remate
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
@@ -60,11 +64,24 @@ def plan(
     Raises CaptureError, BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
     strategy that needs what the model lacks), InfeasibleError (with the smallest peak that is reached).
     """
-    wanted, asked, how = parse_budget(budget), policy(strategy), effort_named(effort)
-    step = prepare(model, args, kwargs, cost, profile=profile, differentiate=differentiate, progress=progress)
-    named = name or type(model).__name__
-    options: dict[str, Any] = {"gap": gap, "time_limit": time_limit, "name": named, "note": note}
-    return plan_step(step, wanted, cost, policy=asked, effort=how, **options, progress=progress)
+    parse_budget(budget)
+    settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
+    costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
+    step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
+    return plan_step(step, settings, cost, name=name or type(model).__name__, note=note, progress=progress)
+
+
+def settings_of(
+    budget: str, strategy: str, effort: str, gap: float, time_limit: float | None, differentiate: Sequence[str] | None
+) -> Settings:
+    """What `plan` is asked, as the file keeps it. Raises UnknownNameError, before minutes of tracing."""
+    policy(strategy)
+    effort_named(effort)
+    limit = None if time_limit is None else float(time_limit)
+    chosen = tuple(differentiate or ())
+    return Settings(
+        budget=budget, strategy=strategy, effort=effort, gap=float(gap), time_limit=limit, differentiate=chosen
+    )
 
 
 def prepare(
@@ -74,6 +91,8 @@ def prepare(
     cost: str = "measured",
     *,
     profile: str | Path | None = None,
+    cache: bool = True,
+    measure_again: bool = False,
     differentiate: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Hierarchy:
@@ -82,34 +101,36 @@ def prepare(
     say("capturing the joint graph")
     captured = capture(model, args, dict(kwargs or {}), differentiate=differentiate)
     say(f"costs of {len(captured.graph.operations)} operations")
-    graph = costed(captured.graph, cost, Path(profile) if profile is not None else None, progress)
+    graph = costed(captured.graph, cost, profile, progress, cached=cache, again=measure_again)
     say("partitioning into blocks")
     return partition(replace(captured, graph=graph))
 
 
 def plan_step(
-    step: Hierarchy,
-    budget: Budget,
-    cost: str,
-    *,
-    policy: Policy,
-    effort: Effort,
-    time_limit: float | None = None,
-    gap: float = 0.002,
-    name: str,
-    note: str = "",
-    progress: Progress | None = None,
+    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
     """Solve what `prepare` made, and write it down. cost: what `prepare` was given. The rest, and what is raised, as of
     `plan`."""
     instance = Instance(step.captured.graph, step.parts)
-    limit = budget.resolve(instance.baseline.peak)
-    solution = solve(instance, Request(limit, gap, effort), policy, time_limit=time_limit, progress=progress)
-    return schedule_of(step, solution, limit, cost, name=name, note=note)
+    limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
+    request = Request(limit, settings.gap, effort_named(settings.effort))
+    solution = solve(instance, request, policy(settings.strategy), time_limit=settings.time_limit, progress=progress)
+    return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)
 
 
-def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, name: str, note: str = "") -> Schedule:
-    """Write a solution down, and check that what was written means what was solved."""
+def schedule_of(
+    step: Hierarchy,
+    solution: Solution,
+    budget: int,
+    cost: str,
+    *,
+    settings: Settings | None = None,
+    name: str,
+    note: str = "",
+) -> Schedule:
+    """Write a solution down, and check that what was written means what was solved. budget: bytes."""
+    if settings is not None and cost == MEASURED and step.captured.graph.device == "cpu":
+        settings = replace(settings, threads=torch.get_num_threads())
     folded = fold(step.captured, solution.reruns, step, solution.menu)
     schedule = Schedule(
         schema=SCHEMA_URL,
@@ -125,6 +146,7 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
             solver=solution.solver,
             stopped_by=solution.stopped_by,
             cost=cost,
+            profile=costs_digest(step.captured.graph) if cost == MEASURED else "",
             budget=budget,
             peak=solution.peak,
             time=solution.time,
@@ -132,6 +154,7 @@ def schedule_of(step: Hierarchy, solution: Solution, budget: int, cost: str, *, 
             baseline_time=solution.baseline_time,
             lower_bound=solution.lower_bound,
             gap=solution.gap,
+            settings=settings,
         ),
         blocks=folded.blocks,
         program=folded.program,

@@ -13,6 +13,7 @@ from ..budget import BudgetError
 from ..present.frontier_summary import SUMMARY, Point, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
 from . import exit_codes, output
+from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
 from .plan import DIFFERENTIATE, positive
 from .usage import UsageError
@@ -20,7 +21,10 @@ from .usage import UsageError
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
 
 if TYPE_CHECKING:
+    from remate_runtime.format import Settings
+
     from ..api.frontier import Sweep
+    from ..budget import Asked
     from ..strategy import Solution
 
 
@@ -34,8 +38,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--steps", metavar="N", type=_steps, default=9, help="budgets in a range, default 9")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
-    parser.add_argument("--cost", default="measured", help="measured here (default), or a roofline device: h200, cpu")
-    parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
+    add_costs(parser)
     parser.add_argument(
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
@@ -78,17 +81,20 @@ def run(args: argparse.Namespace) -> int:
 
     target = placed(load_target(args.target), args.device, args.threads)
     from ..api.frontier import Sweep
-    from ..api.plan import prepare
+    from ..api.plan import prepare, settings_of
     from ..strategy import effort_named, policy
 
+    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
+    settings = settings_of("", *asked)
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
-        chosen: dict[str, Any] = {"profile": args.profile, "differentiate": args.differentiate}
+        chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
         step = prepare(target.model, target.args, target.kwargs, args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)
         with Finishing() as finishing:
-            summary = _solve(sweep, budgets, folder, args.cost, args.name or folder.resolve().name, finishing)
+            named = args.name or folder.resolve().name
+            summary = _solve(sweep, budgets, folder, args.cost, named, settings, finishing)
             image = _write_summary(summary, folder, not args.no_plot)
     if not args.quiet:
         solved = sum(point.file is not None for point in summary.points)
@@ -125,21 +131,31 @@ def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
     return f", {_PLOT}"
 
 
-def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, finishing: Finishing) -> Summary:
+def _solve(
+    sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, settings: Settings, finishing: Finishing
+) -> Summary:
     """Solve every budget from the smallest on, and write each schedule as soon as it is there. Ctrl-C ends the solve that
     runs and begins no other; a second one ends it all."""
+    from msgspec.structs import replace
+
     from ..api.frontier import asked_of
+    from ..api.plan import schedule_of
 
     asked = asked_of(budgets, sweep.baseline_peak)
     written: dict[int, Solution] = {}
     tried = 0
+
+    def write(one: Asked, solution: Solution, path: Path) -> None:
+        about = {"name": name, "settings": replace(settings, budget=one.text)}
+        schedule_of(sweep.step, solution, one.budget, cost, **about).save(str(path))
+
     try:
         for one in asked:
             if sweep.interrupted or finishing.pressed:
                 break
             solution = sweep.solve(one.budget, one.text)
             if solution is not None:
-                _write(sweep, solution, one.budget, folder / file_name(one.text), cost, name)
+                write(one, solution, folder / file_name(one.text))
                 written[one.budget] = solution
             tried += 1
     except KeyboardInterrupt:  # nothing was found yet for this budget
@@ -152,7 +168,7 @@ def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str,
             points.append(Point(one.text, one.budget))
             continue
         if solution != written[one.budget]:  # another budget's solve had the better schedule or bound
-            _write(sweep, solution, one.budget, path, cost, name)
+            write(one, solution, path)
         points.append(_point(one.text, one.budget, path.name, solution))
     return Summary(
         "remate.frontier",
@@ -166,12 +182,6 @@ def _solve(sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str,
         tried == len(asked) and not (sweep.interrupted or finishing.pressed),
         tuple(points),
     )
-
-
-def _write(sweep: Sweep, solution: Solution, budget: int, path: Path, cost: str, name: str) -> None:
-    from ..api.plan import schedule_of
-
-    schedule_of(sweep.step, solution, budget, cost, name=name).save(str(path))
 
 
 def _point(asked: str, budget: int, file: str, s: Solution) -> Point:

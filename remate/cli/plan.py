@@ -12,6 +12,7 @@ from ..budget import BudgetError, parse_budget
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
+from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 
@@ -32,10 +33,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", metavar="S.json", required=True, help="the schedule file to write; - for standard output"
     )
-    parser.add_argument(
-        "--cost", default="measured", help="measured here (default), or a device of the roofline model: h200, a100, cpu"
-    )
-    parser.add_argument("--profile", metavar="P.json", help="measured costs to reuse; new ones are added to the file")
+    add_costs(parser)
     parser.add_argument(
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
@@ -86,17 +84,16 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
-    from ..api.plan import plan_step, prepare
-    from ..strategy import effort_named, policy
+    from ..api.plan import plan_step, prepare, settings_of
 
-    chosen: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
+    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
+    settings = settings_of(args.budget, *asked)
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
-    chosen |= {"gap": args.gap, "time_limit": args.time_limit, "name": name, "note": args.note}
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {"profile": args.profile, "differentiate": args.differentiate}
+        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
         step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
         with Finishing():
-            schedule = plan_step(step, parse_budget(args.budget), args.cost, **chosen, progress=report)
+            schedule = plan_step(step, settings, args.cost, name=name, note=args.note, progress=report)
             text = checked_text(schedule)
             write_output(args.output, text, rescue=True)
     if not args.quiet:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.step import Graph, Op
@@ -16,30 +19,41 @@ from .devices import DEVICES, Device
 from .roofline import estimate
 from .signature import signature
 
+if TYPE_CHECKING:
+    import torch
+
 Progress = Callable[[str], None]
+MEASURED = "measured"  # the cost model that runs operations on the device
 PATIENCE = 2.0  # seconds of profiling without a word
 
-__all__ = ["Cost", "costed", "signature"]
+__all__ = ["MEASURED", "Cost", "costed", "costs_digest", "signature"]
 
 
 def costed(
     graph: Graph,
-    cost: str = "measured",
+    cost: str = MEASURED,
     profile: str | Path | None = None,
     progress: Progress | None = None,
+    *,
+    cached: bool = False,
+    again: bool = False,
 ) -> Graph:
     """The graph with `ns` and `workspace` (bytes) of every operation filled in; views cost nothing.
 
     cost: "measured" runs each distinct operation (operator, argument types with strides, constants) on the graph's
     device; the name of a device ("h200", "h100", "a100", "cpu") estimates instead, without running anything. profile:
-    file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. progress is
-    told how far measuring is, once that takes more than two seconds.
+    file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. cached: use
+    the user's cache in the same way if there is no profile. again: measure what they hold, too, and replace it. progress
+    is told how far measuring is, once that takes more than two seconds.
 
     Raises ProfileError: unknown device, no such device here, or a file that cannot be used.
     """
     distinct = {signature(graph, op): op for op in graph.operations if not op.view}
-    if cost == "measured":
-        costs = _measured(graph, distinct, Path(profile) if profile is not None else None, progress)
+    if cost == MEASURED:
+        if profile is None and cached:
+            costs = _cached(graph, distinct, again, progress)
+        else:
+            costs = _profiled(graph, distinct, Path(profile) if profile is not None else None, again, progress)
     else:
         if profile is not None:
             raise ProfileError(
@@ -65,26 +79,54 @@ def _named(cost: str) -> Device:
     return DEVICES[cost]
 
 
-def _measured(
-    graph: Graph, distinct: Mapping[str, Op], path: Path | None, progress: Progress | None
+def _profiled(
+    graph: Graph, distinct: Mapping[str, Op], path: Path | None, again: bool, progress: Progress | None
 ) -> Mapping[str, Cost]:
     from . import measured, store
 
     saved = store.read(path) if path is not None else None
-    missing = {key: op for key, op in distinct.items() if saved is None or key not in saved.costs}
+    missing = {key: op for key, op in distinct.items() if again or saved is None or key not in saved.costs}
     if saved is not None and not missing:
         return saved.costs
     device = measured.device_of(graph)
     name = measured.device_name(device)
     if saved is not None and path is not None:
         store.check_same_machine(saved, name, path)
-    costs = dict(saved.costs) if saved is not None else {}
-    started = time.monotonic()
-    with measured.generators_kept(device):
-        for done, (key, op) in enumerate(missing.items()):
-            if progress is not None and time.monotonic() - started > PATIENCE:
-                progress(f"profiling on {name}: {done} of {len(missing)} distinct operations")
-            costs[key] = measured.measure(graph, op, device)
+    costs = {**(saved.costs if saved is not None else {}), **_measure(graph, missing, device, progress)}
     if path is not None:
         store.write(path, store.profile_of(name, costs))
     return costs
+
+
+def _cached(graph: Graph, distinct: Mapping[str, Op], again: bool, progress: Progress | None) -> Mapping[str, Cost]:
+    from . import cache, measured
+
+    device = measured.device_of(graph)
+    name = measured.device_name(device)
+    known = {} if again else cache.read(name)
+    missing = {key: op for key, op in distinct.items() if key not in known}
+    if not missing:
+        return known
+    return {**known, **cache.add(name, _measure(graph, missing, device, progress), again)}
+
+
+def _measure(
+    graph: Graph, operations: Mapping[str, Op], device: torch.device, progress: Progress | None
+) -> dict[str, Cost]:
+    from . import measured
+
+    costs, started = {}, time.monotonic()
+    with measured.generators_kept(device):
+        for done, (key, op) in enumerate(operations.items()):
+            if progress is not None and time.monotonic() - started > PATIENCE:
+                name = measured.device_name(device)
+                progress(f"profiling on {name}: {done} of {len(operations)} distinct operations")
+            costs[key] = measured.measure(graph, op, device)
+    return costs
+
+
+def costs_digest(graph: Graph) -> str:
+    """A hash of what the operations of a graph cost, by signature: two schedules with the same one were planned with the
+    same costs."""
+    costs = {signature(graph, op): [op.ns, op.workspace] for op in graph.operations if not op.view}
+    return hashlib.sha256(msgspec.json.encode(costs, order="sorted")).hexdigest()[:16]

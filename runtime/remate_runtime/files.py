@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PROBE = bytes(1 << 16)  # written and removed again, to learn whether a folder takes a file
@@ -92,6 +93,20 @@ def _replace(target: Path, data: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def alone(path: str | os.PathLike[str]) -> Iterator[None]:
+    """One process at a time inside, where the system has locks of files; `path`, an empty file, is made for it. Elsewhere
+    nobody waits. Raises OSError."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -78,3 +78,22 @@ def test_unknown_choice(remate: Remate, golden: Golden, name: str, option: tuple
     outcome = remate("plan", "models.py:build", "--budget", "60%", "-o", "s.json", *ROOFLINE, *option)
     golden(f"plan-unknown-{name}.txt", re.sub("one of .*", "one of …", str(outcome)))
     assert outcome.status == 2
+
+
+def test_measured_costs_are_cached(remate: Remate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.setenv(variable, str(tmp_path / "cache"))
+    plan = ("plan", "models.py:build", "--budget", "80%", "-o", "s.json")
+    assert remate(*plan, "--no-cache").status == 0
+    assert not Path("cache").exists()
+    assert remate(*plan).status == 0
+    first = Path("s.json").read_bytes()
+    assert remate(*plan).status == 0
+    assert Path("s.json").read_bytes() == first
+    assert remate(*plan, "--measure-again").status == 0
+    settings = remate_runtime.load("s.json").solve.settings
+    assert settings is not None
+    assert (settings.budget, settings.threads) == ("80%", 1)
+    outcome = remate(*plan, "--measure-again", "--no-cache")
+    assert outcome.status == 2
+    assert "give one of them" in outcome.err

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from remate_runtime.format.schedule import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Solve
+from remate_runtime.format.schedule import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Settings, Solve
 from remate_runtime.format.vocabulary import CHOICES, DEVICES, DTYPE_NAMES, STOPPED_BY
 
 _LETTERS = string.ascii_letters + string.digits + "_~-"
@@ -127,6 +127,16 @@ models = st.builds(
     gradients=_dicts(references),
     note=texts,
 )
+settings = st.builds(
+    Settings,
+    budget=texts,
+    strategy=texts,
+    effort=texts,
+    gap=st.floats(0, 1),
+    time_limit=st.none() | st.floats(0.001, 1e6),
+    differentiate=_tuples(texts),
+    threads=st.integers(0, 4096),
+)
 solves = st.builds(
     Solve,
     strategy=texts,
@@ -140,6 +150,8 @@ solves = st.builds(
     baseline_time=_counts,
     lower_bound=st.one_of(st.none(), _counts),
     gap=st.one_of(st.none(), st.floats(-1, 1)),
+    profile=st.sampled_from(["", "0123456789abcdef"]),
+    settings=st.none() | settings,
     note=texts,
 )
 schedules = st.builds(

@@ -21,6 +21,7 @@ from .schedule import (
     Operation,
     Rerun,
     Schedule,
+    Settings,
     Solve,
     Statement,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "Operation",
     "Rerun",
     "Schedule",
+    "Settings",
     "Solve",
     "Statement",
     "StoppedBy",

@@ -15,6 +15,7 @@ MAX_ELEMENTS = 1 << 20  # of one constant
 MAX_OPERATIONS = 200_000  # after expansion, forward and backward; also instances
 MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
 MAX_RERUNS = 1_000_000  # after expansion
+MAX_THREADS = 4096
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number
 MAX_FAULTS = 100  # reported for one file

@@ -130,13 +130,26 @@ class Model(_Object, frozen=True):
     note: str = ""
 
 
-class Solve(_Object, frozen=True):
+class Settings(_Object, frozen=True):
+    """What `remate plan` was asked; `remate replan` asks it again. Defaults are left out, those of `remate.plan`."""
+
+    budget: str  # as it was written: 60%, 4GiB, or bytes
+    strategy: str = "auto"
+    effort: str = "normal"
+    gap: float = 0.002
+    time_limit: float | None = None  # seconds
+    differentiate: tuple[str, ...] = ()  # outputs, where they were named
+    threads: int = 0  # of torch, where costs were measured on the CPU
+
+
+class Solve(_Object, frozen=True, kw_only=True):
     """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
 
     strategy: str
     solver: str
     stopped_by: StoppedBy
     cost: str  # measured | name of a roofline device
+    profile: str = ""  # hash of the measured costs: the same one, the same costs
     budget: int
     peak: int
     time: int
@@ -144,6 +157,7 @@ class Solve(_Object, frozen=True):
     baseline_time: int
     lower_bound: int | None = None  # ns: no schedule of this graph within `budget` is faster
     gap: float | None = None  # (time - lower_bound) / baseline_time
+    settings: Settings | None = None
     note: str = ""
 
 

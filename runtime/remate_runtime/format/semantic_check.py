@@ -14,7 +14,7 @@ import msgspec
 from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, REFUSED, namespace
 from .digest_check import DigestCheck
-from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT
+from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT, MAX_THREADS
 from .literals import check_argument, check_elements
 from .schedule import (
     KEEP_ALL,
@@ -27,6 +27,7 @@ from .schedule import (
     Operation,
     Rerun,
     Schedule,
+    Settings,
     Solve,
     Statement,
 )
@@ -39,6 +40,7 @@ _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[^/\\:\x00-\x1f]+\+[0-9]{1,9})?")
+_HASH = re.compile(r"[0-9a-f]{16}")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
 _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
@@ -57,6 +59,7 @@ class SemanticCheck:
             Schedule: self._schedule,
             Model: self._model,
             Solve: self._solve,
+            Settings: self._settings,
             Block: self._block,
             Operation: self._operation,
             Constant: self._constant,
@@ -70,6 +73,8 @@ class SemanticCheck:
         self._schedule(schedule, "")
         self._model(schedule.model, "/model")
         self._solve(schedule.solve, "/solve")
+        if schedule.solve.settings is not None:
+            self._settings(schedule.solve.settings, "/solve/settings")
         for name, block in schedule.blocks.items():
             self._whole_block(block, f"/blocks/{escape(name)}")
         for index, instance in enumerate(schedule.program):
@@ -150,8 +155,22 @@ class SemanticCheck:
             self._text(getattr(solve, field), f"{where}/{field}")
         for field in _FIGURES:
             self._number(getattr(solve, field) or 0, f"{where}/{field}")
+        if solve.profile and not _HASH.fullmatch(solve.profile):
+            self.add("R014", "not a hash", f"{where}/profile", "16 hexadecimal digits; `remate plan` writes them")
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
             self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
+
+    def _settings(self, settings: Settings, where: str) -> None:
+        for field in ("budget", "strategy", "effort"):
+            self._text(getattr(settings, field), f"{where}/{field}")
+        for index, name in enumerate(settings.differentiate):
+            self._text(name, f"{where}/differentiate/{index}")
+        if not 0 <= settings.threads <= MAX_THREADS:
+            self.add("R013", f"threads are 0 to {MAX_THREADS}", f"{where}/threads")
+        if not 0 <= settings.gap < 1e9:
+            self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
+        if settings.time_limit is not None and not 0 < settings.time_limit < 1e9:
+            self.add("R013", "not a time", f"{where}/time_limit", "seconds, more than none")
 
     def _block(self, block: Block, where: str) -> None:
         self._text(block.note, f"{where}/note")

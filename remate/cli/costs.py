@@ -1,0 +1,30 @@
+"""The options of all commands that need costs of operations: where they come from, and whether they are measured anew."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from .usage import UsageError
+
+
+def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured") -> None:
+    """default: of `--cost`; None where a file says what it was."""
+    said = "measured here (default), or" if default else "in place of those of the file: measured, or"
+    parser.add_argument("--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, cpu")
+    parser.add_argument(
+        "--profile",
+        metavar="P.json",
+        help="measured costs to reuse, instead of those in the user's cache; new ones are added to the file",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="neither use nor keep costs in the user's cache")
+    parser.add_argument("--measure-again", action="store_true", help="measure what profile or cache hold, too")
+
+
+def chosen_costs(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `remate.plan` that the options stand for, but for `cost`. Raises UsageError."""
+    if args.measure_again and args.no_cache and args.profile is None:
+        raise UsageError(
+            "--measure-again replaces costs in the cache, and --no-cache leaves it alone: give one of them"
+        )
+    return {"profile": args.profile, "cache": not args.no_cache, "measure_again": args.measure_again}
