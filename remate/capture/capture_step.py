@@ -26,6 +26,7 @@ from .explain import explained
 from .lower import Lowering, Source
 from .origins import complete, origins
 from .reads import Hooks
+from .refused_layers import refuse_layers
 from .signature import Signature
 from .simplify import simplify
 from .stand_in import on_meta, stand_in
@@ -52,6 +53,7 @@ def capture(
     torch_api.check_version()
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
+    refuse_layers(model)
     if on_meta(model):
         model, args, kwargs = stand_in(model, args, kwargs or {})
     with surroundings.attributes_as_buffers(model):

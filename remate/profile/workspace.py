@@ -1,7 +1,7 @@
 """Bytes that an operation allocates and frees beyond its outputs, where no device is there to measure. Needs no torch.
 
-The rules err on the side of too much: a plan made with them should not run out of memory on the device. What is not
-listed needs none, or too little to matter.
+The rules are upper bounds of what was measured (with one thread on the CPU): a plan made with them should not run out of
+memory on the device. What is not listed needs none.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from remate_runtime.step import Graph, Op, Ref
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
 # These take contiguous arguments and copy others first (on CPU).
 _CONTIGUOUS = frozenset(
-    """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _softmax _log_softmax
+    """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward embedding _softmax _log_softmax
     _softmax_backward_data _log_softmax_backward_data embedding_dense_backward cumsum max_pool2d_with_indices
     max_pool2d_with_indices_backward""".split()
 )
+_BLOCK = 16  # channels that oneDNN keeps together
+_PARTIAL_SUMS = 258  # of a depthwise weight's gradient
+_CONVOLUTION_SCRATCH = 1 << 16
+_SCALARS = 16  # numbers that become tensors of one element
+_INTERMEDIATE = frozenset("roll repeat histc sort cumsum floor_divide".split())  # made up of others, or cast first
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2)}
 
 
@@ -26,23 +31,13 @@ def workspace(graph: Graph, op: Op, kind: str) -> int:
     name = op.op.split(".")[1]
     if name in _PRODUCTS:
         return sum(_copy_if_scattered(_argument(graph, op, at)) for at in _PRODUCTS[name])
-    if name in ("convolution", "convolution_backward"):
-        return _convolution(graph, op, kind)
+    if name in ("convolution", "convolution_backward") and kind == "cuda":
+        return _total(graph, op)  # channels-last copies of strided tensors for cuDNN's tensor-core kernels
     if name in ("_fft_r2c", "_fft_c2c", "_fft_c2r") and kind == "cuda":
         return _total(graph, op)  # cuFFT's scratch, and a copy of what the transform overwrites
     if kind == "cuda":
         return _cuda(graph, op, name)
-    return _cpu(graph, op, name)
-
-
-def _convolution(graph: Graph, op: Op, kind: str) -> int:
-    """cuDNN on strided (NCHW) tensors: channels-last copies of arguments and results for its tensor-core kernels.
-    oneDNN on CPU: blocked copies of both, and the result once more in the layout asked for; one-dimensional ones run as
-    two-dimensional ones after another copy."""
-    total = _total(graph, op)
-    if kind == "cuda":
-        return total
-    return 2 * total if len(graph.values[op.reads[0]].type.shape) == 3 else total + sum(_written(graph, op))
+    return _cpu(graph, op, name) + (_SCALARS if name == "mean" or _has_number(op) else 0)
 
 
 def _cuda(graph: Graph, op: Op, name: str) -> int:
@@ -71,17 +66,72 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
     read = [graph.values[v].type for v in op.reads]
     if name.startswith("_scaled_dot_product_flash_attention_for_cpu"):
         return _cpu_attention(graph, op, name.endswith("_backward"))
+    if name in ("convolution", "convolution_backward"):
+        return _cpu_convolution(graph, op, name == "convolution_backward")
     if name in ("native_dropout", "native_dropout_backward"):  # the mask as floats
         return 4 * read[0].numel
+    if name in ("_native_batch_norm_legit_functional", "native_batch_norm"):  # copies of the running statistics
+        return sum(map(_bytes, read[1:]))
     if name in ("native_batch_norm_backward", "batch_norm_backward"):
         return _bytes(read[0])
+    if name == "native_layer_norm_backward":  # partial sums of the two parameter gradients
+        return _contiguous_copies(read) + 8 * read[0].shape[-1]
     if name in ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"):  # elements before the reduction
-        return 2 * _bytes(read[0])
+        return 2 * _bytes(read[0]) + 8
+    if name == "binary_cross_entropy_with_logits":
+        return 4 * _bytes(read[0]) + 16
     if name == "_safe_softmax":  # which rows are masked altogether
         return 2 * read[0].numel
+    if name in _INTERMEDIATE:
+        return _total(graph, op)
+    if name == "gelu_backward" or name.startswith("upsample_"):
+        return 2 * _total(graph, op) if _contiguous_copies(read) else 0  # copies of scattered arguments and results
     if name in _CONTIGUOUS:
-        return sum(_bytes(t) for t in read if t.strides is not None)
+        return _contiguous_copies(read)
     return 0
+
+
+def _contiguous_copies(read: list[TensorType]) -> int:
+    return sum(_bytes(t) for t in read if t.strides is not None)
+
+
+def _has_number(op: Op) -> bool:
+    """Numbers among tensors become tensors of one element."""
+    return any(isinstance(argument, int | float) for argument in (*op.args, *op.kwargs.values()))
+
+
+def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
+    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout asked for; copies of the
+    weights, padded too; partial sums of the weights' gradient, many where each channel is by itself. PyTorch's own kernel,
+    which runs single images and some groups: the patches of one image, side by side."""
+    images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
+    weight = _argument(graph, op, 2 if backward else 1)
+    if weight is None or None in images:
+        return 2 * _total(graph, op)
+    made = [graph.values[v].type for v in op.writes if v is not None]
+    blocked = sum(_blocked(t) for t in (*images, *made) if t is not None and len(t.shape) == len(weight.shape) > 2)
+    groups = op.args[9 if backward else 8]
+    alone = backward and weight.shape[1] == 1 and groups == weight.shape[0]
+    copies = 2 * _padded_weight(weight) + (_PARTIAL_SUMS * _bytes(weight) if alone else _padded_weight(weight))
+    found = 2 * blocked + copies + _CONVOLUTION_SCRATCH
+    if len(weight.shape) == 5:
+        found += found // 4
+    image = images[-1]
+    if image is not None and (image.shape[0] == 1 or (groups != 1 and groups != weight.shape[0])):
+        out = images[0] if backward else made[0]
+        found += image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * DTYPES[weight.dtype][1] if out else 0
+    return found
+
+
+def _blocked(type_: TensorType) -> int:
+    """Bytes of images with their channels rounded up to a block."""
+    channels = type_.shape[1]
+    return _bytes(type_) // max(1, channels) * (-(-channels // _BLOCK) * _BLOCK)
+
+
+def _padded_weight(type_: TensorType) -> int:
+    one, other = (-(-size // _BLOCK) * _BLOCK for size in type_.shape[:2])
+    return one * other * prod(type_.shape[2:]) * DTYPES[type_.dtype][1]
 
 
 def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:

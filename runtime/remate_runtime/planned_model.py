@@ -22,7 +22,8 @@ from .bind.inputs import Inputs
 from .bind.model_binding import ModelBinding, check_autocast
 from .bind.outputs import Detached, output_builder
 from .engine.registry import engine_of
-from .engine.step_function import StepFunction, run_step
+from .engine.step_function import run_step
+from .engine.steps import Steps
 from .errors import BindError, ExecutionError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
 from .format.positions import locate
 from .format.reader import decode, read
@@ -30,7 +31,6 @@ from .format.schedule import Schedule
 from .format.signature import output_leaves
 from .gc_pause import gc_paused
 from .kernels.live import operators
-from .link.contract import step_contract
 from .link.verifier import verify
 from .live.beside import Call, verify_beside
 from .live.trust import Stale, trusted
@@ -90,23 +90,21 @@ class ScheduledForward:
         self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale, engine: str
     ) -> None:
         self.model, self.schedule, self.namespaces, self.stale, self.engine = model, schedule, namespaces, stale, engine
-        self._compile = engine_of(engine).compile
+        executes = engine_of(engine)
         self.calls = 0
         self._warned = False
         _permit(schedule, namespaces)
         verified = verify(schedule)
-        self._linked = verified.linked
-        self._operators = operators(self._linked.graph, verified.where, namespaces)
+        live = operators(verified.linked.graph, verified.where, namespaces)
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale)
         self._inputs = Inputs(schedule.model.inputs, model.forward)
         self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
         names = [*self._inputs.names, *self._bound.names]
-        self._contract = step_contract(self._linked, output_leaves(schedule.model.outputs), names)
-        self._steps: dict[torch.device, StepFunction] = {}
+        self._steps = Steps(executes, verified.linked, tuple(output_leaves(schedule.model.outputs)), names, live)
         self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
-        self._step(self.device)
+        self._steps.planned(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -143,15 +141,9 @@ class ScheduledForward:
         self._guard.check()
         device = bound.device()
         check_autocast(planned.autocast, device)
-        step = self._steps.get(device) or self._step(device)
         sources = [*self._inputs.flatten(args, kwargs, device), *bound.tensors(device)]
-        values = run_step(step, sources)
+        values = run_step(self._steps.wanted(device, sources), sources)
         return self._build(self._detached.guard(values, sources))
-
-    def _step(self, device: torch.device) -> StepFunction:
-        compiled = self._compile(self._linked, self._contract, self._operators, device)
-        self._steps[device] = made = StepFunction(compiled, self._contract, device)
-        return made
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

@@ -13,15 +13,13 @@ from torch import nn
 import remate
 from remate.measure.allocator import peak_bytes
 from remate_runtime.format.schedule import Schedule
-from remate_runtime.operators import DEVICES
 from tests.models import ZOO
 
 from ..runtime.small import data, seeded
 from ..runtime.stepping import assert_same, loss_of, step
 
-# While a random operation is replayed, the generator's present state is held beside its saved one; the tangent of a
-# scalar, and sums inside the backward of a norm, are some bytes more.
-PEAK_TOLERANCE = DEVICES["cpu"].generator_state + 512
+# The files are planned with estimated workspaces, which are upper bounds: of what numbers take that become tensors here.
+PEAK_TOLERANCE = 64
 
 
 class Layer(nn.Module):

@@ -77,14 +77,14 @@ def test_edits(name: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixtu
     planned = apply(of.fresh(), path)
     assert_eager(planned, of)
     executed = executed_peak(planned, of)
-    assert recomputed_peak(path, capsys) == pytest.approx(executed, abs=PEAK_TOLERANCE)
+    assert executed <= recomputed_peak(path, capsys) <= executed + PEAK_TOLERANCE
 
 
 @pytest.mark.parametrize("name", BUILD)
 def test_the_tolerance_is_small_beside_what_a_plan_changes(name: str) -> None:
     """The planned file itself: it saves much more than the tolerance, so that the test above can tell plans apart."""
     solve = subject(name).schedule.solve
-    assert solve.baseline_peak - solve.peak > 5 * PEAK_TOLERANCE
+    assert solve.baseline_peak - solve.peak > 500 * PEAK_TOLERANCE
     kept = Editor(analyse(subject(name).schedule), everywhere=True)
     for place in kept.opened.expanded.places:
         if place.instance.plan != "keep-all":

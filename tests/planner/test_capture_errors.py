@@ -200,3 +200,21 @@ def test_wrong_arguments() -> None:
 def test_tensor_that_needs_a_gradient_but_is_no_parameter() -> None:
     weight = torch.ones(4, requires_grad=True)
     assert "no parameter" in str(failure(lambda self, a: a * weight))
+
+
+@pytest.mark.parametrize(
+    ("layer", "told"),
+    [
+        (lambda: nn.Embedding(8, 4, max_norm=1.0), r"Embedding\(max_norm=1.0\) writes into its weight.*'inner.layer'"),
+        (lambda: nn.EmbeddingBag(8, 4, max_norm=1.0), r"EmbeddingBag\(max_norm=1.0\)"),
+        (
+            lambda: nn.utils.spectral_norm(nn.Linear(4, 4)),
+            r"torch.nn.utils.spectral_norm.*'inner.layer'.*\n.*parametrizations",
+        ),
+    ],
+    ids=["embedding", "bag", "spectral_norm"],
+)
+def test_layers_that_no_schedule_can_hold_are_named(layer: Any, told: str) -> None:
+    model = nn.ModuleDict({"inner": nn.ModuleDict({"layer": layer()})})
+    with pytest.raises(CaptureError, match=told):
+        capture(model, (x(),))

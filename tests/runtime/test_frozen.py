@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
 
+from remate.capture.capture_step import capture
+from remate.measure.allocator import peak_bytes
 from remate_runtime import BindError, ExecutionError, apply
+from remate_runtime.link import Run, link, simulate, without_gradients
+from tests.planner.folding import random_reruns
 
 from .small import data, seeded
 from .stepping import just_in_time, schedule_of
@@ -100,3 +105,61 @@ def test_tensors_swapped_in_for_one_call():
         loss = functional_call(module, swapped, (data(4, 4),))
         kept += torch.autograd.grad(loss, list(swapped.values()))
     assert_equal(found, wanted)
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(32, 32) for _ in range(8)])
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(32, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.drop(torch.tanh(layer(x)))
+        return self.head(x).sum()
+
+
+@pytest.mark.parametrize("reruns", [lambda graph: [], just_in_time])
+@pytest.mark.parametrize("trained", [1, 4])
+def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(reruns, trained):
+    """Of the allocator: as the top alone is trained, the activations below it are not held, as in eager."""
+    model = seeded(Tower())
+    planned = apply(model, schedule_of(model, (data(512, 32),), reruns=reruns))
+    x = data(512, 32, seed=3)
+
+    def step(one: Any) -> list[Any]:
+        torch.manual_seed(1)
+        return gradients(one, x)
+
+    whole = peak_bytes(lambda: step(planned), torch.device("cpu"))
+    for layer in model.layers[: 9 - trained]:
+        layer.requires_grad_(False)
+    assert_equal(step(planned), step(model))
+    reduced = peak_bytes(lambda: step(planned), torch.device("cpu"))
+    eager = peak_bytes(lambda: step(model), torch.device("cpu"))
+    assert reduced <= max(eager, whole // 2 if reruns is not just_in_time else whole)
+    model.requires_grad_(True)
+    assert_equal(step(planned), step(model))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_reruns_with_any_frozen_parameters_are_the_step_without_them(seed):
+    """What is left computes the same values: forward's operations all run, each rerun that is left is read."""
+    dice = random.Random(seed)
+    model = seeded(Tower())
+    graph = capture(model, (data(8, 32),)).graph
+    linked = link(graph, random_reruns(graph, seed, 20))
+    frozen = {source for source, _ in graph.gradients if dice.random() < 0.6}
+    reduced = without_gradients(linked, frozen)
+    assert {reduced.graph.values[s].name for s, _ in reduced.graph.gradients} == {
+        graph.values[s].name for s, _ in graph.gradients if s not in frozen
+    }
+    runs = [event.op for event in reduced.events if isinstance(event, Run)]
+    assert [reduced.graph.operations[op].id for op in runs if op < graph.backward_start] == [
+        op.id for op in graph.operations[: graph.backward_start] if not op.view
+    ]
+    assert simulate(reduced).peak <= simulate(linked).peak
+    assert simulate(reduced).time <= simulate(linked).time
+    again = without_gradients(reduced, ())
+    assert again.events == reduced.events

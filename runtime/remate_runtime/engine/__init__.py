@@ -1,6 +1,6 @@
 """What executes a linked step on a device. Needs torch.
 
-`step_function` is what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and
+`steps` makes a step ready for the devices and the sets of trained parameters that it is called with. `step_function` is what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and
 gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one.
 
 To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward, inference,
@@ -15,5 +15,6 @@ from __future__ import annotations
 from .compiled_step import CompiledStep, Engine, Forwarded
 from .registry import ENGINES, engine_of
 from .step_function import StepFunction, run_step
+from .steps import Steps
 
-__all__ = ["ENGINES", "CompiledStep", "Engine", "Forwarded", "StepFunction", "engine_of", "run_step"]
+__all__ = ["ENGINES", "CompiledStep", "Engine", "Forwarded", "StepFunction", "Steps", "engine_of", "run_step"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .contract import StepContract, step_contract
 from .events import Allocation, Computation, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
 from .simulator import Account, Timeline, memory_of_workspace, simulate
@@ -30,4 +31,5 @@ __all__ = [
     "memory_of_workspace",
     "simulate",
     "step_contract",
+    "without_gradients",
 ]

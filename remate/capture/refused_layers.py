@@ -1,0 +1,25 @@
+"""Layers of torch that no schedule can hold, told by module before anything is traced."""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+
+from ..errors import CaptureError
+
+
+def refuse_layers(model: nn.Module) -> None:
+    """Raise CaptureError for what tracing would refuse without naming the layer."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            raise CaptureError(
+                f"{type(module).__name__}(max_norm={module.max_norm}) writes into its weight in forward",
+                path,
+                hint="renormalise the weight after the optimizer's step instead (torch.renorm), with max_norm=None",
+            )
+        if any(isinstance(hook, SpectralNorm) for hook in module._forward_pre_hooks.values()):
+            raise CaptureError(
+                "torch.nn.utils.spectral_norm keeps its weight as a view of a parameter",
+                path,
+                hint="use torch.nn.utils.parametrizations.spectral_norm, which computes the same",
+            )

@@ -1,0 +1,62 @@
+"""One step in all the forms that calls ask for: per device, and per set of parameters that are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch._ops import OpOverload
+
+from ..format.signature import Leaf
+from ..link.contract import StepContract, step_contract
+from ..link.events import Linked
+from ..link.frozen import without_gradients
+from .compiled_step import Engine
+from .step_function import StepFunction
+
+_FORMS = 8  # that are kept, beside the planned one of each device; the oldest goes
+
+
+class Steps:
+    """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        linked: Linked,
+        outputs: Sequence[Leaf],
+        names: Sequence[str],
+        operators: Mapping[str, OpOverload],
+    ) -> None:
+        self._engine, self._operators = engine, operators
+        self._outputs, self._names = outputs, names
+        self._linked = linked
+        self._contract = step_contract(linked, outputs, names)
+        self._planned: dict[torch.device, StepFunction] = {}
+        self._reduced: dict[tuple[torch.device, tuple[bool, ...]], StepFunction] = {}
+
+    def planned(self, device: torch.device) -> StepFunction:
+        """The step as it was planned."""
+        if device not in self._planned:
+            self._planned[device] = self._compiled(self._linked, self._contract, device)
+        return self._planned[device]
+
+    def wanted(self, device: torch.device, sources: Sequence[torch.Tensor]) -> StepFunction:
+        """The step for a call with these tensors: without what only gradients that nobody wants need."""
+        step = self.planned(device)
+        gradients = self._contract.gradients
+        trained = tuple(sources[gradient.source].requires_grad for gradient in gradients)
+        if all(trained) or not any(trained) or not torch.is_grad_enabled():
+            return step
+        key = device, trained
+        if key not in self._reduced:
+            frozen = {self._contract.sources[g.source] for g, t in zip(gradients, trained, strict=True) if not t}
+            linked = without_gradients(self._linked, frozen)
+            contract = step_contract(linked, self._outputs, self._names)
+            while len(self._reduced) >= _FORMS:
+                del self._reduced[next(iter(self._reduced))]
+            self._reduced[key] = self._compiled(linked, contract, device)
+        return self._reduced[key]
+
+    def _compiled(self, linked: Linked, contract: StepContract, device: torch.device) -> StepFunction:
+        return StepFunction(self._engine.compile(linked, contract, self._operators, device), contract, device)

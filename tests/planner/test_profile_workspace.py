@@ -1,0 +1,61 @@
+"""Estimated workspaces are upper bounds: no operation that runs here takes more than the rules say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.capture.capture_step import capture
+from remate.profile.measured import generators_kept, measure
+from remate.profile.signature import signature
+from remate.profile.workspace import workspace
+from remate_runtime.step import Graph, Op
+from tests.models import ZOO
+
+CPU = torch.device("cpu")
+QUICK = ("resnet", "tiny_gpt", "mlp_mixer")
+
+
+def underestimated(graph: Graph) -> Iterator[tuple[str, int, int]]:
+    """(operation, measured, estimated) of those that take more, among the distinct ones that run on made-up data."""
+    distinct: dict[str, Op] = {signature(graph, op): op for op in graph.operations if not op.view}
+    with generators_kept(CPU):
+        for key, op in distinct.items():
+            found, estimated = measure(graph, op, CPU), workspace(graph, op, "cpu")
+            if found.workspace > estimated:
+                yield key, found.workspace, estimated
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
+def test_zoo(name: str) -> None:
+    assert list(underestimated(capture(*ZOO[name].build()).graph)) == []
+
+
+def convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
+    """Any: of one to three dimensions, depthwise, grouped or dense, of any layout."""
+    dims = draw.choice([1, 2, 2, 2, 3])
+    inside = draw.choice([3, 8, 16, 24, 32, 64, 96])
+    depthwise = draw.random() < 0.4
+    groups = inside if depthwise else draw.choice([1, 1, 1, 2]) if inside % 2 == 0 else 1
+    outside = inside * draw.choice([1, 1, 2]) if depthwise else draw.choice([8, 16, 32, 40, 64])
+    kernel = draw.choice([1, 2, 3, 5, 7])
+    kind: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    layer = kind(inside, outside, kernel, stride=draw.choice([1, 1, 2]), padding=kernel // 2, groups=groups)
+    size = [draw.choice([4, 7, 8]) if dims == 3 else draw.choice([4, 7, 8, 16, 28, 32]) for _ in range(dims)]
+    images = torch.randn(draw.choice([1, 2, 4, 8]), inside, *size).requires_grad_(draw.random() < 0.5)
+    if dims == 2 and draw.random() < 0.3:
+        images = images.detach().contiguous(memory_format=torch.channels_last)
+    return layer, images
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
+def test_convolutions(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(12):
+        layer, images = convolution(draw)
+        assert list(underestimated(capture(nn.Sequential(layer, nn.Tanh()), (images,)).graph)) == []
