@@ -16,19 +16,17 @@ from typing import Any
 
 import msgspec
 
+from remate.inspect.figures import FIGURES, refreshed
 from remate_runtime.files import write_atomically
 from remate_runtime.format import Schedule, decode, encode, fingerprint
-from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 
 _RECORD = {"strategy": "by hand", "solver": "none", "stopped_by": "edited", "cost": "by hand"}
-_FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time")
 
 
 def refresh(text: str) -> bytes:
     """The canonical text of the schedule in `text`, derived fields computed. Raises ScheduleError."""
     tree: dict[str, Any] = json.loads(text)
-    tree["solve"] = {**_RECORD, **dict.fromkeys(_FIGURES, 0), **tree["solve"]}
+    tree["solve"] = {**_RECORD, **dict.fromkeys(("budget", *FIGURES), 0), **tree["solve"]}
     tree["model"]["fingerprint"] = "sha256:" + "0" * 64
     schedule = decode(json.dumps(tree))
     return encode(_derived(schedule))
@@ -37,19 +35,9 @@ def refresh(text: str) -> bytes:
 def _derived(schedule: Schedule) -> Schedule:
     replace = msgspec.structs.replace
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    expanded = expand(schedule)
-    planned = simulate(link(expanded.graph, expanded.reruns))
-    base = simulate(link(expanded.graph))
-    budget = max(schedule.solve.budget, planned.peak)
-    solve = replace(
-        schedule.solve,
-        budget=budget,
-        peak=planned.peak,
-        time=planned.time,
-        baseline_peak=base.peak,
-        baseline_time=base.time,
-    )
-    return replace(schedule, solve=solve)
+    schedule = refreshed(schedule).schedule
+    solve = schedule.solve
+    return replace(schedule, solve=replace(solve, budget=max(solve.budget, solve.peak)))
 
 
 def main() -> int:

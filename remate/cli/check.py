@@ -54,7 +54,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
         opened = open_text(data)
     except ScheduleError as error:
         return report.faults(path, data, error.faults)
-    faults = findings(opened, data.decode())
+    faults = findings(opened, data.decode(), path)
     stale = model.differences(opened) if model else []
     if report.form != "text":
         return report.faults(path, data, [*faults, *(one.fault() for one in stale)])

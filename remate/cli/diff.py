@@ -26,8 +26,14 @@ def configure(commands: Any) -> None:
         epilog="exit status: 0 if the schedules are equal, 1 if they differ; with --git always 0 unless git's call fails",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="the old schedule and the new one")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "markdown"),
+        default="text",
+        help="markdown: for a comment on a pull request; default text",
+    )
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
+    parser.add_argument("--title", metavar="TEXT", help="of the section in markdown; default: the name of the new file")
     parser.add_argument(
         "--git", action="store_true", help="FILE… are what git passes: path old-file old-hex old-mode new-file …"
     )
@@ -46,10 +52,15 @@ def run(args: argparse.Namespace) -> int:
     from ..present.changes import described
 
     changes = compare(open_schedule(args.files[0]), open_schedule(args.files[1]))
+    limit = None if args.all else _SHOWN
     if args.format == "json":
         import msgspec
 
         print(msgspec.json.format(msgspec.json.encode(changes), indent=2).decode())
+    elif args.format == "markdown":
+        from ..present.markdown import markdown
+
+        print(markdown(args.title or args.files[1], changes, limit))
     else:
-        print(described(changes, None if args.all else _SHOWN))
+        print(described(changes, limit))
     return exit_codes.FINE if changes.equal else exit_codes.FINDINGS

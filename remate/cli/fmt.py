@@ -1,46 +1,76 @@
-"""`remate fmt`: write schedule files in canonical form, notes kept."""
+"""`remate fmt`: write schedule files in canonical form, notes kept.
+
+With --figures also the derived figures of `solve` (peak, time, baselines, gap), which nobody has to type after an edit or
+a merge. The budget, which is a decision, stays as it is.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..present.text import count
 from . import exit_codes
 from .several import Report, each
 
+if TYPE_CHECKING:
+    from ..inspect.figures import Refreshed
+
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("fmt", help="write schedule files in canonical form", description=__doc__)
+    parser = commands.add_parser(
+        "fmt",
+        help="write schedule files in canonical form",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not canonical")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file would change")
+    parser.add_argument("--figures", action="store_true", help="compute peak, time, baselines and gap anew")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     changed: list[str] = []
     with Report("text", False) as report:
-        status = each(args.schedules, lambda path: _format(path, args.check, changed, report))
+        status = each(args.schedules, lambda path: _format(path, args, changed, report))
     if changed and args.check:
-        print(f"hint: remate fmt rewrites {count(len(changed), 'file')}", file=sys.stderr)
+        option = " --figures" if args.figures else ""
+        print(f"hint: remate fmt{option} rewrites {count(len(changed), 'file')}", file=sys.stderr)
         return max(status, exit_codes.FINDINGS)
     return status
 
 
-def _format(path: str, check: bool, changed: list[str], report: Report) -> int:
+def _format(path: str, args: argparse.Namespace, changed: list[str], report: Report) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format import read
+    from remate_runtime.format import read, save
 
-    from ..inspect.canonical import format_file, is_canonical
+    from ..inspect.canonical import formatted
 
     try:
-        changes = not is_canonical(path) if check else format_file(path)
+        found = formatted(path, figures=args.figures)
     except ScheduleError as error:
         if error.code == "R000":
             raise
         return report.faults(path, read(path), error.faults)
-    if changes:
+    if found.changed:
+        if not args.check:
+            save(found.schedule, path)
         changed.append(path)
-        print(f"{path}: {'not canonical' if check else 'rewritten'}")
+        off = found.figures is not None and bool(found.figures.changes)
+        print(f"{path}: {('figures are off' if off else 'not canonical') if args.check else 'rewritten'}")
+    if found.figures is not None:
+        _tell(path, found.figures)
     return exit_codes.FINE
+
+
+def _tell(path: str, figures: Refreshed) -> None:
+    for name, old, new in figures.changes:
+        print(f"  {name}: {_number(old)} -> {_number(new)}")
+    for remark in figures.remarks:
+        print(f"warning: {path}: {remark}", file=sys.stderr)
+
+
+def _number(figure: float | None) -> str:
+    return "none" if figure is None else f"{figure:,}"

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from remate_runtime.format import decode, encode, read, save
+import msgspec
+
+from remate_runtime.errors import ScheduleError, ScheduleFaultsError
+from remate_runtime.format import Schedule, decode, encode, locate, read
+
+from .figures import Refreshed, decode_without_figures, refreshed
 
 
-def is_canonical(path: str | Path) -> bool:
-    """Whether `format_file` would leave the file as it is. Raises ScheduleError if it cannot be read."""
-    data = read(path)
-    return encode(decode(data)) == data
+class Formatted(msgspec.Struct, frozen=True):
+    """What the file becomes. changed: it is not that yet. figures: those that were wrong, if they were to be computed."""
+
+    schedule: Schedule
+    changed: bool
+    figures: Refreshed | None = None
 
 
-def format_file(path: str | Path) -> bool:
-    """Rewrite the file, atomically, if it is not canonical. True if it was rewritten.
+def formatted(path: str | Path, *, figures: bool = False) -> Formatted:
+    """Read a file to write it canonically. figures: compute those of `solve`, too. Writes nothing.
 
-    Raises ScheduleError if it cannot be read; a faulty file is never touched.
+    Raises ScheduleError if it cannot be read.
     """
     data = read(path)
-    schedule = decode(data)
-    if encode(schedule) == data:
-        return False
-    save(schedule, path)
-    return True
+    found = _with_figures(data) if figures else None
+    schedule = found.schedule if found else decode(data)
+    return Formatted(schedule, encode(schedule) != data, found)
+
+
+def _with_figures(data: bytes) -> Refreshed:
+    schedule = decode_without_figures(data)
+    try:
+        return refreshed(schedule)
+    except ScheduleError as error:
+        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None

@@ -6,20 +6,23 @@ format hold it to that), and takes a tenth of the time.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import check_fingerprint, locate
 
 from .analysis import Analysis
+from .figures import GAP_TOLERANCE, computed, gap
 
-_GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
+_REFUTED = "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, `remate plan` proves one"
 
 
-def findings(opened: Analysis, text: str) -> list[ScheduleError]:
-    """All faults of a schedule that could be opened, with their places in `text`; empty if it keeps its promises."""
-    return locate(text, [*_edited(opened), *promises(opened)])
+def findings(opened: Analysis, text: str, path: str = "S.json") -> list[ScheduleError]:
+    """All faults of a schedule that could be opened, with their places in `text`; empty if it keeps its promises.
+
+    path: of the file, for the commands in hints."""
+    return locate(text, [*_edited(opened), *promises(opened, path)])
 
 
 def _edited(opened: Analysis) -> Iterator[ScheduleError]:
@@ -30,34 +33,34 @@ def _edited(opened: Analysis) -> Iterator[ScheduleError]:
         yield fault
 
 
-def promises(opened: Analysis) -> Iterator[ScheduleError]:
+def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
     """Figures of the solve record that the schedule does not give (R081), and a peak over the budget (R080)."""
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    solve, timeline, name = opened.schedule.solve, opened.timeline, shlex.quote(path)
+    mend = f"`remate fmt --figures {name}` writes all figures anew"
     if timeline.peak > solve.budget:
         over = f"the peak is {timeline.peak:,} bytes, {timeline.peak - solve.budget:,} more than the budget"
-        yield ScheduleError("R080", over, "/solve/budget", "add reruns, or raise the budget")
-    computed: dict[str, Any] = {
-        "peak": timeline.peak,
-        "time": timeline.time,
-        "baseline_peak": base.peak,
-        "baseline_time": base.time,
-    }
-    for name, found in computed.items():
-        recorded = getattr(solve, name)
+        yield ScheduleError("R080", over, "/solve/budget", _over_budget(opened, name))
+    for field, found in computed(opened).items():
+        recorded = getattr(solve, field)
         if recorded != found:
-            message = f"{name} is recorded as {recorded:,}, the schedule gives {found:,}"
-            yield ScheduleError("R081", message, f"/solve/{name}", f'write "{name}": {found}')
-    yield from _bound(opened)
+            message = f"{field} is recorded as {recorded:,}, the schedule gives {found:,}"
+            yield ScheduleError("R081", message, f"/solve/{field}", mend)
+    yield from _bound(opened, mend)
 
 
-def _bound(opened: Analysis) -> Iterator[ScheduleError]:
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+def _over_budget(opened: Analysis, name: str) -> str:
+    peak = opened.timeline.peak
+    return f'rerun more (`remate explain {name}` tells what costs most), or write "budget": {peak} if this is meant'
+
+
+def _bound(opened: Analysis, mend: str) -> Iterator[ScheduleError]:
+    solve, timeline = opened.schedule.solve, opened.timeline
     if solve.lower_bound is None:
         return
     if timeline.peak <= solve.budget and timeline.time < solve.lower_bound:
         message = f"the time {timeline.time:,} ns is below the lower bound of {solve.lower_bound:,} ns"
-        yield ScheduleError("R081", message, "/solve/lower_bound", "plan the model again")
-    gap = (timeline.time - solve.lower_bound) / base.time if base.time else 0.0
-    if solve.gap is not None and abs(solve.gap - gap) > _GAP_TOLERANCE:
-        message = f"gap is recorded as {solve.gap:g}, the schedule gives {gap:.6f}"
-        yield ScheduleError("R081", message, "/solve/gap", f'write "gap": {gap:.6f}')
+        yield ScheduleError("R081", message, "/solve/lower_bound", _REFUTED)
+    found = gap(opened)
+    if solve.gap is not None and found is not None and abs(solve.gap - found) > GAP_TOLERANCE:
+        message = f"gap is recorded as {solve.gap:g}, the schedule gives {found:.6f}"
+        yield ScheduleError("R081", message, "/solve/gap", mend)

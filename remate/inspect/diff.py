@@ -11,9 +11,8 @@ from remate_runtime.format import Schedule, fingerprint
 
 from .analysis import Analysis
 from .decisions import Decision, decisions
+from .figures import gap
 from .graph_diff import BlockChange, graph_changes
-
-_DIGITS = 6  # of a gap
 
 
 class PlanChange(msgspec.Struct, frozen=True):
@@ -165,12 +164,3 @@ def _effect(old: Analysis, new: Analysis) -> Effect:
         (old.schedule.solve.budget, new.schedule.solve.budget),
         (gap(old), gap(new)),
     )
-
-
-def gap(opened: Analysis) -> float | None:
-    """How much of the keep-all time the schedule may be slower than the fastest one within its budget; None if no
-    bound is known, or the budget is not met."""
-    solve, timeline = opened.schedule.solve, opened.timeline
-    if solve.lower_bound is None or timeline.peak > solve.budget or not opened.keep_all.time:
-        return None
-    return round((timeline.time - solve.lower_bound) / opened.keep_all.time, _DIGITS)

@@ -15,7 +15,7 @@ from remate_runtime.step import InstanceSpan, lay_out
 
 from ..fold.plan_names import plan_name
 from .analysis import Analysis, analyse
-from .diff import gap
+from .figures import computed, gap
 from .lines import lines, with_plan
 from .names import Named, Names
 
@@ -36,15 +36,11 @@ class Editor:
     def result(self) -> Analysis:
         """The edited schedule with its figures. Raise ScheduleError R04x if an edit is not legal."""
         found = analyse(self.schedule)
-        base = found.keep_all
         solve = replace(
             self.schedule.solve,
             stopped_by=_EDITED,
-            peak=found.timeline.peak,
-            time=found.timeline.time,
-            baseline_peak=base.peak,
-            baseline_time=base.time,
             gap=gap(found),
+            **computed(found),
         )
         return Analysis(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
 

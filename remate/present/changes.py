@@ -87,7 +87,12 @@ def _value(value: Any) -> str:
 
 def effect(found: Effect) -> str:
     """The table of peak and time, before and after."""
-    rows = [
+    return table(effect_rows(found), right=(1, 2))
+
+
+def effect_rows(found: Effect) -> list[tuple[str, ...]]:
+    """The rows of this table, the first its head."""
+    rows: list[tuple[str, ...]] = [
         ("effect", "before", "after", ""),
         ("  peak", size(found.peak[0]), size(found.peak[1]), _change(*found.peak)),
         ("  time", duration(found.time[0]), duration(found.time[1]), _change(*found.time)),
@@ -97,7 +102,7 @@ def effect(found: Effect) -> str:
     if found.gap != (None, None):
         before, after = ("-" if gap is None else percent(gap) for gap in found.gap)
         rows.append(("  gap", before, after, ""))
-    return table(rows, right=(1, 2))
+    return rows
 
 
 def _verdict(found: Effect) -> str:
@@ -117,7 +122,7 @@ def _signed(ns: int) -> str:
 
 def listed(names: tuple[str, ...]) -> str:
     """The first names, and how many there are."""
-    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]} ({len(names)} instances)"
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]} ({len(names)} in all)"
 
 
 def _rest(total: int, limit: int | None, indent: str) -> list[str]:

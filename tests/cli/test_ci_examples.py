@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ import pytest
 import yaml
 
 from .changes import change
+from .processes import environment
 
 ROOT = Path(__file__).parents[2]
 Remate = Callable[..., Any]
@@ -78,3 +82,42 @@ def test_workflow(remate: Remate) -> None:
     Path("train.py").write_text("from models import one_layer_more as build\n\n__all__ = ['build']\n")
     assert statuses(good)[:2] == [0, 3]
     assert "title=R082" in remate(*found["check"]).out
+
+
+@pytest.mark.usefixtures("remate")
+def test_the_comment(tmp_path: Path) -> None:
+    """The step runs in a real repository, at the merge of a pull request as GitHub checks it out."""
+    (step,) = (
+        s for s in loaded("examples/ci/schedules.yml")["jobs"]["schedules"]["steps"] if s.get("name") == "What changed"
+    )
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "remate": f'exec "{sys.executable}" -m remate "$@"',
+        "gh": f'echo "$@" > "{tmp_path}/called"; cp "${{@: -1}}" "{tmp_path}/posted.md"',
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    variables = environment(PATH=f"{programs}:{os.environ['PATH']}", RUNNER_TEMP=str(tmp_path), NUMBER="7")
+
+    def bash(line: str) -> None:
+        subprocess.run(["bash", "-e", "-c", line], check=True, env=variables, capture_output=True)
+
+    git = "git -c user.name=n -c user.email=e@x"
+    shutil.copy("mlp.json", "a b.schedule.json")
+    shutil.copy("mlp.json", "c.schedule.json")
+    bash(f"git init -b main .; git add *.schedule.json; {git} commit -m one; git checkout -b pull")
+    change("a b.schedule.json", ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'))
+    bash(f"{git} commit -am two; git checkout main; {git} merge --no-ff -m three pull")
+    bash(step["run"])
+    assert (tmp_path / "called").read_text().startswith("pr comment 7 ")
+    posted = (tmp_path / "posted.md").read_text()
+    assert posted.startswith("### `a b.schedule.json`\n")
+    assert posted.count("### ") == 1
+    assert "- `layers.1` (`Layer`): plan `rerun` to `keep-all`; now kept: `addmm`" in posted
+    (tmp_path / "called").unlink()
+    bash(
+        f"touch other; git checkout -b more; git add other; {git} commit -m four; git checkout main; {git} merge --no-ff -m five more"
+    )
+    bash(step["run"])
+    assert not (tmp_path / "called").exists()

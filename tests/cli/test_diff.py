@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -106,3 +107,23 @@ def test_git_itself(remate: Remate) -> None:
     git("commit", "-qm", "first")
     change("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'))
     assert "layers.0 (Layer): plan rerun -> keep-all" in git("diff")
+
+
+def test_markdown(remate: Remate, golden: Golden) -> None:
+    """Names and notes from a file cannot make links, mentions, tables or HTML of the comment."""
+    hostile = "<img src=x> @all | `a` ```` [l](http://x)"
+    change(
+        "mlp.json",
+        ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'),
+        ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}'),
+        ('"strategy": "retention"', f'"strategy": "{hostile}"'),
+        to="new.json",
+    )
+    outcome = remate("diff", "mlp.json", "new.json", "--format", "markdown", "--title", hostile)
+    assert outcome.status == 1
+    golden("diff-markdown.txt", str(outcome))
+    head, _, folded = outcome.out.partition("`````text\n")
+    assert "<img" not in re.sub(r"(`+) .*? \1", "", head)
+    assert folded.rstrip().endswith("`````\n\n</details>")
+    equal = remate("diff", "mlp.json", "mlp.json", "--format", "markdown")
+    assert equal == (0, "### `mlp.json`\n\nThe schedules are equal.\n", "")

@@ -23,6 +23,8 @@ _STRING = re.compile(r'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _BREAK = re.compile("\n")
 _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
+_MARKER = re.compile(r"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
+_CONFLICTS = re.compile(r"^<{7}(?!<)", re.MULTILINE)
 _POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
 
 
@@ -84,8 +86,20 @@ def scan(text: str, wanted: Iterable[str] = ()) -> Scan:
     try:
         scanner.run()
     except ScheduleError as fault:
-        scanner.faults.append(fault)
+        scanner.faults.append(_conflict(text, fault) or fault)
     return Scan(scanner.faults, scanner.places)
+
+
+def _conflict(text: str, fault: ScheduleError) -> ScheduleError | None:
+    """What to say instead where the syntax breaks at a conflict marker that git has left."""
+    marker = _MARKER.match(text.split("\n", fault.line)[fault.line - 1]) if fault.code == "R002" else None
+    if marker is None:
+        return None
+    total = len(_CONFLICTS.findall(text))
+    more = f" ({total} conflicts in the file)" if total > 1 else ""
+    message = f"a conflict of a git merge is not resolved: {marker[1]} at line {fault.line}{more}"
+    hint = "choose a side of each conflict, then `remate fmt --figures` computes the figures anew"
+    return ScheduleError(fault.code, message, fault.where, hint, fault.line, 1)
 
 
 def _trie(pointers: Iterable[str]) -> dict[str, Any]:

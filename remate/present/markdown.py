@@ -1,0 +1,58 @@
+"""The differences of two schedules for a comment on a pull request: what it does and which decisions, the rest folded away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ..inspect.decisions import Decision
+from ..inspect.diff import Changes
+from .changes import SHOWN, described, effect_rows, listed
+
+
+def markdown(title: str, changes: Changes, limit: int | None = SHOWN) -> str:
+    """title: of the section, a file's name. limit: of what is listed of a kind."""
+    head = f"### {code(title)}\n"
+    if changes.equal:
+        return f"{head}\nThe schedules are equal."
+    folded = _folded(described(changes, limit))
+    return "\n".join([head, *_effect(changes), "", *_decisions(changes.decisions, limit), "", *folded])
+
+
+def code(text: str) -> str:
+    """Text as it is, in one line: in code, no name becomes a link, a mention or markup."""
+    line = " ".join(text.split())
+    ticks = "`" * (1 + _longest_run(line))
+    return f"{ticks} {line} {ticks}" if len(ticks) > 1 else f"`{line}`"
+
+
+def _longest_run(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
+def _effect(changes: Changes) -> Iterator[str]:
+    _, *rows = effect_rows(changes.effect)
+    yield "| | before | after | |"
+    yield "|---|--:|--:|---|"
+    for row in rows:
+        yield "| " + " | ".join([*row, *[""] * (4 - len(row))]) + " |"
+
+
+def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> Iterator[str]:
+    if not decisions:
+        yield "No decision differs."
+    for one in decisions[:limit]:
+        plan = [f"plan {code(one.plan[0])} to {code(one.plan[1])}"] if one.plan else []
+        groups = {"now kept": one.kept, "now rerun": one.rerun, "other point": one.moved, "times changed": one.again}
+        words = [
+            f"{word}: {code(listed(tuple(choice.op for choice in group)))}" for word, group in groups.items() if group
+        ]
+        yield f"- {code(listed(one.instances))} ({code(one.block)}): {'; '.join([*plan, *words])}"
+    if limit is not None and len(decisions) > limit:
+        yield f"- … and {len(decisions) - limit} more"
+
+
+def _folded(text: str) -> list[str]:
+    """Text as it is, below a line that opens it. The fence is longer than any in the text."""
+    fence = "`" * max(3, 1 + _longest_run(text))
+    return ["<details><summary>All changes</summary>", "", f"{fence}text", text, fence, "", "</details>"]
