@@ -48,13 +48,15 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
 
     from ..inspect.analysis import open_text
     from ..inspect.check import findings
+    from ..inspect.schema_check import schema_faults
 
     data = read(path)
     try:
         opened = open_text(data)
     except ScheduleError as error:
         return report.faults(path, data, error.faults)
-    faults = findings(opened, data.decode(), path)
+    text = data.decode()
+    faults = [*schema_faults(text), *findings(opened, text, path)]
     stale = model.differences(opened) if model else []
     if report.form != "text":
         return report.faults(path, data, [*faults, *(one.fault() for one in stale)])

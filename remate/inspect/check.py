@@ -1,8 +1,4 @@
-"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned one.
-
-The published JSON Schema is for editors. It is not run here: the reader refuses all that it refuses (the tests of the
-format hold it to that), and takes a tenth of the time.
-"""
+"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned one."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def _effect(changes: Changes) -> Iterator[str]:
     yield "| | before | after | |"
     yield "|---|--:|--:|---|"
     for row in rows:
-        yield "| " + " | ".join([*row, *[""] * (4 - len(row))]) + " |"
+        yield "| " + " | ".join([cell.strip() for cell in (*row, *[""] * (4 - len(row)))]) + " |"
 
 
 def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> Iterator[str]:

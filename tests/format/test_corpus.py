@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 
 from remate.inspect.analysis import analyse, open_text
 from remate.inspect.check import findings
+from remate.inspect.schema_check import schema_faults
 from remate.inspect.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.codes import CODES
@@ -34,6 +35,7 @@ def test_valid_files_pass_every_stage(path: Path) -> None:
     validator.validate(json.loads(text))
     opened = open_text(path.read_bytes())
     assert findings(opened, text) == []
+    assert schema_faults(text) == []
 
 
 @pytest.mark.parametrize("entry", MANIFEST, ids=lambda entry: entry["file"][:-5])
@@ -61,6 +63,7 @@ def test_the_json_schema_agrees(entry: dict[str, Any]) -> None:
     assert ("accepts" if validator.is_valid(tree) else "refuses") == entry["schema"]
     if entry["stage"] != "read":
         assert entry["schema"] == "accepts", "what the reader accepts, the schema must accept"
+        assert schema_faults(data.decode()) == []
 
 
 def test_manifest_and_folder_agree() -> None:
