@@ -19,6 +19,7 @@ from .usage import UsageError
 
 COMMANDS = (
     "plan",
+    "replan",
     "frontier",
     "strategies",
     "check",

@@ -14,6 +14,7 @@ from remate_runtime.extras import require
 from ..present.text import PEAK_NOTE, count, percent, size
 from . import exit_codes
 from .several import Report, each
+from .usage import replan_command
 
 if TYPE_CHECKING:
     from ..capture.captured import Captured
@@ -59,7 +60,9 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     faults = [*schema_faults(text), *findings(opened, text, path)]
     stale = model.differences(opened) if model else []
     if report.form != "text":
-        return report.faults(path, data, [*faults, *(one.fault() for one in stale)])
+        return report.faults(
+            path, data, [*faults, *(one.fault(replan_command(path, model.target)) for one in stale if model)]
+        )
     if faults:
         report.faults(path, data, faults)
     elif not quiet:
@@ -126,4 +129,4 @@ def _stale(path: str, model: str, found: list[Difference]) -> str:
         lines += [f"  {one.what}", f"    in the file:   {one.file}", f"    in the model:  {one.live}"]
     if len(found) > _SHOWN:
         lines.append(f"  … and {len(found) - _SHOWN} more")
-    return "\n".join([*lines, f"hint: remate plan {model} -o {path}"])
+    return "\n".join([*lines, f"hint: {replan_command(path, model)}"])

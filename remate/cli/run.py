@@ -13,6 +13,7 @@ from remate_runtime.extras import require
 from ..present.text import PEAK_NOTE, count, duration, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, write_output, written
+from .usage import replan_command
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -81,7 +82,7 @@ def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
     shown = [f"  {one}" for one in beyond[:_SHOWN]]
     more = [f"  … and {len(beyond) - _SHOWN} more"] if len(beyond) > _SHOWN else []
     told = f"{path}: stale, its first step differs from that of {model} by more than the order of sums explains"
-    return "\n".join([told, *shown, *more, f"hint: remate plan {model} -o {path}"])
+    return "\n".join([told, *shown, *more, f"hint: {replan_command(path, model)}"])
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:

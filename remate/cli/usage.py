@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 from remate_runtime.errors import RemateError
 
 
 class UsageError(RemateError):
     """Wrong arguments, or a user's file that is missing or fails."""
+
+
+def replan_command(path: str, model: str) -> str:
+    """What to type where `model`, FILE.py:build, is not the one of the schedule at `path` any more."""
+    return f"remate replan {shlex.quote(path)} --model {shlex.quote(model)}"

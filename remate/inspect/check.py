@@ -11,7 +11,7 @@ from remate_runtime.format import check_fingerprint, locate
 from .analysis import Analysis
 from .figures import GAP_TOLERANCE, computed, gap
 
-_REFUTED = "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, `remate plan` proves one"
+_REFUTED = "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, `remate replan` proves one"
 
 
 def findings(opened: Analysis, text: str, path: str = "S.json") -> list[ScheduleError]:

@@ -13,6 +13,7 @@ from .analysis import Analysis
 from .decisions import Decision, decisions
 from .figures import gap
 from .graph_diff import BlockChange, graph_changes
+from .notes import notes_of
 
 
 class PlanChange(msgspec.Struct, frozen=True):
@@ -128,7 +129,7 @@ def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
         found.append("fingerprint")
     if list(a.blocks) != list(b.blocks):
         found.append("blocks" if a.blocks.keys() != b.blocks.keys() else "order of the blocks")
-    notes = _notes(a), _notes(b)
+    notes = [{where: note for where, note in notes_of(one).items() if where} for one in (a, b)]
     if notes[0] != notes[1]:
         changed = {k for k in (*notes[0], *notes[1]) if notes[0].get(k) != notes[1].get(k)}
         found.append(f"notes ({len(changed)})")
@@ -137,19 +138,6 @@ def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
         changed = {k for k in (*sources[0], *sources[1]) if sources[0].get(k) != sources[1].get(k)}
         found.append(f"source lines ({len(changed)})")
     return tuple(found)
-
-
-def _notes(s: Schedule) -> dict[tuple[Any, ...], str]:
-    found: dict[tuple[Any, ...], str] = {("model",): s.model.note, ("solve",): s.solve.note}
-    lines: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [((), s.program), (("statements",), s.statements)]
-    for name, block in s.blocks.items():
-        found[name,] = block.note
-        lines.append(((name,), (*block.forward, *block.backward, *block.instances)))
-        lines += [((name, plan), entries) for plan, entries in block.plans.items()]
-        found.update({(name, "constant", k): constant.note for k, constant in block.constants.items()})
-    for where, entries in lines:
-        found.update({(*where, getattr(e, "id", at)): e.note for at, e in enumerate(entries)})
-    return {where: note for where, note in found.items() if note}
 
 
 def _sources(s: Schedule) -> dict[tuple[str, str], str]:

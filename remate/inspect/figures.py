@@ -43,13 +43,13 @@ def refreshed(schedule: Schedule) -> Refreshed:
     if bound is not None and any(getattr(solve, name) != found[name] for name in ("baseline_peak", "baseline_time")):
         bound = None
         remarks.append(
-            "the bound was proven for other costs of the operations and is left out; `remate plan` proves one"
+            "the bound was proven for other costs of the operations and is left out; `remate replan` proves one"
         )
     elif bound is not None and found["peak"] <= solve.budget and found["time"] < bound:
         bound = None
         remarks.append(
             "it is faster than its bound, which was proven for another budget or other costs and is left out; "
-            "`remate plan` proves one"
+            "`remate replan` proves one"
         )
     if found["peak"] > solve.budget:
         over = f"{found['peak'] - solve.budget:,} bytes"

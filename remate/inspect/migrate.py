@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.errors import ScheduleError
+from remate_runtime.errors import REPLAN, ScheduleError
 from remate_runtime.format import FORMAT, VERSION, Schedule, decode, scan
 
 Tree = dict[str, Any]
@@ -54,7 +54,7 @@ def upgrade(tree: Tree, steps: Mapping[int, Migration], target: int) -> Tree:
     """Apply step after step until the tree has version `target`. Raise ScheduleError R005 where a step is missing."""
     while (version := tree["version"]) < target:
         if version not in steps:
-            hint = "read it with the last remate that wrote this version, or plan the model again"
+            hint = f"read it with the last remate that wrote this version, or {REPLAN}"
             raise ScheduleError("R005", f"version {version} is not read any more", "/version", hint)
         tree = {**steps[version](tree), "version": version + 1}
     return tree

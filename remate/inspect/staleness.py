@@ -23,10 +23,10 @@ class Difference(msgspec.Struct, frozen=True):
     file: str
     live: str
 
-    def fault(self) -> ScheduleError:
+    def fault(self, hint: str) -> ScheduleError:
         """The same as a fault of the file: R082, which `check --format` reports beside the others."""
         message = f"{self.what}: {self.file} in the file, {self.live} in the model"
-        return ScheduleError("R082", message, "/model", "plan the model again", 0, 0)
+        return ScheduleError("R082", message, "/model", hint, 0, 0)
 
 
 def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph: Graph) -> list[Difference]:

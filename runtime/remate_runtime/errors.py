@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+REPLAN = "plan the model again (remate replan S.json --model FILE.py:build)"  # what helps against a stale schedule
+
 
 class RemateError(Exception):
     """Base of every error that remate raises on purpose."""

@@ -18,6 +18,7 @@ Remate = Callable[..., Any]
 _PLAN = ("models.py:build", "--cost", "cpu", "--time-limit", "5", "--quiet")
 # every command on a file that it can work with; `FILE` is replaced
 ON_FILE: dict[str, list[str]] = {
+    "replan": ["replan", "FILE", "--model", "models.py:build", "-o", "replanned.json", "--cost", "cpu"],
     "check": ["check", "FILE"],
     "fmt": ["fmt", "--check", "FILE"],
     "show": ["show", "FILE"],

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import BindError
+from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
@@ -182,7 +182,7 @@ def _raise(faults: list[str], model: nn.Module, planned: Model) -> None:
     if not faults:
         return
     shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
-    hint = "plan again for this model, or bring it back to what was planned"
+    hint = f"{REPLAN}, or bring it back to what was planned"
     if all(name.startswith("module.") for name, _ in model.named_parameters()):
         hint = "apply the schedule first, then wrap the result (DistributedDataParallel and the like)"
     raise BindError(

@@ -11,7 +11,7 @@ import hashlib
 import msgspec
 from msgspec.structs import replace
 
-from ..errors import ScheduleError
+from ..errors import REPLAN, ScheduleError
 from .schedule import KEEP_ALL, Block, Operation, Schedule
 
 
@@ -32,7 +32,7 @@ def check_fingerprint(schedule: Schedule) -> None:
             "R083",
             "operations, bindings or signature differ from those that the fingerprint was made of",
             "/model/fingerprint",
-            "restore them from version control, or plan the model again; plans, reruns and notes may be edited",
+            f"restore them from version control, or {REPLAN}; plans, reruns and notes may be edited",
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from ..errors import BindError, ScheduleError
+from ..errors import REPLAN, BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
@@ -43,7 +43,7 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
     found = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
     if not isinstance(found, OpOverload):
-        hint = "import the library that registers it, or plan again with this version of torch"
+        hint = f"import the library that registers it, or {REPLAN} with this version of torch"
         raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
     if found._schema.is_mutable or name in REFUSED:
         raise ScheduleError(
@@ -169,5 +169,5 @@ def described(tensor: torch.Tensor) -> str:
 
 
 def _differs(op: Op, what: str) -> ScheduleError:
-    hint = "plan again with the installed versions of torch and remate"
+    hint = f"{REPLAN} with the installed versions of torch and remate"
     return ScheduleError("R053", f"operation {op.id!r}: {what}", hint=hint)

@@ -6,6 +6,7 @@ import warnings
 
 import msgspec
 
+from ..errors import REPLAN
 from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
 from ..step.expansion import expand
@@ -37,7 +38,7 @@ def verify(schedule: Schedule) -> Verified:
     if peak > budget:
         warnings.warn(
             f"schedule {schedule.name!r}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
-            "parameters, buffers, inputs and optimizer state); add reruns, or plan again",
+            f"parameters, buffers, inputs and optimizer state); add reruns, or {REPLAN}",
             UserWarning,
             stacklevel=4,
         )

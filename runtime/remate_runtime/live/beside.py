@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..bind.outputs import output_builder
-from ..errors import BindError, RemateError, StaleModelError
+from ..errors import REPLAN, BindError, RemateError, StaleModelError
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves, output_leaves
 from ..format.tensor_type import parse_type
@@ -57,7 +57,7 @@ def verify_beside(
     if found.beyond:
         told = "\n  - ".join(found.beyond[:_SHOWN])
         raise StaleModelError(
-            f"one step of the schedule is not one of the model; they differ in\n  - {told}\n  plan the model again"
+            f"one step of the schedule is not one of the model; they differ in\n  - {told}\n  {REPLAN}"
         )
 
 

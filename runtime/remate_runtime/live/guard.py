@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from ..errors import StaleModelError
+from ..errors import REPLAN, StaleModelError
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Digest, ModuleGroup
 from .attributes import (
@@ -30,7 +30,7 @@ from .ownership import qualified
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _FORWARD, _FORWARD_PRE, _BACKWARD, _BACKWARD_PRE = HOOKS.values()
 _HINT = (
-    "set it back, or plan the model again as it is now; what changes while training belongs into a buffer or a tensor "
+    f"set it back, or {REPLAN}; what changes while training belongs into a buffer or a tensor "
     "attribute, which are read at every call"
 )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from ..errors import StaleModelError, StaleModelWarning
+from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..format.schedule import Schedule
 from .attributes import hook_name, hooks_of, is_torchs
 from .code import Code
@@ -17,7 +17,7 @@ from .guard import Guard
 
 Stale = Literal["error", "warn"]
 _SHOWN = 20
-_HINT = "plan the model again (remate plan …), or bring it back to what was planned"
+_HINT = f"{REPLAN}, or bring it back to what was planned"
 _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model and compares"
 
 

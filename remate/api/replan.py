@@ -1,0 +1,59 @@
+"""Planning the model of a schedule again, as it is now: the same question as before, and what people wrote kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from remate_runtime.format import Schedule, Settings
+
+from ..budget import parse_budget
+from ..inspect.notes import carry_notes
+from ..partition.hierarchy import Hierarchy
+from ..profile.costing import MEASURED
+from ..strategy import effort_named, policy
+from .plan import Progress, plan_step, prepare
+
+
+def prepare_again(
+    schedule: Schedule,
+    model: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    cost: str | None = None,
+    progress: Progress | None = None,
+    **costs: Any,
+) -> Hierarchy:
+    """What `remate.plan` does of the step before it solves, for the outputs that `schedule` was planned for; on the CPU
+    with as many threads of torch as then where costs are measured, which this sets. cost: in place of the file's.
+
+    costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
+    """
+    asked, cost = asked_of(schedule), cost or schedule.solve.cost
+    if asked.threads and cost == MEASURED:
+        torch.set_num_threads(asked.threads)
+    differentiate = asked.differentiate or None
+    return prepare(model, args, kwargs, cost, differentiate=differentiate, progress=progress, **costs)
+
+
+def replan(
+    schedule: Schedule, step: Hierarchy, cost: str | None = None, progress: Progress | None = None
+) -> tuple[Schedule, tuple[str, ...]]:
+    """Plan what `prepare_again` made as `schedule` was planned: same budget, strategy, effort and gap; name and notes are
+    kept. Returns the new schedule, and the notes that stood on what is no more. Raises what `remate.plan` raises."""
+    asked = asked_of(schedule)
+    made = plan_step(step, asked, cost or schedule.solve.cost, name=schedule.name, progress=progress)
+    return carry_notes(schedule, made)
+
+
+def asked_of(schedule: Schedule) -> Settings:
+    """The settings that a schedule was planned with; for one that does not say, its budget in bytes and the defaults.
+    Raises UnknownNameError, BudgetError."""
+    asked = schedule.solve.settings or Settings(budget=str(schedule.solve.budget))
+    parse_budget(asked.budget)
+    policy(asked.strategy)
+    effort_named(asked.effort)
+    return asked

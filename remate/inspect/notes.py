@@ -1,0 +1,70 @@
+"""Remarks of people: where they stand, and carrying them to the schedule that takes another one's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
+
+from remate_runtime.format import Block, Schedule
+
+Where = tuple[Any, ...]  # names from the outside in; statements by what they say
+_Visit = Callable[[Where, Any], Any]
+
+
+def notes_of(schedule: Schedule) -> dict[Where, str]:
+    """Every note of a schedule by its place; that of the schedule itself has the place ()."""
+    found: dict[Where, str] = {}
+
+    def visit(where: Where, thing: Any) -> Any:
+        if thing.note:
+            found[where] = thing.note
+        return thing
+
+    _walk(schedule, visit)
+    return found
+
+
+def carry_notes(old: Schedule, new: Schedule) -> tuple[Schedule, tuple[str, ...]]:
+    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay."""
+    left = notes_of(old)
+
+    def visit(where: Where, thing: Any) -> Any:
+        note = left.pop(where, "")
+        return replace(thing, note=note) if note and not thing.note else thing
+
+    return _walk(new, visit), tuple(left.values())
+
+
+def _walk(schedule: Schedule, visit: _Visit) -> Schedule:
+    made = replace(
+        schedule,
+        model=visit(("model",), schedule.model),
+        solve=visit(("solve",), schedule.solve),
+        blocks={name: _block(block, ("blocks", name), visit) for name, block in schedule.blocks.items()},
+        program=_named(schedule.program, ("program",), visit),
+        statements=_statements(schedule.statements, ("statements",), visit),
+        digest=None if schedule.digest is None else visit(("digest",), schedule.digest),
+    )
+    return visit((), made)
+
+
+def _block(block: Block, where: Where, visit: _Visit) -> Block:
+    made = replace(
+        block,
+        constants={name: visit((*where, "constants", name), one) for name, one in block.constants.items()},
+        forward=_named(block.forward, where, visit),
+        backward=_named(block.backward, where, visit),
+        instances=_named(block.instances, where, visit),
+        plans={name: _statements(plan, (*where, "plans", name), visit) for name, plan in block.plans.items()},
+    )
+    return visit(where, made)
+
+
+def _named(things: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:
+    return tuple(visit((*where, thing.id), thing) for thing in things)
+
+
+def _statements(plan: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:
+    return tuple(visit((*where, replace(statement, note="")), statement) for statement in plan)
