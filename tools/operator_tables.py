@@ -1,6 +1,6 @@
 """Write `schema/operators-1.json`: what a reader must know of operators, taken from the schemas of the installed torch.
 
-    python tools/operator_tables.py [--check]
+    python -m tools.operator_tables [--check]
 
 What torch does not say, or says of what no file holds, is listed here, each with its reason, and the file repeats it.
 With --check nothing is written, and the exit status is 1 if the file would change.
@@ -19,9 +19,11 @@ import torch
 from torch._ops import OpOverload
 
 from remate_runtime.files import write_atomically
+from tools.operator_list import COMPOSITE_TOO, STATIC, left_out
+from tools.operator_pairs import LITERALS, PAIRS, PERMISSION
 
 FILE = Path(__file__).parents[1] / "schema" / "operators-1.json"
-NAMESPACES = ("aten", "prims", "torchvision")
+NAMESPACES = ("aten",)
 
 _DETACHED = "its result shares the argument's storage; the schema keeps silent, so that autograd counts no view"
 VIEWS_TOO = {
@@ -125,13 +127,19 @@ def tables() -> dict[str, Any]:
     known = {name(operator): operator for operator in functional() if "inductor" not in name(operator)}
     views = {n for n, o in known.items() if says_view(o)}
     random = {n for n, o in known.items() if says_random(o)}
+    listed = sorted(views - NO_VIEWS.keys() | VIEWS_TOO.keys())
+    named = {n for n, o in known.items() if n not in REFUSED and not left_out(o, listed, n in views, n)}
     return {
         "format": "remate.operators",
         "version": 1,
         "torch": torch.__version__.partition("+")[0],
         "devices": DEVICES,
         "namespaces": list(NAMESPACES),
-        "views": sorted(views - NO_VIEWS.keys() | VIEWS_TOO.keys()),
+        "operators": sorted(named - PERMISSION.keys()),
+        "permission": {n: why for n, why in sorted(PERMISSION.items()) if n in named},
+        "paired": dict(sorted(PAIRS.items())),
+        "literals": LITERALS,
+        "views": listed,
         "random": sorted(random - NOT_RANDOM.keys()),
         "in_place": {n: {"op": _in_place(n), "positions": list(at)} for n, at in sorted(IN_PLACE.items())},
         "copied": sorted(COPIED),
@@ -139,6 +147,8 @@ def tables() -> dict[str, Any]:
         "exceptions": {
             "views_too": dict(sorted(VIEWS_TOO.items())),
             "no_views": {n: why for n, why in sorted(NO_VIEWS.items()) if n in views},
+            "composite_too": dict(sorted(COMPOSITE_TOO.items())),
+            "static": dict(sorted(STATIC.items())),
             "not_random": {n: why for n, why in sorted(NOT_RANDOM.items()) if n in random},
         },
     }

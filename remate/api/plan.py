@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from msgspec.structs import replace
 
-from remate_runtime import operators
 from remate_runtime.errors import RemateError
-from remate_runtime.format import FORMAT, REVISION, VERSION, Block, Schedule, Settings, Solve, fingerprint
+from remate_runtime.format import FORMAT, REVISION, VERSION, Schedule, Settings, Solve, fingerprint
+from remate_runtime.kernels import needed
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 
@@ -137,7 +137,7 @@ def schedule_of(
         format=FORMAT,
         version=VERSION,
         revision=REVISION,
-        namespaces=_namespaces(folded.blocks),
+        namespaces=needed(step.captured.graph),
         name=name,
         note=note,
         model=folded.model,
@@ -170,9 +170,3 @@ def schedule_of(
             f"{solution.time}\n  hint: this is a defect of remate; please report it with the model"
         )
     return schedule
-
-
-def _namespaces(blocks: Mapping[str, Block]) -> tuple[str, ...]:
-    """Operator namespaces that whoever applies the schedule must permit."""
-    operations = (op for block in blocks.values() for op in (*block.forward, *block.backward))
-    return tuple(sorted({operators.namespace(op.op) for op in operations} - operators.NAMESPACES))

@@ -50,3 +50,9 @@ def unwritable(operator: OpOverload) -> str:
     if random(operator) != (name(operator) in operators.RANDOM):
         return "draws random numbers"
     return ""
+
+
+@cache
+def refusal(operator: OpOverload) -> str:
+    """Why no file may name it, "" if it may."""
+    return operators.refusal(name(operator))

@@ -14,6 +14,8 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from remate_runtime.kernels import grouped_mm
+
 _ATEN: Any = torch.ops.aten
 
 
@@ -52,21 +54,6 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
 _ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: lambda source, *_: _suggested(source)}
 
 
-def _grouped_mm(
-    mode: FakeTensorMode, one: Any, other: Any, offs: Any = None, bias: Any = None, dtype: Any = None
-) -> Any:
-    """Rows are padded to 16 bytes, on the CPU too. PyTorch's fake kernel takes bfloat16 alone, and pads for CUDA only."""
-    groups = offs if (one.dim(), other.dim()) != (3, 3) else one
-    sizes = [one.shape[-2], other.shape[-1]]
-    if one.dim() == other.dim():
-        sizes.insert(0, groups.shape[0])
-    dtype = dtype or one.dtype
-    row = -(-sizes[-1] * dtype.itemsize // 16) * 16 // dtype.itemsize
-    strides = [sizes[1] * row, row, 1] if len(sizes) == 3 else [row, 1]
-    with mode:
-        return torch.empty_strided(sizes, strides, dtype=dtype, device=one.device)
-
-
 @contextlib.contextmanager
 def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
     """Results of `mode` are laid out as those of real kernels."""
@@ -74,7 +61,8 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _ATEN._grouped_mm.default:
-            return _grouped_mm(mode, *args, **(kwargs or {}))
+            with mode:
+                return grouped_mm(*args, **(kwargs or {}))
         made = usual(func, types, args, kwargs)
         return _relaid(mode, func, args, made) if func in _LAYOUTS or func in _ON_CPU else made
 

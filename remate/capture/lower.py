@@ -138,6 +138,9 @@ class Lowering:
         made = node.meta["val"]
         multiple = isinstance(made, tuple | list)
         kinds = [self._output_type(each) for each in (made if multiple else (made,))]
+        if facts.refusal(target):
+            hint = "wrap it in an operator of your own (torch.library.custom_op), or compute it outside of the model"
+            raise self._error(node, f"{self._called(node)} is not among those that a schedule file may name", hint)
         kinds = _masked(target, node.args, kinds)
         kinds = self._statistics(target, node.args, kinds)
         if not reads and kinds[0] is not None and "device" not in kwargs and _takes_device(target):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from remate_runtime.kernels import kernel, overload
-from remate_runtime.operators import namespace
+from remate_runtime.operators import permission
 from remate_runtime.step import Graph, Op
 
 from ..errors import ProfileError
@@ -59,7 +59,7 @@ def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
     """Median time and workspace of one operation; where it does not run on made-up arguments, the roofline's estimate,
     with a note that says so."""
     try:
-        call = kernel(op.op, overload(op.op, namespaces=(namespace(op.op),)))
+        call = kernel(op.op, overload(op.op, namespaces=(permission(op.op),)))
         args, kwargs = arguments(graph, op, device)
 
         def run() -> Any:

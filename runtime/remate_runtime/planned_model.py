@@ -47,8 +47,9 @@ def apply(
 ) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
-    schedule: a Schedule or the path of a schedule file. namespaces: operator namespaces that may run beyond `aten`,
-    `prims` and `torchvision`, of libraries that you trust; the file lists those that it needs. stale: what to do if the
+    schedule: a Schedule or the path of a schedule file. namespaces: of operators that may run beyond those that any file
+    may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
+    without checking them. The file lists those that it needs. stale: what to do if the
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
     planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
     of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
@@ -147,16 +148,16 @@ class ScheduledForward:
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:
-    """Raise ScheduleError R050 if the schedule runs operators of a library that the caller did not permit."""
+    """Raise ScheduleError R050 if the schedule needs a permission that the caller did not give."""
     missing = [name for name in schedule.namespaces if name not in namespaces]
     if missing:
-        libraries = ", ".join(map(repr, missing))
+        listed = ", ".join(map(repr, missing))
         wanted = tuple(dict.fromkeys([*namespaces, *missing]))
         raise ScheduleError(
             "R050",
-            f"the schedule runs operators of {libraries}, which were not permitted",
+            f"the schedule names {listed} in `namespaces`, which was not permitted",
             f"/namespaces/{schedule.namespaces.index(missing[0])}",
-            f"if you trust what registers them: apply(model, schedule, namespaces={wanted!r}), "
+            f"if you trust the file and the libraries: apply(model, schedule, namespaces={wanted!r}), "
             f"remate run --allow {' '.join(wanted)}",
         )
 

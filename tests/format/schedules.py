@@ -48,7 +48,7 @@ def _tuples(items: st.SearchStrategy[Any], least: int = 0) -> st.SearchStrategy[
 operations = st.builds(
     Operation,
     id=names,
-    op=st.sampled_from(["aten.mm", "aten.add.Tensor", "prims.convert_element_type", "aten.__and__.Tensor"]),
+    op=st.sampled_from(["aten.mm", "aten.add.Tensor", "aten.native_dropout", "aten.__lshift__.Tensor"]),
     args=_tuples(arguments),
     kwargs=_dicts(arguments),
     out=st.one_of(types, _tuples(st.one_of(st.none(), types), 1)),

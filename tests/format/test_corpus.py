@@ -95,9 +95,10 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
 def bind_fault(data: bytes) -> list[ScheduleError]:
     from remate_runtime.kernels import operators
 
-    expanded = expand(decode(data))
+    schedule = decode(data)
+    expanded = expand(schedule)
     with pytest.raises(ScheduleError) as caught:
-        operators(expanded.graph, expanded.where)
+        operators(expanded.graph, expanded.where, schedule.namespaces)
     return locate(data.decode(), caught.value.faults)
 
 

@@ -22,7 +22,8 @@ class Forwarded(NamedTuple):
 
 
 class CompiledStep(NamedTuple):
-    """A step that an engine has made ready for one device. Nothing in it may be changed by a call: calls can overlap.
+    """A step that an engine has made ready for one device. Calls can overlap, so none may change it, but for noting that
+    results were found as the file declares them.
 
     All three run without gradient mode, and must neither record history nor count versions.
 

@@ -48,7 +48,7 @@ CODES: dict[str, str] = {
     "R045": "a rerun stands before the first run of its operation",
     "R046": "a plan takes the reserved name keep-all",
     # Operators
-    "R050": "operator of a namespace that is not allowed",
+    "R050": "operator that a file may not name, or that was not permitted",
     "R051": "unknown operator",
     "R052": "operator that writes over its arguments",
     "R053": "what the file says of an operation does not fit its operator",

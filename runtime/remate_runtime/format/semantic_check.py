@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
-from ..operators.tables import NAMESPACES, REFUSED, namespace
+from ..operators.tables import NAMESPACES, OPERATORS, namespace, permissible, permission, refusal
 from .digest_check import DigestCheck
 from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT, MAX_THREADS
 from .literals import check_argument, check_elements
@@ -32,13 +32,14 @@ from .schedule import (
     Statement,
 )
 from .signature import escape
+from .suggest import did_you_mean
 from .tensor_type import parse_type
 from .tree_check import TreeCheck
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
 _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
-_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+){0,2}")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[^/\\:\x00-\x1f]+\+[0-9]{1,9})?")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
@@ -118,9 +119,10 @@ class SemanticCheck:
         self._number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
         for index, name in enumerate(schedule.namespaces):
-            if not _NAMESPACE.fullmatch(name) or len(name) > MAX_NAME or name in NAMESPACES:
-                message = f"{name[:80]!r} is not the namespace of an operator library"
-                self.add("R014", message, f"{where}/namespaces/{index}", "write the part before the first dot of `op`")
+            if not _NAMESPACE.fullmatch(name) or len(name) > MAX_NAME or not permissible(name):
+                message = f"{name[:80]!r} is neither the namespace of an operator library nor a listed operator"
+                hint = "write the part before the first dot of `op`, or all of it for an operator of torch"
+                self.add("R014", message, f"{where}/namespaces/{index}", hint)
 
     def _model(self, model: Model, where: str) -> None:
         if not _FINGERPRINT.fullmatch(model.fingerprint):
@@ -285,6 +287,8 @@ class SemanticCheck:
             self.add("R013", f"{str(number)[:40]} is not between 0 and 2^63 - 1", where)
 
     def _operator(self, op: str, where: str) -> None:
+        if len(self.faults) >= MAX_FAULTS:
+            return
         if op not in self._operators:
             self._operators[op] = self._judge(op)
         fault = self._operators[op]
@@ -300,12 +304,18 @@ class SemanticCheck:
         name, _, overload = op.split(".", 1)[1].partition(".")
         if overload == "default":
             return "R014", f"{op!r}: the overload `default` is left out", f"write {op.removesuffix('.default')}"
-        if f"{namespace(op)}.{name}" in REFUSED:
-            return "R050", f"{op} reads files, state or memory beyond its arguments", "no model needs it in a schedule"
         if (name.endswith("_") and not name.endswith("__")) or overload == "out" or overload.endswith("_out"):
             return (
                 "R052",
                 f"{op} writes over its arguments",
                 "write the functional operator; in-place execution is derived",
             )
+        if why := refusal(op):
+            return (
+                "R050",
+                why,
+                did_you_mean(op, sorted(OPERATORS), "name the operators that it is made of, as a planner does"),
+            )
+        if permission(op) and permission(op) not in self._namespaces:
+            return "R050", f"{op} needs a permission by name", f'list "{op}" in "namespaces"'
         return None

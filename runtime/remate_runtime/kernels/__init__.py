@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .live import operators
+from .grouped import grouped_mm
+from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
 
-__all__ = ["TORCH_DTYPES", "constant", "kernel", "literal", "operators", "overload"]
+__all__ = ["TORCH_DTYPES", "constant", "grouped_mm", "kernel", "literal", "needed", "operators", "overload"]

@@ -8,12 +8,18 @@ from torch._ops import OpOverload
 
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..format.limits import MAX_FAULTS
+from ..operators.tables import permission
 from ..step.graph import Graph
-from .overloads import check_operator, overload
+from .inferred import check_types
+from .overloads import check_operator, not_permitted, overload
+from .trusted import trusts
 
 
 def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
-    """The live operator of every name in the graph. where: JSON pointer of every operation (`Expanded.where`).
+    """The live operator of every name in the graph; and the types of all results are what torch infers from the arguments.
+
+    where: JSON pointer of every operation (`Expanded.where`). namespaces: permitted beyond the usual ones, of libraries, and
+    operators of torch that need a permission.
 
     Raises ScheduleError R050–R053, with all faults.
     """
@@ -28,10 +34,26 @@ def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = 
         else:
             try:
                 check_operator(op, found[op.op])
+                if op.op not in namespaces and (why := trusts(graph, op, found[op.op])):
+                    raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
             except ScheduleError as fault:
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
         if len(faults) >= MAX_FAULTS:
             break
+    faults = faults or check_types(graph, where, found)
     if faults:
         raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
     return found
+
+
+def needed(graph: Graph) -> tuple[str, ...]:
+    """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of libraries,
+    and operators of torch whose kernels would trust what the file gives them."""
+    wanted: set[str] = set()
+    for op in graph.operations:
+        name = permission(op.op)
+        if not name and trusts(graph, op, overload(op.op)):
+            name = op.op
+        if name:
+            wanted.add(name)
+    return tuple(sorted(wanted))

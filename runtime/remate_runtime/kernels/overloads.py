@@ -14,7 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from ..errors import REPLAN, BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
-from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, VIEWS
+from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, PERMISSION, RANDOM, VIEWS, permission, refusal
 from ..step.graph import Op
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -27,8 +27,9 @@ _MEMORY_FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) fo
 def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     """The live operator overload that `name` (`aten.add.Tensor`, `aten.addmm`) stands for.
 
-    namespaces: allowed beyond `operators.NAMESPACES`. Raises ScheduleError R050 (namespace), R051 (unknown operator),
-    R052 (it writes over its arguments, or reaches outside the step).
+    namespaces: allowed beyond `operators.NAMESPACES`, or listed operators that need a permission. Raises ScheduleError
+    R050 (not allowed, or not among the operators that a file may name), R051 (unknown operator), R052 (it writes over its
+    arguments).
     """
     parts = _NAME.fullmatch(name)
     if parts is None:
@@ -36,22 +37,25 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
             "R051", f"{name[:80]!r} is no operator", hint="write namespace.name or namespace.name.overload"
         )
     if parts[1] not in NAMESPACES and parts[1] not in namespaces:
-        hint = f"if you trust the library that registers it: apply(model, schedule, namespaces=({parts[1]!r},))"
-        raise ScheduleError(
-            "R050", f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", hint=hint
-        )
+        raise not_permitted(f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", parts[1])
     packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
     found = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
     if not isinstance(found, OpOverload):
         hint = f"import the library that registers it, or {REPLAN} with this version of torch"
         raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
-    if found._schema.is_mutable or name in REFUSED:
-        raise ScheduleError(
-            "R052",
-            f"operator {name!r} writes over its arguments or outside the step",
-            hint="name a functional operator",
-        )
+    if found._schema.is_mutable:
+        raise ScheduleError("R052", f"operator {name!r} writes over its arguments", hint="name a functional operator")
+    if why := refusal(name):
+        raise ScheduleError("R050", why, hint="name the operators that it is made of: plan again")
+    if (wanted := permission(name)) and wanted not in namespaces:
+        raise not_permitted(f"operator {name!r} needs a permission: {PERMISSION[name]}", wanted)
     return found
+
+
+def not_permitted(message: str, wanted: str) -> ScheduleError:
+    """R050 with the permission that would serve. wanted: a namespace, or the name of an operator."""
+    hint = f"if you trust the file and where it comes from: apply(model, schedule, namespaces=({wanted!r},))"
+    return ScheduleError("R050", message, hint=hint)
 
 
 def check_operator(op: Op, live: OpOverload) -> None:

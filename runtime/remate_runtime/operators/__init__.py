@@ -1,18 +1,43 @@
-"""What must be known of operators and devices without torch: views, random ones, in-place forms, sizes."""
+"""What must be known of operators and devices without torch: which a file may name, views, random ones, in-place forms, sizes."""
 
 from __future__ import annotations
 
-from .tables import COPIED, DEVICES, IN_PLACE, NAMESPACES, NOT_RANDOM, RANDOM, REFUSED, TABLES, VIEWS, namespace
+from .tables import (
+    COPIED,
+    DEVICES,
+    IN_PLACE,
+    LITERALS,
+    NAMESPACES,
+    NOT_RANDOM,
+    OPERATORS,
+    PAIRED,
+    PERMISSION,
+    RANDOM,
+    REFUSED,
+    TABLES,
+    VIEWS,
+    namespace,
+    permissible,
+    permission,
+    refusal,
+)
 
 __all__ = [
     "COPIED",
     "DEVICES",
     "IN_PLACE",
+    "LITERALS",
     "NAMESPACES",
     "NOT_RANDOM",
+    "OPERATORS",
+    "PAIRED",
+    "PERMISSION",
     "RANDOM",
     "REFUSED",
     "TABLES",
     "VIEWS",
     "namespace",
+    "permissible",
+    "permission",
+    "refusal",
 ]

@@ -21,6 +21,24 @@ class InPlace(msgspec.Struct, frozen=True):
     positions: tuple[int, ...]
 
 
+class Pair(msgspec.Struct, frozen=True):
+    """What an operator's kernel takes on trust, so that it runs only as the backward of an operator of the file.
+
+    by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own. outputs: arguments that are this output of one of
+    them. same: arguments that it has too. like: arguments of the shape of this output. renamed: arguments by other names
+    there. sizes: literals that are a size of an argument. last: lists that are the last sizes of an argument. Without
+    `outputs` the forward operator need not be in the file: what it would make counts.
+    """
+
+    by: dict[str, dict[str, bool | float | None]]
+    same: tuple[str, ...]
+    outputs: dict[str, int] = {}
+    like: dict[str, int] = {}
+    renamed: dict[str, str] = {}
+    sizes: dict[str, tuple[str, int]] = {}
+    last: dict[str, tuple[str, int]] = {}
+
+
 class DeviceFacts(msgspec.Struct, frozen=True):
     """Bytes. allocation: the allocator rounds requests up to a multiple of it. generator_state: of the tensor that holds
     a generator's state, in the memory of the host."""
@@ -37,6 +55,10 @@ class Tables(msgspec.Struct, frozen=True):
     torch: str
     devices: dict[str, DeviceFacts]
     namespaces: frozenset[str]
+    operators: frozenset[str]
+    permission: dict[str, str]
+    paired: dict[str, Pair]
+    literals: dict[str, dict[str, bool]]
     views: frozenset[str]
     random: frozenset[str]
     in_place: dict[str, InPlace]
@@ -59,10 +81,18 @@ def path() -> Path:
 
 TABLES = msgspec.json.decode(path().read_bytes(), type=Tables)
 DEVICES = TABLES.devices
-# Namespaces whose operators run without being asked for. A file lists every other one in `namespaces`, and
-# `remate_runtime.apply(..., namespaces=(...))` permits it.
+# Namespaces whose operators run without being asked for, as far as they are listed. A file names every other one in
+# `namespaces`, and `remate_runtime.apply(..., namespaces=(...))` permits it.
 NAMESPACES = TABLES.namespaces
-# Operators of these namespaces that reach beyond their arguments: files, processes, the generator, autograd's state.
+# The operators of these namespaces that a file may name: those that capture can emit, and no other.
+OPERATORS = TABLES.operators
+# Those that it may name only where whoever applies it permits the operator by name; why.
+PERMISSION = TABLES.permission
+# Those that need the same permission unless their arguments are what a forward operator of the file made.
+PAIRED = TABLES.paired
+# Literals that an operator may have without that permission.
+LITERALS = TABLES.literals
+# Operators that reach beyond their arguments: files, processes, the generator, autograd's state.
 REFUSED = TABLES.refused
 VIEWS = TABLES.views
 RANDOM = TABLES.random
@@ -76,3 +106,24 @@ IN_PLACE = {name: (form.op, form.positions) for name, form in TABLES.in_place.it
 
 def namespace(op: str) -> str:
     return op.partition(".")[0]
+
+
+def permission(op: str) -> str:
+    """What a file lists in `namespaces` to name this operator, and `apply` must permit: the namespace of a library, the
+    operator itself, or nothing ("")."""
+    if namespace(op) not in NAMESPACES:
+        return namespace(op)
+    return op if op in PERMISSION else ""
+
+
+def permissible(name: str) -> bool:
+    """Whether `namespaces` of a file may list this: a library's namespace, or a listed operator."""
+    return name not in NAMESPACES if "." not in name else name in OPERATORS or name in PERMISSION
+
+
+def refusal(op: str) -> str:
+    """Why no file may name an operator, whatever is permitted; "" if it may. Says nothing of libraries' operators."""
+    if namespace(op) not in NAMESPACES or op in OPERATORS or op in PERMISSION:
+        return ""
+    why = REFUSED.get(".".join(op.split(".")[:2])) or TABLES.exceptions["no_views"].get(op)
+    return f"{op!r} is not among the operators that a file may name{f' ({why})' if why else ''}"

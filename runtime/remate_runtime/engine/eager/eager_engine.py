@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from ...kernels.overloads import check_kernels
 from ...link.contract import StepContract
-from ...link.events import Linked, Turn
+from ...link.events import Event, Linked, Turn
 from ...link.inference import forward_alone
 from ..compiled_step import CompiledStep, Engine, Forwarded
 from .instructions import Instruction, InstructionCompiler, Slots
@@ -27,18 +27,18 @@ def compile_step(
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
     compiler = InstructionCompiler(graph, operators, device)
-    ahead = compiler.instructions(linked.forward)
-    back = compiler.instructions(linked.backward)
-    alone = compiler.instructions(forward_alone(linked))
+    ahead = _Part(compiler, linked.forward)
+    back = _Part(compiler, linked.backward)
+    alone = _Part(compiler, forward_alone(linked))
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
 
-    def run(instructions: Sequence[Instruction], sources: Sequence[torch.Tensor]) -> Forwarded:
+    def run(part: _Part, sources: Sequence[torch.Tensor]) -> Forwarded:
         slots = empty.copy()
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
-        _loop(instructions, slots)
+        part.run(slots)
         outputs = [slots[output.value] for output in contract.outputs]
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
@@ -57,12 +57,28 @@ def compile_step(
         for at, tangent in enumerate(contract.tangents):
             slots[tangent.value] = tangents[at]
         tangents.clear()
-        _loop(back, slots)
+        back.run(slots)
         gradients = [slots[gradient.value] for gradient in contract.gradients]
         slots.clear()
         return gradients
 
     return CompiledStep(forward, inference, backward)
+
+
+class _Part:
+    """Instructions that run one after the other. The first run that comes to its end has judged their results; calls that
+    overlap it judge them too."""
+
+    def __init__(self, compiler: InstructionCompiler, events: Sequence[Event]) -> None:
+        self._instructions = compiler.instructions(events)
+        self._first: tuple[Instruction, ...] | None = compiler.instructions(events, judge=True)
+
+    def run(self, slots: Slots) -> None:
+        if self._first is None:
+            _loop(self._instructions, slots)
+        else:
+            _loop(self._first, slots)
+            self._first = None
 
 
 def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:

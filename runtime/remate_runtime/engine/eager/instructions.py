@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from ...kernels.overloads import constant, in_place, kernel, literal
 from ...link.events import Event, Execution, Free, Rerun, Run, Turn, Update, View
 from ...step.graph import Graph, Op, Ref
+from .first_run import judged
 
 Slots = list[Any]
 Call = Callable[[Slots], None]
@@ -43,13 +44,16 @@ class InstructionCompiler:
                 slots[index] = constant(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
 
-    def instructions(self, events: Sequence[Event]) -> tuple[Instruction, ...]:
-        """One for every event that computes, with the slots that are emptied behind it."""
+    def instructions(self, events: Sequence[Event], judge: bool = False) -> tuple[Instruction, ...]:
+        """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
+        the file."""
         found: list[Instruction] = []
         for event in events:
             match event:
                 case Run() | Rerun() | View():
-                    found.append(Instruction(self._run(event), (), self.graph.operations[event.op].id))
+                    run = self._run(event)
+                    run = judged(run, self.graph, event, self.device) if judge else run
+                    found.append(Instruction(run, (), self.graph.operations[event.op].id))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
                 case Update() | Turn():

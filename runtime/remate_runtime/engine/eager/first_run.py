@@ -1,0 +1,90 @@
+"""The first run of an instruction holds its results against the file: type, bytes, and whose storage they lie in.
+
+What torch infers (`kernels.inferred`) is a promise of its schemas and meta kernels; this is what the kernels did. A result
+that shares a storage without the file knowing could be written over by a later operation that runs in place, so it is
+refused before anything else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import ExecutionError
+from ...format.tensor_type import TensorType
+from ...kernels.overloads import TORCH_DTYPES, described, laid_out
+from ...link.events import Execution, View
+from ...step.graph import Graph, Op, Ref
+
+Slots = list[Any]
+SLACK = 1 << 20  # bytes that a storage may have beyond the declared ones: kernels of some devices pad
+_HINT = "\n  plan again with the installed versions of torch and remate, on the device that trains"
+
+
+def judged(run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device) -> Callable[..., None]:
+    """`run`, and then a look at what it left in the slots. Raises ExecutionError."""
+    op = graph.operations[event.op]
+    view = isinstance(event, View)
+    over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
+    exact = any(other.op.startswith("aten.as_strided") for other in graph.operations)
+
+    def running(slots: Slots) -> None:
+        taken = _address(slots[over.value]) if isinstance(over, Ref) else 0
+        read = {_address(slots[value]): value for value in op.reads}
+        run(slots)
+        seen: dict[int, int] = {}
+        for value in op.writes:
+            if value is None:
+                continue
+            made, declared = slots[value], graph.values[value].type
+            _check_type(op, made, declared, device, exact or view)
+            at = _address(made)
+            if view:
+                _check_view(op, at, read)
+            elif at != taken or not at:
+                _check_storage(graph, op, made, declared, read.get(at) if at else None)
+                if at and seen.setdefault(at, value) != value:
+                    raise _refused(op, "two of its outputs share one storage, which the operator tables do not say")
+
+    return running
+
+
+def _check_type(op: Op, made: Any, declared: TensorType, device: torch.device, strides: bool) -> None:
+    where = "cpu" if declared.cpu else device.type
+    if (
+        not isinstance(made, torch.Tensor)
+        or made.dtype is not TORCH_DTYPES[declared.dtype]
+        or tuple(made.shape) != declared.shape
+        or made.device.type != where
+        or (strides and not laid_out(made, declared))
+    ):
+        found = described(made) if isinstance(made, torch.Tensor) else type(made).__name__
+        raise _refused(op, f"it gave {found}, the file declares {declared}")
+
+
+def _check_view(op: Op, at: int, read: dict[int, int]) -> None:
+    if at and at not in read:
+        raise _refused(op, "it gave a copy, where the operator tables say a view of its argument")
+
+
+def _check_storage(graph: Graph, op: Op, made: torch.Tensor, declared: TensorType, shared: int | None) -> None:
+    if shared is not None:
+        whose = graph.values[shared]
+        kind = "value" if whose.kind == "op" else whose.kind
+        raise _refused(
+            op, f"its result lies in the storage of the {kind} {whose.name!r}, which the operator tables do not say"
+        )
+    held = made.untyped_storage().nbytes()
+    if held > declared.nbytes + SLACK:
+        raise _refused(op, f"its result holds {held:,} bytes, {declared} has {declared.nbytes:,}")
+
+
+def _address(tensor: torch.Tensor) -> int:
+    """Of the storage; 0 if it is empty."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _refused(op: Op, what: str) -> ExecutionError:
+    return ExecutionError(f"operation {op.id!r}, {op.op}: {what}{_HINT}")

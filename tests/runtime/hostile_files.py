@@ -1,0 +1,153 @@
+"""Files whose operators would crash the process, or write out of bounds, if they ran: names and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from remate_runtime.format.schedule import Constant, Schedule
+
+from .strangers import edited, line
+
+FAR = 1 << 40
+
+
+def whole(numbers: int, *shape: int, kind: str = "i64") -> Constant:
+    count = 1
+    for size in shape:
+        count *= size
+    return Constant(type=f"{kind}[{','.join(map(str, shape))}]", data=(numbers,) * count)
+
+
+def zeros(name: str, *shape: int) -> Any:
+    return line("aten.zeros", list(shape), out=f"f32[{','.join(map(str, shape))}]", id=name)
+
+
+def _pooled(n: int, indices: Constant) -> Schedule:
+    small, large = (1, 2) + (1,) * n, (1, 2) + (3,) * n
+    fixed = ([3] * n, [3] * n, [0] * n, [1] * n, False)
+    name = f"aten.max_pool{n}d_with_indices_backward"
+    out = f"f32[{','.join(map(str, large))}]"
+    lines = zeros("grad", *small), zeros("x0", *large), line(name, "%grad", "%x0", *fixed, "%indices", out=out)
+    return edited(*lines, constants={"indices": indices})
+
+
+def _adaptive(n: int, indices: Constant) -> Schedule:
+    small, large = (1, 2) + (1,) * n, (1, 2) + (3,) * n
+    name, out = f"aten.adaptive_max_pool{n}d_backward", f"f32[{','.join(map(str, large))}]"
+    lines = zeros("grad", *small), zeros("x0", *large), line(name, "%grad", "%x0", "%indices", out=out)
+    return edited(*lines, constants={"indices": indices})
+
+
+def files() -> Iterator[tuple[str, Schedule]]:
+    for n, shape in ((2, (1, 2, 1, 1)), (3, (1, 2, 1, 1, 1))):
+        for number in (FAR, -FAR, 10**6, -1):
+            yield f"max_pool{n}d indices {number}", _pooled(n, whole(number, *shape))
+            yield f"adaptive_max_pool{n}d indices {number}", _adaptive(n, whole(number, *shape))
+    yield "fractional_max_pool3d", edited(
+        zeros("grad", 1, 1, 1, 1, 1), zeros("x0", 1, 1, 3, 3, 3),
+        line("aten.fractional_max_pool3d_backward", "%grad", "%x0", [2] * 3, [1] * 3, "%i", out="f32[1,1,3,3,3]"),
+        constants={"i": whole(FAR, 1, 1, 1, 1, 1)},
+    )  # fmt: skip
+    yield "embedding_dense_backward scaled", edited(
+        zeros("grad", 5, 5), line("aten.embedding_dense_backward", "%grad", "%i", 10, -1, True, out="f32[10,5]"),
+        constants={"i": whole(FAR, 5)},
+    )  # fmt: skip
+    yield "embedding_dense_backward", edited(
+        zeros("grad", 5, 5), line("aten.embedding_dense_backward", "%grad", "%i", 10, -1, False, out="f32[10,5]"),
+        constants={"i": whole(FAR, 5)},
+    )  # fmt: skip
+    yield "embedding_bag", edited(
+        zeros("grad", 2, 5),
+        line("aten._embedding_bag_dense_backward", "%grad", "%i", "%o", "%b", "%b", 10, False, 0, None, out="f32[10,5]"),
+        constants={"i": whole(FAR, 5), "o": whole(FAR, 5), "b": whole(3, 2)},
+    )  # fmt: skip
+    yield "ctc_loss", edited(
+        zeros("grad", 2), zeros("p", 4, 2, 3), zeros("alpha", 2, 4, 9), zeros("nll", 2),
+        line("aten._ctc_loss_backward", "%grad", "%p", "%t", [4, 4], [4, 4], "%nll", "%alpha", 0, out="f32[4,2,3]"),
+        constants={"t": whole(FAR, 2, 4)},
+    )  # fmt: skip
+    yield "native_layer_norm statistics", edited(
+        zeros("g", 1, 2, 3), zeros("nothing", 0), zeros("one", 1, 1, 1),
+        line("aten.native_layer_norm_backward", "%g", "%g", [1, 2, 3], "%nothing", "%one", "%g", "%g", [True] * 3,
+             out=("f32[1,2,3]",) * 3),
+    )  # fmt: skip
+    yield "native_layer_norm gradient", edited(
+        line("aten.native_layer_norm", "%x", [8], None, None, 1e-5, out=("f32[4,8]", "f32[4,1]", "f32[4,1]"), id="ln"),
+        zeros("g", 1),
+        line("aten.native_layer_norm_backward", "%g", "%x", [8], "%ln:1", "%ln:2", None, None, [True, False, False],
+             out=("f32[4,8]", None, None)),
+    )  # fmt: skip
+    yield "native_batch_norm", edited(
+        zeros("x0", 3, 1), zeros("one", 1), zeros("nothing", 0),
+        line("aten.native_batch_norm_backward", "%nothing", "%x0", "%one", "%one", "%one", "%one", "%one", True, 1e-5,
+             [True] * 3, out=("f32[3,1]", "f32[1]", "f32[1]")),
+    )  # fmt: skip
+    yield "adaptive_avg_pool", edited(
+        zeros("g", 1, 4, 1, 2), zeros("x0", 0, 8, 1, 8),
+        line("aten._adaptive_avg_pool2d_backward", "%g", "%x0", out="f32[0,8,1,8]"),
+    )  # fmt: skip
+    yield (
+        "gelu_backward",
+        edited(zeros("g", 100, 100), zeros("x0", 100), line("aten.gelu_backward", "%g", "%x0", out="f32[100,100]")),
+    )
+    yield "grid_sampler_3d", edited(
+        zeros("g", 0, 0, 0, 0, 0), zeros("x0", 1, 1, 2, 2, 2), zeros("grid", 1, 1, 1, 1, 3),
+        line("aten.grid_sampler_3d_backward", "%g", "%x0", "%grid", 0, 0, False, [True, True],
+             out=("f32[1,1,2,2,2]", "f32[1,1,1,1,3]")),
+    )  # fmt: skip
+    yield "cdist", edited(
+        zeros("g", 5, 6, 5), zeros("x1", 5, 6, 2), zeros("x2", 5, 5, 2), zeros("d", 5, 0, 5),
+        line("aten._cdist_backward", "%g", "%x1", "%x2", {"float": "inf"}, "%d", out="f32[5,6,2]"),
+    )  # fmt: skip
+    yield (
+        "pdist",
+        edited(zeros("g", 0), zeros("x0", 3, 3), line("aten._pdist_backward", "%g", "%x0", 2.0, "%g", out="f32[3,3]")),
+    )
+    for key, value in (((4, 0, 6, 8), (4, 4, 6, 8)), ((4, 4, 6, 8), (4, 0, 6, 8)), ((4, 2, 6, 8), (4, 4, 6, 8))):
+        yield f"attention {key} {value}", edited(
+            zeros("q", 4, 4, 3, 8), zeros("k", *key), zeros("v", *value),
+            line("aten._scaled_dot_product_flash_attention_for_cpu", "%q", "%k", "%v", 0.0, True,
+                 out=("f32[4,4,3,8]{96,8,32,1}", "f32[4,4,3]{12,1,4}")),
+        )  # fmt: skip
+    yield "attention backward", edited(
+        zeros("q", 4, 4, 3, 8), zeros("k", 4, 4, 6, 8), zeros("s", 4, 4, 3), zeros("n", 0, 0, 0, 0),
+        line("aten._scaled_dot_product_flash_attention_for_cpu_backward", "%n", "%q", "%k", "%k", "%q", "%s", 0.0, True,
+             out=("f32[4,4,3,8]", "f32[4,4,6,8]", "f32[4,4,6,8]")),
+    )  # fmt: skip
+    yield "lu_unpack", edited(
+        zeros("lu", 3, 5), line("aten.lu_unpack", "%lu", "%p", out=("f32[3,3]", "f32[3,3]", "f32[3,5]")),
+        constants={"p": whole(1 << 30, 3, kind="i32")},
+    )  # fmt: skip
+    yield "ldl_solve", edited(
+        zeros("ld", 5, 5), line("aten.linalg_ldl_solve", "%ld", "%p", "%ld", out="f32[5,5]"),
+        constants={"p": whole(-1, 5, kind="i32")},
+    )  # fmt: skip
+    yield "segment_reduce", edited(
+        zeros("g", 4), zeros("d", 5),
+        line("aten._segment_reduce_backward", "%g", "%g", "%d", "max", lengths="%n", out="f32[5]"),
+        constants={"n": whole(10**6, 4)},
+    )  # fmt: skip
+    for kind in ("reflection", "replication"):
+        yield f"{kind}_pad2d", edited(
+            zeros("g", 1, 1, 1, 1), zeros("x0", 1, 1, 4, 4),
+            line(f"aten.{kind}_pad2d_backward", "%g", "%x0", [1, 1, 1, 1], out="f32[1,1,4,4]"),
+        )  # fmt: skip
+    for op, args, out in (
+        ("aten.index.Tensor", ("%x", ["%i"]), "f32[2,8]"),
+        ("aten.gather", ("%x", 0, "%j"), "f32[2,1]"),
+        ("aten.index_select", ("%x", 0, "%i"), "f32[2,8]"),
+        ("aten.embedding", ("%x", "%i"), "f32[2,8]"),
+        ("aten.take", ("%x", "%i"), "f32[2]"),
+        ("aten.scatter.value", ("%x", 0, "%j", 1.0), "f32[4,8]"),
+        ("aten.index_add", ("%x", 0, "%i", "%two"), "f32[4,8]"),
+        ("aten.nll_loss_forward", ("%x", "%k", None, 1, -100), ("f32[]", "f32[]")),
+        ("aten._grouped_mm", ("%x", "%w", "%o"), "f32[4,8]"),
+    ):
+        numbers = {"i": whole(FAR, 2), "j": whole(-FAR, 2, 1), "k": whole(10**6, 4), "o": whole(10**6, 2, kind="i32")}
+        lines = zeros("two", 2, 8), zeros("w", 2, 8, 8), line(op, *args, out=out)
+        yield op, edited(*lines, constants=numbers)
+    for size, stride, offset in ((4, FAR, 0), (4, 1, FAR), (FAR, 1, 0), (40, 1, 0)):
+        shown = f"f32[{size}]{{{stride}}}" if stride > 1 else f"f32[{size}]"
+        far = line("aten.as_strided", "%x", [size], [stride], offset, out=shown, id="far")
+        yield f"as_strided {size} {stride} {offset}", edited(far, line("aten.sum", "%far", out="f32[]"))
