@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.format import MAX_FAULTS
 
 from ..present.text import count
 from . import exit_codes
@@ -52,7 +53,8 @@ class Report:
         from ..present.faults import FAULTS
         from . import status_of
 
-        total = f"{path}: {count(len(faults), 'fault')}"
+        more = ", and there may be more" if len(faults) >= MAX_FAULTS else ""
+        total = f"{path}: {count(len(faults), 'fault')}{more}"
         self.show(path, data, faults, FAULTS, total)
         return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 

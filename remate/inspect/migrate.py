@@ -40,10 +40,9 @@ def migrate(data: bytes) -> Migrated:
 def version_of(data: bytes) -> int | None:
     """The version that a schedule states; None if the file is no sound JSON object that is a schedule."""
     try:
-        text = data.decode()
-        if scan(text).faults:
+        if scan(data):
             return None
-        tree = json.loads(text)
+        tree = json.loads(data)
     except (ValueError, RecursionError):
         return None
     version = tree.get("version") if isinstance(tree, dict) and tree.get("format") == FORMAT else None

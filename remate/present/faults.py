@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import CODES
+from remate_runtime.format import CODES, places, text_at
+
+from .source_lines import Lines
 
 FORMATS = ("text", "json", "github")
 _WIDTH = 100  # characters of a line that are shown, around the fault
@@ -38,48 +40,44 @@ FAULTS = Kind("error", CODES, "faults")
 
 def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], kind: Kind = FAULTS) -> str:
     """All faults in one of FORMATS. data: the file's bytes, for the lines shown. Ends without a line break."""
-    text = data.decode(errors="replace")
-    named = list(zip(faults, subjects(text, [fault.where for fault in faults]), strict=True))
+    named = list(zip(faults, subjects(data, [fault.where for fault in faults]), strict=True))
     if form == "json":
         return json.dumps(
             {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}, indent=2
         )
     if form == "github":
         return "\n".join(_annotation(path, fault, subject, kind) for fault, subject in named)
-    lines = text.split("\n")
+    lines = Lines(data)
     return "\n".join(_passage(path, fault, subject, lines, kind) for fault, subject in named)
 
 
-def subjects(text: str, pointers: Sequence[str]) -> list[str]:
-    """What each pointer is in: `block GPT2Block, operation mlp.act`. Empty where the text is no JSON."""
-    try:
-        tree = json.loads(text)
-    except (ValueError, RecursionError):
+def subjects(data: bytes, pointers: Sequence[str]) -> list[str]:
+    """What each pointer is in: `block GPT2Block, operation mlp.act`. As far as the bytes are JSON."""
+    if not any(pointers):
         return [""] * len(pointers)
-    return [_subject(tree, pointer) for pointer in pointers]
+    found = places(data, {f"{around}/id" for pointer in pointers for around in _around(pointer)})
+    ids = {where[:-3]: text_at(data, place.value) for where, place in found.items() if where.endswith("/id")}
+    return [_subject(ids, pointer) for pointer in pointers]
 
 
-def _subject(tree: Any, pointer: str) -> str:
+def _around(pointer: str) -> list[str]:
+    """A pointer and those of what is around it, the outermost first."""
+    parts = pointer.split("/")
+    return ["/".join(parts[: end + 1]) for end in range(1, len(parts))]
+
+
+def _subject(ids: Mapping[str, str | None], pointer: str) -> str:
     found: list[str] = []
     kind = ""
-    for part in pointer.split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        tree = _child(tree, name)
-        named = tree.get("id") if isinstance(tree, dict) else None
+    for around in _around(pointer):
+        name = around.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
+        named = ids.get(around)
         if kind in ("block", "plan", "constant"):
             found.append(f"{kind} {name}")
-        elif kind and isinstance(named, str):
+        elif kind and named is not None:
             found.append(f"{kind} {named}")
         kind = _KINDS.get(name, "") if not kind else ""
     return ", ".join(part[:160] for part in found)
-
-
-def _child(tree: Any, name: str) -> Any:
-    if isinstance(tree, dict):
-        return tree.get(name)
-    if isinstance(tree, list) and name.isdecimal() and int(name) < len(tree):
-        return tree[int(name)]
-    return None
 
 
 def _record(fault: ScheduleError, subject: str, kind: Kind) -> dict[str, Any]:
@@ -111,13 +109,14 @@ def _property(text: str) -> str:
     return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _passage(path: str, fault: ScheduleError, subject: str, lines: list[str], kind: Kind) -> str:
+def _passage(path: str, fault: ScheduleError, subject: str, lines: Lines, kind: Kind) -> str:
     place = f":{fault.line}:{fault.column}" if fault.line else ""
     within = f" (in {subject})" if subject else ""
     at = f" at {_clipped(fault.where)}" if fault.where else ""
     shown = [f"{path}{place}: " + _printable(f"{kind.level}[{fault.code}]{at}: {fault.message}{within}")]
-    if 0 < fault.line <= len(lines):
-        shown += _excerpt(lines[fault.line - 1], fault.line, fault.column)
+    line = lines.line(fault.line)
+    if line is not None:
+        shown += _excerpt(line, fault.line, fault.column)
     if fault.hint:
         shown.append("  hint: " + _printable(fault.hint))
     return "\n".join(shown)
@@ -135,9 +134,9 @@ def _clipped(pointer: str) -> str:
 def _excerpt(line: str, number: int, column: int) -> list[str]:
     """The line, cut to _WIDTH characters around the column, and a caret below."""
     start = max(0, min(column - 1 - _WIDTH // 2, len(line) - _WIDTH))
-    start = start if start > 0 else len(line) - len(line.lstrip(" "))
+    start = start if start > 0 else len(line[:column]) - len(line[:column].lstrip(" "))
     cut = line[start : start + _WIDTH]
-    before = "…" if start > 0 and line[:start].strip() else ""
+    before = "…" if start > 0 and not line[max(0, start - 1000) : start].isspace() else ""
     after = "…" if start + _WIDTH < len(line) else ""
     printable = _printable(cut.rstrip("\r"))
     caret = " " * (len(before) + column - 1 - start) + "^"

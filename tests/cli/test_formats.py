@@ -56,8 +56,8 @@ def test_subjects_of_odd_pointers() -> None:
         "/program/9",
     ]
     found = ["", "", "block a/b", "block a/b", "block a/b, operation x", "instance p", ""]
-    assert subjects(text, pointers) == found
-    assert subjects("[[", ["", "/0"]) == ["", ""]
+    assert subjects(text.encode(), pointers) == found
+    assert subjects(b"[[", ["", "/0"]) == ["", ""]
 
 
 def test_any_line_can_be_shown(tmp_path: Path) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from remate.inspect.analysis import open_text
+from remate.present.faults import FORMATS, render
 from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Schedule, locate
+from remate_runtime.format.density import density_fault
+from remate_runtime.format.field_check import FieldCheck
+from remate_runtime.format.limits import MAX_FAULTS
+from remate_runtime.format.schedule import statement
+from remate_runtime.format.semantic_check import SemanticCheck
 from remate_runtime.step import reruns
+from tools.fuzz.bombs import FAMILIES
 
 EMPTY = (Path(__file__).parents[2] / "schema/corpus/valid/empty-program.json").read_text()
 LEAF = """{"forward": [{"id": "f", "op": "aten.rand", "args": [[2]], "out": "f32[2]"}],
@@ -75,3 +88,138 @@ def test_an_instance_without_backward_is_no_point() -> None:
     error = refusal(doubled(1, leaf, ', "statements": [{"rerun": ["all"], "before": "all"}]'))
     assert error.code == "R044"
     assert "has no backward" in error.message
+
+
+def faults_of(data: bytes) -> tuple[ScheduleError, ...]:
+    try:
+        open_text(data)
+    except ScheduleError as error:
+        return error.faults
+    return ()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_accepted_or_refused_with_places(name: str) -> None:
+    data = FAMILIES[name](3_000)
+    faults = faults_of(data)
+    assert len(faults) <= MAX_FAULTS
+    for fault in faults:
+        assert fault.line >= 1, fault
+    for form in FORMATS:
+        render(form, "s.json", data, faults)
+
+
+# What stands for more than its size up to the limits of a step
+EXPANDING = [name for name in FAMILIES if name.startswith(("a small file", "instances of", "views made"))]
+GROWING = [name for name in FAMILIES if name not in EXPANDING]
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_work_grows_with_the_size_and_no_faster(name: str) -> None:
+    """Counted in calls of functions: four times the file takes less than seven times the calls (and a constant)."""
+    small, large = (calls(lambda size=size: faults_of(FAMILIES[name](size))) for size in (6_000, 24_000))
+    assert large < 7 * small + 20_000
+
+
+@pytest.mark.parametrize("name", EXPANDING)
+def test_what_a_file_stands_for_is_bounded(name: str) -> None:
+    data = FAMILIES[name](400_000)
+    tracemalloc.start()
+    faults = faults_of(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    if name == "a small file of 32,768 operations":
+        assert not faults
+        return
+    assert [fault.code for fault in faults] == ["R072"]
+    assert peak < 120 << 20
+
+
+def calls(work: Callable[[], Any]) -> int:
+    """How many functions of Python and of C run."""
+    work()  # what is made once and kept
+    count = 0
+
+    def called(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "empty objects as program",
+        "empty objects as argument",
+        "objects as argument",
+        "texts as argument",
+        "many keys",
+        "many parameters",
+        "lines",
+        "wide characters",
+        "the same key again, elsewhere legal",
+        "many instances of nothing",
+    ],
+)
+def test_memory_stays_within_ten_times_the_file(name: str) -> None:
+    data = FAMILIES[name](1_000_000)
+    faults_of(b"")
+    tracemalloc.start()
+    faults = faults_of(data)
+    if faults:
+        render("text", "s.json", data, faults)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * len(data) + (16 << 20)
+
+
+def test_a_text_too_dense_for_its_size_is_refused_before_it_is_read() -> None:
+    dense = FAMILIES["empty objects as argument"](1_000_000)
+    (fault,) = faults_of(dense)
+    assert (fault.code, fault.line) == ("R072", 1)
+    assert "arrays and objects" in fault.message
+    tracemalloc.start()
+    assert density_fault(dense) is not None
+    assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    tracemalloc.stop()
+    within_texts = FAMILIES["one long text"](0).replace(b'""', b'"' + b'[{:,\\"' * 200_000 + b'"')
+    assert len(within_texts) > 1_000_000
+    assert density_fault(within_texts) is None
+
+
+@pytest.mark.parametrize("name", ["many empty reruns", "bad types", "outputs that are no tree"])
+def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
+    """Whatever follows: the same calls for a file ten times as long."""
+
+    def check(size: int) -> int:
+        schedule = msgspec.json.decode(FAMILIES[name](size), type=Schedule, dec_hook=statement)
+        assert len(SemanticCheck().schedule(schedule)) == MAX_FAULTS
+        return calls(lambda: SemanticCheck().schedule(schedule))
+
+    assert check(200_000) < check(20_000) + 100
+
+
+@pytest.mark.parametrize("name", ["numbers as program", "many keys", "unknown statements"])
+def test_the_search_for_faults_of_fields_ends_there_too(name: str) -> None:
+    def check(size: int) -> int:
+        tree = json.loads(FAMILIES[name](size))
+        return calls(lambda: FieldCheck(SemanticCheck().struct).walk(tree, Schedule))
+
+    assert check(200_000) < check(20_000) + 100
+
+
+def test_places_of_faults_in_a_file_of_very_many_lines() -> None:
+    data = FAMILIES["lines"](300_000)
+    tracemalloc.start()
+    found = locate(data, faults_of(data))
+    render("text", "s.json", data, found)
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+    assert max(fault.line for fault in found) == 300_000 + 3

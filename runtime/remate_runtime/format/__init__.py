@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from .codes import CODES
 from .fingerprints import check_fingerprint, fingerprint
+from .limits import MAX_FAULTS
 from .module_paths import fold_paths, unfold_paths
-from .positions import locate, scan
+from .positions import locate, places, scan, text_at
 from .reader import decode, load, read
 from .schedule import (
     FORMAT,
@@ -37,6 +38,7 @@ __all__ = [
     "DTYPES",
     "FORMAT",
     "KEEP_ALL",
+    "MAX_FAULTS",
     "MEMORY_FORMATS",
     "REVISION",
     "STOPPED_BY",
@@ -68,8 +70,10 @@ __all__ = [
     "load",
     "locate",
     "output_leaves",
+    "places",
     "read",
     "save",
     "scan",
+    "text_at",
     "unfold_paths",
 ]

@@ -6,6 +6,7 @@ msgspec stops at the first fault and gives no pointer; this walk runs only after
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,8 @@ import msgspec
 from msgspec import inspect
 
 from ..errors import ScheduleError
+from .enough import EnoughFaultsError
+from .limits import MAX_FAULTS
 from .schedule import STATEMENTS, statement
 from .signature import escape
 from .suggest import did_you_mean
@@ -41,14 +44,21 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 class FieldCheck:
-    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it."""
+    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it; it may
+    raise EnoughFaultsError. The walk ends there, and at its own MAX_FAULTS."""
 
     def __init__(self, visit: Callable[[msgspec.Struct, str], None]) -> None:
         self.faults: list[ScheduleError] = []
         self._visit = visit
 
     def walk(self, value: Any, kind: type[msgspec.Struct], where: str = "") -> None:
-        self._value(value, _type_of(kind), where)
+        with suppress(EnoughFaultsError):
+            self._value(value, _type_of(kind), where)
+
+    def _add(self, fault: ScheduleError) -> None:
+        self.faults.append(fault)
+        if len(self.faults) >= MAX_FAULTS:
+            raise EnoughFaultsError
 
     def _value(self, value: Any, kind: inspect.Type, where: str) -> None:
         if isinstance(kind, inspect.AnyType):
@@ -57,7 +67,7 @@ class FieldCheck:
         chosen = next((choice for choice in choices if _fits(value, choice)), None)
         if chosen is None:
             wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
-            self.faults.append(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
+            self._add(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
         elif isinstance(chosen, inspect.CustomType):
             self._statement(value, where)
         elif isinstance(chosen, inspect.LiteralType):
@@ -84,25 +94,27 @@ class FieldCheck:
             stated = next((key for key in value if key not in ("before", "note")), "")
             message = f"unknown kind of statement {stated[:80]!r}" if stated else "a statement without its kind"
             hint = did_you_mean(stated, STATEMENTS, "") + f" (kinds of statements: {known})"
-        self.faults.append(ScheduleError("R017", message, where, hint.strip()))
+        self._add(ScheduleError("R017", message, where, hint.strip()))
 
     def _word(self, value: str, kind: inspect.LiteralType, where: str) -> None:
         if value not in kind.values:
             words = [str(word) for word in kind.values]
             hint = did_you_mean(value, words, "write one of them")
             message = f"{value[:80]!r} is not one of {', '.join(words)}"
-            self.faults.append(ScheduleError("R013", message, where, hint))
+            self._add(ScheduleError("R013", message, where, hint))
 
     def _struct(self, value: dict[str, Any], kind: inspect.StructType, where: str) -> None:
         before = len(self.faults)
         known = {field.encode_name: field for field in kind.fields}
-        for key in value.keys() - known.keys():
-            self.faults.append(_unknown(key, [name for name in known if name not in value] or list(known), where))
+        for key in value:
+            if key in known:
+                continue
+            self._add(_unknown(key, [name for name in known if name not in value] or list(known), where))
         for name, field in known.items():
             if name in value:
                 self._value(value[name], field.type, f"{where}/{escape(name)}")
             elif field.required:
-                self.faults.append(ScheduleError("R011", f"the field {name!r} is missing", where, f"add {name!r}"))
+                self._add(ScheduleError("R011", f"the field {name!r} is missing", where, f"add {name!r}"))
         if len(self.faults) == before:
             self._visit(msgspec.convert(value, kind.cls, dec_hook=statement), where)
 

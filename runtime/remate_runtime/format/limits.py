@@ -12,10 +12,19 @@ MAX_NAME = 512  # characters of an id or name
 MAX_TEXT = 1 << 16  # characters of any other text
 MAX_OUTPUTS = 1 << 14  # of one operation
 MAX_ELEMENTS = 1 << 20  # of one constant
-MAX_OPERATIONS = 200_000  # after expansion, forward and backward; also instances
+MAX_OPERATIONS = 100_000  # after expansion, forward and backward; also instances
 MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
-MAX_RERUNS = 1_000_000  # after expansion
+MAX_RERUNS = 250_000  # after expansion; also names in the plans that instances follow
+MAX_ITEMS = (
+    1_000_000  # after expansion: arguments, outputs, and names of blocks that instances bind; those of reruns too
+)
+MAX_EVENTS = 1_000_000  # runs, reruns, and views made again
+MAX_PARAMETERS = 1 << 16  # of the model; also buffers, tied names, inputs and outputs
 MAX_THREADS = 4096
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number
-MAX_FAULTS = 100  # reported for one file
+MAX_FAULTS = 100  # of one file: whoever looks for faults stops there
+# What a text may hold for its size, so that what is made of it takes a few times its size: some, and one per so many bytes
+MAX_BRACKETS = 1 << 16, 32  # arrays and objects
+MAX_KEYS = 1 << 17, 16
+MAX_COMMAS = 1 << 20, 12

@@ -35,7 +35,8 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
             faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
             return
         for index, item in enumerate(value):
-            check_argument(faults, item, f"{where}/{index}", depth + 1)
+            if type(item) is not int or not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:  # most are small integers
+                check_argument(faults, item, f"{where}/{index}", depth + 1)
     elif isinstance(value, dict):
         check_spelling(faults, value, where)
     else:

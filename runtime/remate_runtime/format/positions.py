@@ -1,45 +1,40 @@
 """Where things stand in a JSON text: line and column of JSON pointers, duplicate keys, syntax faults.
 
-Used only when something is wrong, or to point at it: the fast path never scans. Iterative, one pass, memory bounded by
-the nesting and by what is asked for. Needs no torch.
+Used only when something is wrong, or to point at it: the fast path never scans. One pass over the bytes; memory bounded
+by the nesting, the keys of the objects that are open and what is asked for. Needs no torch.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from ..errors import ScheduleError
+from .json_patterns import NESTING, keys_differ, patterns
 from .limits import MAX_DEPTH, MAX_DIGITS, MAX_FAULTS
 from .signature import escape
 
-_SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"((?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+)"')
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
-_BREAK = re.compile("\n")
+_SPACE = re.compile(rb"[ \t\r\n]*+")
+_STRING = re.compile(rb'"([^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+)"')
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?")
 _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
-_MARKER = re.compile(r"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
-_CONFLICTS = re.compile(r"^<{7}(?!<)", re.MULTILINE)
+_MARKER = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
+_CONFLICTS = re.compile(rb"^<{7}(?!<)", re.MULTILINE)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
+_SEEN = 64  # bytes looked at to say what was found
 
 
 class InstanceSpan(msgspec.Struct, frozen=True):
-    """Offsets in the text of a value and of its key (the value's own where it has none)."""
+    """Offsets in the bytes of a value and of its key (the value's own where it has none)."""
 
     value: int
     key: int
-
-
-class Scan(msgspec.Struct):
-    """What a pass over the text found. faults: syntax, nesting, numbers (the pass ends there) and duplicate keys."""
-
-    faults: list[ScheduleError]
-    places: dict[str, InstanceSpan]
 
 
 def pointer(parts: Iterable[str | int]) -> str:
@@ -47,13 +42,17 @@ def pointer(parts: Iterable[str | int]) -> str:
     return "".join(f"/{escape(str(part))}" for part in parts)
 
 
-def line_column(text: str, offset: int) -> tuple[int, int]:
-    """1-based line and column (in characters) of an offset."""
-    line = text.count("\n", 0, offset) + 1
-    return line, offset - text.rfind("\n", 0, offset)
+def line_column(data: bytes, offset: int) -> tuple[int, int]:
+    """1-based line and column (in characters) of an offset in UTF-8."""
+    line = data.count(b"\n", 0, offset) + 1
+    return line, _column(data, offset)
 
 
-def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
+def _column(data: bytes, offset: int) -> int:
+    return len(data[data.rfind(b"\n", 0, offset) + 1 : offset].decode(errors="replace")) + 1
+
+
+def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
     """The same faults with line and column, in the order of the text.
 
     A pointer to what is not in the text takes the place of its nearest ancestor that is.
@@ -61,43 +60,76 @@ def locate(text: str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
     todo = [fault for fault in faults if not fault.line]
     if not todo:
         return sorted(faults, key=_place)
-    places = scan(text, [fault.where for fault in todo]).places
+    data = text.encode() if isinstance(text, str) else text
+    known = places(data, [fault.where for fault in todo])
+    offsets = [_offset(fault, known) for fault in todo]
+    found = _lines_columns(data, offsets)
     placed = [fault for fault in faults if fault.line]
-    starts = [0, *(found.end() for found in _BREAK.finditer(text))]
-    for fault in todo:
-        where = fault.where
-        while where not in places and where:
-            where = where.rpartition("/")[0]
-        place = places.get(where, InstanceSpan(0, 0))
-        offset = place.key if fault.code in _POINTS_AT_KEY else place.value
-        line = bisect_right(starts, offset)
-        column = offset - starts[line - 1] + 1
-        placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, line, column))
+    for fault, offset in zip(todo, offsets, strict=True):
+        placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, *found[offset]))
     return sorted(placed, key=_place)
+
+
+def _offset(fault: ScheduleError, known: dict[str, InstanceSpan]) -> int:
+    where = fault.where
+    while where not in known and where:
+        where = where.rpartition("/")[0]
+    place = known.get(where, InstanceSpan(0, 0))
+    return place.key if fault.code in _POINTS_AT_KEY else place.value
+
+
+def _lines_columns(data: bytes, offsets: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Line and column of each offset, in one pass over the text and over each line."""
+    found: dict[int, tuple[int, int]] = {}
+    line, column, at = 1, 1, 0
+    for offset in sorted(set(offsets)):
+        breaks = data.count(b"\n", at, offset)
+        if breaks:
+            line, column = line + breaks, _column(data, offset)
+        else:
+            column += len(data[at:offset].decode(errors="replace"))
+        at = offset
+        found[offset] = line, column
+    return found
 
 
 def _place(fault: ScheduleError) -> tuple[int, int]:
     return fault.line, fault.column
 
 
-def scan(text: str, wanted: Iterable[str] = ()) -> Scan:
-    """One pass over `text`: its syntax faults, duplicate keys, and the places of the `wanted` pointers and ancestors."""
-    scanner = _Scanner(text, _trie(wanted))
+def scan(data: bytes) -> list[ScheduleError]:
+    """The faults of a text: of its syntax, nesting and numbers (the pass ends there), and keys that stand twice."""
+    scanner = _Scanner(data)
     try:
-        scanner.run()
+        scanner.run({})
     except ScheduleError as fault:
-        scanner.faults.append(_conflict(text, fault) or fault)
-    return Scan(scanner.faults, scanner.places)
+        scanner.faults.append(_conflict(data, scanner.at, fault) or fault)
+    return scanner.faults
 
 
-def _conflict(text: str, fault: ScheduleError) -> ScheduleError | None:
+def places(data: bytes, wanted: Iterable[str]) -> dict[str, InstanceSpan]:
+    """Where the wanted pointers and their ancestors stand, as far as the text is JSON. Of a key that stands twice the
+    last one counts, as for every parser."""
+    scanner = _Scanner(data, keys_differ=True)
+    with suppress(ScheduleError):
+        scanner.run(_trie(wanted))
+    return scanner.places
+
+
+def text_at(data: bytes, offset: int) -> str | None:
+    """The text that is written at an offset of JSON; None if there is another value."""
+    found = _STRING.match(data, offset)
+    return json.loads(found[0].decode(errors="replace")) if found else None
+
+
+def _conflict(data: bytes, at: int, fault: ScheduleError) -> ScheduleError | None:
     """What to say instead where the syntax breaks at a conflict marker that git has left."""
-    marker = _MARKER.match(text.split("\n", fault.line)[fault.line - 1]) if fault.code == "R002" else None
+    marker = _MARKER.match(data, data.rfind(b"\n", 0, at) + 1) if fault.code == "R002" else None
     if marker is None:
         return None
-    total = len(_CONFLICTS.findall(text))
+    total = sum(1 for _ in _CONFLICTS.finditer(data))
     more = f" ({total} conflicts in the file)" if total > 1 else ""
-    message = f"a conflict of a git merge is not resolved: {marker[1]} at line {fault.line}{more}"
+    message = f"a conflict of a git merge is not resolved: {marker[1].decode()} at line {fault.line}{more}"
     hint = "choose a side of each conflict, then `remate fmt --figures` computes the figures anew"
     return ScheduleError(fault.code, message, fault.where, hint, fault.line, 1)
 
@@ -112,64 +144,126 @@ def _trie(pointers: Iterable[str]) -> dict[str, Any]:
 
 
 class _Level:
-    """An open object or array. `keys` is None for an array; `part` is the key or index of the current item."""
+    """An open object or array. keys: None for an array. key: of the current entry. count: items of an array up to and
+    with the current one, without those in `passed`, runs of the text that nobody has counted. stops: the wanted indices
+    that are still to come, the next one last."""
 
-    __slots__ = ("count", "keys", "part", "wanted")
+    __slots__ = ("count", "key", "keys", "passed", "stops", "wanted")
 
     def __init__(self, keys: set[str] | None, wanted: dict[str, Any] | None) -> None:
         self.keys, self.wanted = keys, wanted
-        self.part: str = ""
+        self.key = ""
         self.count = 0
+        self.passed: list[tuple[int, int]] = []
+        indices = (int(part) for part in wanted or () if part.isdecimal() and len(part) < 10)
+        self.stops = sorted(indices, reverse=True) if keys is None else []
+
+    def part(self, data: bytes) -> str:
+        """The key or index of the current item."""
+        if self.keys is not None:
+            return self.key
+        passed = sum(1 for start, end in self.passed for _ in patterns().item.finditer(data, start, end))
+        return str(max(0, self.count + passed - 1)) if self.count + passed else ""
 
 
 class _Scanner:
-    def __init__(self, text: str, wanted: dict[str, Any]) -> None:
-        self.text, self.at = text, 0
-        self.root: dict[str, Any] | None = wanted
+    """keys_differ: nobody asks whether a key stands twice. What is flat, correct and not wanted is passed over many items at
+    a time: seven times as fast."""
+
+    def __init__(self, data: bytes, keys_differ: bool = False) -> None:
+        self.data, self.at = data, 0
+        self.keys_differ = keys_differ
+        self.known = patterns()
         self.levels: list[_Level] = []
         self.faults: list[ScheduleError] = []
         self.places: dict[str, InstanceSpan] = {}
 
-    def run(self) -> None:
+    def run(self, wanted: dict[str, Any]) -> None:
         self._space()
-        opened = self._value(self.root, self.at)
+        opened = self._value(wanted, self.at)
         while opened or self.levels:
             opened = self._item(first=opened)
-        if self.at < len(self.text):
+        if self.at < len(self.data):
             raise self._fault("R002", f"text after the end of the schedule: {self._seen()}", "delete it")
 
     def _item(self, first: bool) -> bool:
         """Read up to and including the next item of the open level, or its end. True if that opened a level."""
         level = self.levels[-1]
-        closing = "]" if level.keys is None else "}"
+        closing = b"]" if level.keys is None else b"}"
         if self._peek() == closing:
             self._close()
             return False
         if not first:
-            if self._peek() != ",":
-                raise self._fault("R002", f"expected ',' or '{closing}', found {self._seen()}")
+            if self._peek() != b",":
+                raise self._fault("R002", f"expected ',' or '{closing.decode()}', found {self._seen()}")
             self.at += 1
             self._space()
-            if self._peek() == closing:
-                raise self._fault("R002", f"a comma before '{closing}'", "delete the comma")
+        if len(self.levels) + NESTING > MAX_DEPTH:
+            pass  # what lies inside may be too deep
+        elif level.keys is not None:
+            self._pass_entries(level, level.keys)
+        else:
+            self._pass_items(level)
+        if self._peek() == closing:
+            raise self._fault("R002", f"a comma before '{closing.decode()}'", "delete the comma")
         key = self.at
         if level.keys is not None:
             self._key(level, level.keys)
         else:
-            level.part = str(level.count)
             level.count += 1
-        return self._value(None if level.wanted is None else level.wanted.get(escape(level.part)), key)
+        return self._value(level.wanted.get(escape(level.part(self.data))) if level.wanted else None, key)
+
+    def _pass_items(self, level: _Level) -> None:
+        """Past the next items of an array, as far as they are correct, not wanted, and not the last."""
+        while level.stops and level.stops[-1] < level.count:
+            level.stops.pop()
+        if not level.stops:
+            level.wanted = None
+            while (run := self.known.items.match(self.data, self.at)) is not None and self._sound(run[0]):
+                level.passed.append(run.span())
+                self.at = run.end()
+            return
+        while level.count < level.stops[-1]:
+            found = self.known.item.match(self.data, self.at)
+            if found is None or not self._sound(found[0]):
+                return
+            self.at = found.end()
+            level.count += 1
+
+    def _sound(self, items: bytes) -> bool:
+        """Whether no object among these items has a key twice."""
+        return self.keys_differ or b":" not in items or keys_differ(b"[" + items + b"0]")
+
+    def _pass_entries(self, level: _Level, keys: set[str]) -> None:
+        """Past the next entries of an object, in the same way."""
+        if self.keys_differ and not level.wanted:
+            while (run := self.known.entries.match(self.data, self.at)) is not None:
+                self.at = run.end()
+            return
+        while (found := self.known.entry.match(self.data, self.at)) is not None:
+            key = found[1].decode(errors="replace")
+            if (level.wanted and escape(key) in level.wanted) or not self._sound(found[2]):
+                return
+            if not self.keys_differ:
+                if key in keys:
+                    return
+                keys.add(key)
+            level.key = key
+            self.at = found.end()
 
     def _key(self, level: _Level, keys: set[str]) -> None:
         start = self.at
-        if self._peek() != '"':
+        if self._peek() != b'"':
             raise self._fault("R002", f"expected a key in double quotes, found {self._seen()}")
-        level.part = self._string()
-        if level.part in keys and len(self.faults) < MAX_FAULTS:
-            self.faults.append(self._fault("R003", f"the key {level.part[:80]!r} twice", "keep one of the two", start))
-        keys.add(level.part)
+        level.key = key = self._string()
+        if key in keys and not self.keys_differ:
+            fault = self._fault("R003", f"the key {key[:80]!r} twice", "keep one of the two", start)
+            if len(self.faults) >= MAX_FAULTS - 1:
+                raise fault  # enough: the pass ends here
+            self.faults.append(fault)
+        keys.add(key)
         self._space()
-        if self._peek() != ":":
+        if self._peek() != b":":
             raise self._fault("R002", f"expected ':' after the key, found {self._seen()}")
         self.at += 1
         self._space()
@@ -181,14 +275,14 @@ class _Scanner:
                 self.at, key if self.levels and self.levels[-1].keys is not None else self.at
             )
         char = self._peek()
-        if char in ("{", "["):
+        if char in (b"{", b"["):
             if len(self.levels) == MAX_DEPTH:
                 raise self._fault("R071", f"arrays and objects nested more than {MAX_DEPTH} deep")
-            self.levels.append(_Level(set() if char == "{" else None, wanted))
+            self.levels.append(_Level(set() if char == b"{" else None, wanted))
             self.at += 1
             self._space()
             return True
-        if char == '"':
+        if char == b'"':
             self._string()
         else:
             self._scalar()
@@ -201,7 +295,7 @@ class _Scanner:
         self._space()
 
     def _string(self) -> str:
-        found = _STRING.match(self.text, self.at)
+        found = _STRING.match(self.data, self.at)
         if found is None:
             raise self._fault(
                 "R002",
@@ -209,51 +303,55 @@ class _Scanner:
                 'escape as \\n, \\" or \\u0041',
             )
         inner = found[1]
-        if "\\" in inner:
-            inner = json.loads(found[0])
-            if not inner.isascii() and any("\ud800" <= char <= "\udfff" for char in inner):
-                raise self._fault("R002", "a \\u escape of half a character", "write both surrogates, or the character")
+        text = json.loads(found[0].decode(errors="replace")) if b"\\" in inner else inner.decode(errors="replace")
+        if b"\\" in inner and not text.isascii() and _SURROGATE.search(text):
+            raise self._fault("R002", "a \\u escape of half a character", "write both surrogates, or the character")
         self.at = found.end()
-        return inner
+        return text
 
     def _scalar(self) -> None:
-        number = _NUMBER.match(self.text, self.at)
+        number = _NUMBER.match(self.data, self.at)
         if number is None:
             return self._word()
-        if len(number[0]) > MAX_DIGITS:
+        if number.end() - self.at > MAX_DIGITS:
             raise self._fault("R013", f"a number of more than {MAX_DIGITS} characters")
         self.at = number.end()
-        if self.at < len(self.text) and (self.text[self.at].isalnum() or self.text[self.at] == "."):
+        after = self._character()
+        if after.isalnum() or after == ".":
             raise self._fault("R002", f"a number followed by {self._seen()}")
 
     def _word(self) -> None:
-        word = _WORD.match(self.text, self.at)
-        found = "the end of the file" if word is None else word[0]
+        found = self._character()
         if found in ("true", "false", "null"):
             self.at += len(found)
             return
         hint = ""
-        if found in ("NaN", "Infinity", "nan", "inf") or self.text.startswith("-I", self.at):
+        if found in ("NaN", "Infinity", "nan", "inf") or self.data.startswith(b"-I", self.at):
             hint = 'write {"float": "nan"}, {"float": "inf"} or {"float": "-inf"}'
         if found in ("True", "False", "None"):
             hint = "JSON writes true, false and null"
         raise self._fault("R002", f"expected a value, found {self._seen()}", hint)
 
-    def _peek(self) -> str:
-        return self.text[self.at : self.at + 1]
+    def _peek(self) -> bytes:
+        return self.data[self.at : self.at + 1]
 
     def _space(self) -> None:
-        found = _SPACE.match(self.text, self.at)
+        found = _SPACE.match(self.data, self.at)
         if found is not None:
             self.at = found.end()
 
+    def _character(self) -> str:
+        """The word or character that comes next; empty at the end."""
+        word = _WORD.match(self.data[self.at : self.at + _SEEN].decode(errors="ignore"))
+        return "" if word is None else word[0]
+
     def _seen(self) -> str:
-        word = _WORD.match(self.text, self.at)
-        return "the end of the file" if word is None else repr(word[0][:40])
+        found = self._character()
+        return repr(found[:40]) if found else "the end of the file"
 
     def _pointer(self) -> str:
-        return pointer(level.part for level in self.levels)
+        return pointer(level.part(self.data) for level in self.levels)
 
     def _fault(self, code: str, message: str, hint: str = "", offset: int | None = None) -> ScheduleError:
-        line, column = line_column(self.text, self.at if offset is None else offset)
+        line, column = line_column(self.data, self.at if offset is None else offset)
         return ScheduleError(code, message, self._pointer(), hint, line, column)

@@ -1,11 +1,12 @@
 """Text -> Schedule, strictly. Meant for files that nobody has looked at. Needs no torch.
 
-A good file takes one pass of msgspec, one of the JSON parser for duplicate keys, and one over the content. Only a bad
-one is walked again, to report every fault with its line, column, JSON pointer and a hint.
+A good file takes one pass of the JSON parser for duplicate keys, one of msgspec, and one over the content. Only a bad
+one is walked again, to report its faults, up to a hundred, with line, column, JSON pointer and a hint.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 from typing import Any
@@ -13,12 +14,15 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError, ScheduleFaultsError
+from .density import density_fault
 from .field_check import FieldCheck
+from .json_patterns import keys_differ
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
 from .schedule import FEATURES, FORMAT, VERSION, Schedule, statement
 from .semantic_check import SemanticCheck
 
+_PIECE = 1 << 20
 _decoder = msgspec.json.Decoder(Schedule, dec_hook=statement)
 
 
@@ -42,7 +46,7 @@ def read(path: str | os.PathLike[str]) -> bytes:
 def decode(data: bytes | str) -> Schedule:
     """Decode and check everything that can be checked without expanding blocks. Arrays in arguments become lists.
 
-    Raises ScheduleError; its `faults` are all that was found.
+    Raises ScheduleError; its `faults` are all that was found, at most MAX_FAULTS.
     """
     text = _text(data)
     schedule = _fast(text)
@@ -50,24 +54,41 @@ def decode(data: bytes | str) -> Schedule:
         faults = _header(msgspec.structs.asdict(schedule)) or SemanticCheck(schedule.namespaces).schedule(schedule)
         if not faults:
             return schedule
-        raise ScheduleFaultsError(locate(text, faults[:MAX_FAULTS]))
+        raise ScheduleFaultsError(locate(text, faults))
     raise ScheduleFaultsError(_diagnose(text))
 
 
-def _text(data: bytes | str) -> str:
+def _text(data: bytes | str) -> bytes:
+    """The bytes of a text that is UTF-8, not too large and not too dense."""
     if isinstance(data, str):
         try:
             data = data.encode()
         except UnicodeEncodeError as error:
-            raise _located("R001", "half a character (an unpaired surrogate)", data, error.start) from error
+            before = data[: error.start].encode()
+            raise _located("R001", "half a character (an unpaired surrogate)", before) from error
     _check_size(data)
     if data.startswith(b"\xef\xbb\xbf"):
         raise ScheduleError("R001", "the file starts with a byte-order mark", "", "save it as UTF-8 without BOM", 1, 1)
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        before = data[: error.start].decode()
-        raise _located("R001", f"byte 0x{data[error.start]:02x} is not UTF-8", before, len(before)) from error
+    if not data.isascii():
+        _check_utf8(data)
+    fault = density_fault(data)
+    if fault is not None:
+        raise fault
+    return data
+
+
+def _check_utf8(data: bytes) -> None:
+    """Piece by piece: the text of a file with one emoji would take four times the file's size."""
+    decoder, start, pending = codecs.getincrementaldecoder("utf-8")(), 0, 0
+    while start < len(data):
+        piece = data[start : start + _PIECE]
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(piece, final=start + _PIECE >= len(data))
+        except UnicodeDecodeError as error:
+            at = start - pending + error.start
+            raise _located("R001", f"byte 0x{data[at]:02x} is not UTF-8", data[:at]) from error
+        start += _PIECE
 
 
 def _check_size(data: bytes) -> None:
@@ -76,36 +97,32 @@ def _check_size(data: bytes) -> None:
         raise ScheduleError("R070", f"the file has more than {MAX_FILE_BYTES >> 20} MiB", hint=hint)
 
 
-def _located(code: str, message: str, text: str, offset: int) -> ScheduleError:
-    line, column = line_column(text, offset)
+def _located(code: str, message: str, before: bytes) -> ScheduleError:
+    line, column = line_column(before, len(before))
     return ScheduleError(code, message, "", "save the file as UTF-8", line, column)
 
 
-def _fast(text: str) -> Schedule | None:
+def _fast(text: bytes) -> Schedule | None:
     """The schedule, or None if anything at all is wrong with the text or its shape."""
     try:
-        schedule = _decoder.decode(text)
-        json.JSONDecoder(object_pairs_hook=_refuse_twice).decode(text)
+        if not keys_differ(text) and scan(text):
+            return None
+        return _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
-    return schedule
 
 
-def _refuse_twice(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) > 1 and len(dict(pairs)) < len(pairs):
-        raise ValueError("the same key twice")
-
-
-def _diagnose(text: str) -> list[ScheduleError]:
-    found = scan(text).faults
-    if any(fault.code != "R003" for fault in found):
+def _diagnose(text: bytes) -> list[ScheduleError]:
+    """Every fault of a text that `_fast` did not take."""
+    found = scan(text)
+    if any(fault.code != "R003" for fault in found) or len(found) >= MAX_FAULTS:
         return found
     tree = json.loads(text)
     if type(tree) is not dict:
         return [*found, *locate(text, [_not_a_schedule("the file holds no object")])]
     header = _header(tree)
     if header:
-        return locate(text, [*found, *header])
+        return locate(text, [*found, *header][:MAX_FAULTS])
     named = tree.get("namespaces")
     content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [])
     shape = FieldCheck(content.struct)
@@ -138,6 +155,8 @@ def _header(tree: dict[str, Any]) -> list[ScheduleError]:
             if isinstance(feature, str) and feature not in FEATURES:
                 message = f"the file requires {feature[:80]!r}, which this reader does not have"
                 faults.append(ScheduleError("R006", message, f"/requires/{index}", "update remate"))
+            if len(faults) >= MAX_FAULTS:
+                break
     return faults
 
 

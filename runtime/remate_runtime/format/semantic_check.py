@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,7 +15,8 @@ import msgspec
 from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, OPERATORS, namespace, permissible, permission, refusal
 from .digest_check import DigestCheck
-from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_TEXT, MAX_THREADS
+from .enough import EnoughFaultsError
+from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_PARAMETERS, MAX_TEXT, MAX_THREADS
 from .literals import check_argument, check_elements
 from .schedule import (
     KEEP_ALL,
@@ -71,6 +73,12 @@ class SemanticCheck:
         }
 
     def schedule(self, schedule: Schedule) -> list[ScheduleError]:
+        """The faults of a whole file, at most MAX_FAULTS: the search ends there."""
+        with suppress(EnoughFaultsError):
+            self._whole(schedule)
+        return self.faults
+
+    def _whole(self, schedule: Schedule) -> None:
         self._schedule(schedule, "")
         self._model(schedule.model, "/model")
         self._solve(schedule.solve, "/solve")
@@ -83,9 +91,9 @@ class SemanticCheck:
         self._statements(schedule.statements, "/statements")
         if schedule.digest is not None:
             self._whole_digest(schedule.digest)
-        return self.faults
 
     def struct(self, value: msgspec.Struct, where: str) -> None:
+        """The faults of one object. Raises EnoughFaultsError once there are MAX_FAULTS."""
         self._checks[type(value)](value, where)
 
     def _whole_block(self, block: Block, where: str) -> None:
@@ -143,6 +151,9 @@ class SemanticCheck:
         for other, name in model.tied.items():
             self.name(name, f"{where}/tied/{escape(other)}")
         self._references(model.gradients, f"{where}/gradients")
+        for field in ("parameters", "buffers", "tied"):
+            if len(getattr(model, field)) > MAX_PARAMETERS:
+                self.add("R072", f"over {MAX_PARAMETERS} {field}", f"{where}/{field}")
         trees = TreeCheck(self)
         trees.inputs(model.inputs, f"{where}/inputs")
         if model.outputs is None:
@@ -239,8 +250,9 @@ class SemanticCheck:
     # Pieces
 
     def add(self, code: str, message: str, where: str, hint: str = "") -> None:
-        if len(self.faults) < MAX_FAULTS:
-            self.faults.append(ScheduleError(code, message, where, hint))
+        self.faults.append(ScheduleError(code, message, where, hint))
+        if len(self.faults) >= MAX_FAULTS:
+            raise EnoughFaultsError
 
     def name(self, name: str, where: str) -> None:
         if len(name) > MAX_NAME:

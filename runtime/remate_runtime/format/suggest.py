@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 
-_CANDIDATES = 400  # names compared letter by letter
+_LOOKED_AT = 20_000  # names
+_CANDIDATES = 100  # of them, compared letter by letter
 _SLACK = 3  # letters by which a misspelling may differ in length
 
 
@@ -14,7 +15,7 @@ def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """At most `count` of `known` that `name` may have meant, the likeliest first."""
     if not name or len(name) > 200:
         return []
-    listed = list(known)
+    listed = list(islice(known, _LOOKED_AT))
     longer = list(islice((other for other in listed if other.endswith("." + name)), count))
     if longer:
         return longer

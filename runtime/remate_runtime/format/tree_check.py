@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .limits import MAX_DEPTH, MAX_TEXT
+from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
 from .literals import Faults, check_number, check_spelling
 from .signature import escape
 from .vocabulary import CONTAINERS
@@ -88,6 +88,8 @@ class TreeCheck:
                     "R031", f"the name {name[:80]!r} twice", f"{where}/name", "give each leaf its own name"
                 )
             self._names.add(name)
+            if len(self._names) == MAX_PARAMETERS + 1:
+                self._faults.add("R072", f"over {MAX_PARAMETERS} inputs or outputs", where)
         if not isinstance(node.get("grad", False), bool):
             self._faults.add("R016", "expected true or false", f"{where}/grad")
         if node.get("detached", True) is not True or {"grad", "detached"} <= node.keys():

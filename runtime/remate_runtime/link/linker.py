@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from ..errors import ScheduleError
+from ..format.limits import MAX_EVENTS
 from ..step.graph import FlatRerun, Graph
 from ..step.rerun_rules import check_reruns
 from .events import Event, Free, Linked, Rerun, Run, Turn, Update, View
@@ -138,6 +140,8 @@ class _Walk:
         while self._view[value] and self._seen[value] != born:
             chain.append(values[value].producer)
             value = operations[chain[-1]].reads[0]
+        if len(self.order) + len(chain) > MAX_EVENTS:
+            raise ScheduleError("R072", f"over {MAX_EVENTS} runs, reruns and views made again")
         for index in reversed(chain):
             self._append(index)
             for made in operations[index].writes:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError, ScheduleFaultsError
+from ..format.limits import MAX_FAULTS
 from ..format.schedule import Operation, Schedule
 from ..format.signature import escape, input_leaves, output_leaves
 from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
@@ -21,8 +22,6 @@ from .arguments import resolve, to_graph
 from .graph import FlatRerun, Graph, Op, Value
 from .layout import InstanceSpan, lay_out
 from .reruns import flat_reruns
-
-MAX_FAULTS = 100
 
 
 class Expanded(msgspec.Struct, frozen=True):

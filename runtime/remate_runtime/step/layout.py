@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 import msgspec
 
 from ..errors import ScheduleError
-from ..format.limits import MAX_BLOCK_DEPTH, MAX_NAME, MAX_OPERATIONS
-from ..format.schedule import KEEP_ALL, Block, Instance, Schedule, Statement
+from ..format.limits import MAX_BLOCK_DEPTH, MAX_ITEMS, MAX_NAME, MAX_OPERATIONS
+from ..format.schedule import KEEP_ALL, Block, Instance, Operation, Schedule, Statement
 from ..format.signature import escape
 from ..format.suggest import close_names, did_you_mean
 
@@ -42,23 +45,34 @@ class InstanceSpan(msgspec.Struct, frozen=True):
         return plans[name]
 
 
+class _Size(NamedTuple):
+    """What a block expands to, nested blocks included. items: see MAX_ITEMS."""
+
+    forward: int
+    backward: int
+    instances: int
+    items: int
+
+
 def lay_out(schedule: Schedule) -> tuple[list[InstanceSpan], int]:
     """All instances, enclosing ones before those inside, in forward order; and the number of forward operations.
 
     Raise ScheduleError R031, R032, R033, R071, R072, R073.
     """
     sizes = _sizes(schedule)
-    total = [sum(sizes[i.block][part] for i in schedule.program) for part in range(3)]
-    if max(total[0] + total[1], total[2] + len(schedule.program)) > MAX_OPERATIONS:
+    total = _total(sizes[i.block] for i in schedule.program)
+    if max(total.forward + total.backward, total.instances) > MAX_OPERATIONS:
         raise ScheduleError("R072", f"over {MAX_OPERATIONS} operations or instances", "/program")
+    if total.items > MAX_ITEMS:
+        raise ScheduleError("R072", f"over {MAX_ITEMS} arguments, outputs and bound names in all instances", "/program")
     places: list[InstanceSpan] = []
-    _place(schedule, schedule.program, -1, "/program", places, sizes, 0, total[0] + total[1])
+    _place(schedule, schedule.program, -1, "/program", places, sizes, 0, total.forward + total.backward)
     seen: set[str] = set()
     for place in places:
         if place.id in seen:
             raise ScheduleError("R031", f"two instances are called {place.id!r}", place.where, "rename one")
         seen.add(place.id)
-    return places, total[0]
+    return places, total.forward
 
 
 def _place(
@@ -67,14 +81,14 @@ def _place(
     parent: int,
     where: str,
     places: list[InstanceSpan],
-    sizes: dict[str, tuple[int, int, int]],
+    sizes: dict[str, _Size],
     start: int,
     end: int,
 ) -> None:
     """Forward operations of `instances` begin at `start`; backward runs them in reverse and stops at `end`."""
     for at, instance in enumerate(instances):
         block = _block(schedule, instance.block, f"{where}/{at}/block")
-        forward, backward, _ = sizes[instance.block]
+        forward, backward = sizes[instance.block][:2]
         above = places[parent] if parent >= 0 else None
         full = f"{above.id}.{instance.id}" if above else instance.id
         prefix = instance.prefix if instance.prefix is not None else instance.id
@@ -90,12 +104,12 @@ def _place(
         start, end = start + forward, end - backward
 
 
-def _sizes(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
-    """Forward operations, backward operations and instances inside every block, nested ones included. Finds cycles."""
-    sizes: dict[str, tuple[int, int, int]] = {}
+def _sizes(schedule: Schedule) -> dict[str, _Size]:
+    """What every block expands to. Finds cycles."""
+    sizes: dict[str, _Size] = {}
     open_: list[str] = []
 
-    def size(name: str, where: str) -> tuple[int, int, int]:
+    def size(name: str, where: str) -> _Size:
         if name in sizes:
             return sizes[name]
         if name in open_:
@@ -111,10 +125,12 @@ def _sizes(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
         if block.instances and (block.forward or block.backward):
             hint = "move the operations into a block of their own"
             raise ScheduleError("R015", "a block has both operations and instances", f"/blocks/{escape(name)}", hint)
-        sizes[name] = (
-            len(block.forward) + sum(f for f, _, _ in children),
-            len(block.backward) + sum(b for _, b, _ in children),
-            len(children) + sum(n for _, _, n in children),
+        inside_it = _total(children)
+        sizes[name] = _Size(
+            len(block.forward) + inside_it.forward,
+            len(block.backward) + inside_it.backward,
+            inside_it.instances,
+            _items(block) + inside_it.items,
         )
         return sizes[name]
 
@@ -123,6 +139,30 @@ def _sizes(schedule: Schedule) -> dict[str, tuple[int, int, int]]:
     for name in schedule.blocks:
         size(name, f"/blocks/{escape(name)}")
     return sizes
+
+
+def _total(sizes: Iterable[_Size]) -> _Size:
+    """Of instances of blocks of these sizes."""
+    listed = list(sizes)
+    forward, backward, inside, items = (sum(size[part] for size in listed) for part in range(4))
+    return _Size(forward, backward, inside + len(listed), items)
+
+
+def _items(block: Block) -> int:
+    """What every instance of a block makes anew, beside its operations."""
+    names = len(block.inputs) + len(block.parameters) + len(block.buffers) + len(block.constants)
+    return names + sum(_items_of(line) for line in (*block.forward, *block.backward))
+
+
+def _items_of(line: Operation) -> int:
+    outputs = 1 if isinstance(line.out, str) else len(line.out)
+    return outputs + _nested(line.args) + sum(1 + _nested(value) for value in line.kwargs.values())
+
+
+def _nested(argument: Any) -> int:
+    if not isinstance(argument, list | tuple):
+        return 0
+    return len(argument) + sum(_nested(item) for item in argument if isinstance(item, list | tuple))
 
 
 def _block(schedule: Schedule, name: str, where: str) -> Block:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
 from ..errors import ScheduleError, ScheduleFaultsError
-from ..format.limits import MAX_FAULTS, MAX_RERUNS
-from ..format.schedule import KEEP_ALL, Rerun, Schedule
+from ..format.limits import MAX_FAULTS, MAX_ITEMS, MAX_RERUNS
+from ..format.schedule import KEEP_ALL, Rerun, Schedule, Statement
 from ..format.signature import escape
 from ..format.suggest import did_you_mean
 from .graph import FlatRerun, Graph
@@ -39,26 +40,46 @@ def flat_reruns(
             reruns = place.plan()
         except ScheduleError as fault:
             faults.append(fault)
+            if len(faults) >= MAX_FAULTS:
+                break
             continue
         pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
         stated.append((place.id + ".", pointer, reruns))
+    _check_size(stated)
     flat: list[Stated] = []
+    items = 0
     for prefix, where, reruns in stated:
         for at, rerun in enumerate(reruns):
             try:
                 found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
                 check_reruns(graph, (one.rerun for one in found))
+                items += sum(len(graph.operations[one.rerun.op].args) for one in found)
                 flat += found
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
-            if len(flat) > MAX_RERUNS or len(faults) >= MAX_FAULTS:
+            if len(flat) > MAX_RERUNS or items > MAX_ITEMS or len(faults) >= MAX_FAULTS:
                 break  # a small file can state very many
         if len(flat) > MAX_RERUNS:
             raise ScheduleError("R072", f"over {MAX_RERUNS} reruns", where)
+        if items > MAX_ITEMS:
+            raise ScheduleError("R072", f"reruns of operations with over {MAX_ITEMS} arguments in all", where)
+        if len(faults) >= MAX_FAULTS:
+            break
     if faults:
         unique = list({(f.code, f.where, f.message): f for f in faults}.values())
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
     return tuple(sorted(flat, key=lambda one: one.rerun.before))  # stable: the order of statement within a point
+
+
+def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> None:
+    """Raise ScheduleError R072 where the plans that instances follow name very much: what is named may be empty."""
+    names, known = 0, dict[str, int]()
+    for _, where, reruns in stated:
+        if where not in known:
+            known[where] = len(reruns) + sum(len(one.rerun) for one in reruns)
+        names += known[where]
+        if names > MAX_RERUNS:
+            raise ScheduleError("R072", f"plans that name over {MAX_RERUNS} reruns in all instances", where)
 
 
 def _flatten(
@@ -96,5 +117,5 @@ def _flatten(
 
 
 def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, InstanceSpan]) -> str:
-    known = [n[len(prefix) :] for n in (*operations, *instances) if n.startswith(prefix)]
+    known = (n[len(prefix) :] for n in chain(operations, instances) if n.startswith(prefix))
     return did_you_mean(name, known, "name an operation by its id")

@@ -1,0 +1,43 @@
+"""Single lines out of a large file, without a list of all of them: a file may have sixty million."""
+
+from __future__ import annotations
+
+_PIECE = 1 << 16
+
+
+class Lines:
+    """The lines of UTF-8 text. Asked for in order it is read once; the latest line is kept, as many faults share one."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._number, self._start = 1, 0  # a line and the offset of its first byte
+        self._line: str | None = None
+
+    def line(self, number: int) -> str | None:
+        """The line of a 1-based number, without its break; None if there is none."""
+        if number < 1:
+            return None
+        if number < self._number:
+            self._number, self._start, self._line = 1, 0, None
+        if number > self._number:
+            start = self._start_of(number)
+            if start is None:
+                return None
+            self._number, self._start, self._line = number, start, None
+        if self._line is None:
+            end = self._data.find(b"\n", self._start)
+            self._line = self._data[self._start : len(self._data) if end < 0 else end].decode(errors="replace")
+        return self._line
+
+    def _start_of(self, number: int) -> int | None:
+        at, line = self._start, self._number
+        while at < len(self._data):
+            breaks = self._data.count(b"\n", at, at + _PIECE)
+            if line + breaks >= number:
+                break
+            at, line = at + _PIECE, line + breaks
+        for _ in range(number - line):
+            at = self._data.find(b"\n", at) + 1
+            if not at:
+                return None
+        return at

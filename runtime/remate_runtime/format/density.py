@@ -1,0 +1,52 @@
+"""How much a text may hold for its size: a few bytes of JSON can stand for hundreds in memory. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import ScheduleError
+from .limits import MAX_BRACKETS, MAX_COMMAS, MAX_KEYS
+
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")++', re.DOTALL)
+_PIECE = 1 << 18
+
+
+def density_fault(data: bytes) -> ScheduleError | None:
+    """R072 for a text with more arrays, objects, keys or commas (outside of texts) than its size allows, else None."""
+    if _excess(_counts(data), len(data)) is None:  # counted with those inside texts, which are no fewer
+        return None
+    found = _excess(_counts_outside_texts(data), len(data))
+    if found is None:
+        return None
+    what, count, limit = found
+    message = f"{count:,} {what}, more than the {limit:,} that a file of {len(data):,} bytes may hold"
+    return ScheduleError("R072", message, "", "large tensors belong into buffers of the model", 1, 1)
+
+
+def _counts(data: bytes) -> tuple[int, int, int]:
+    """Arrays and objects, keys, commas."""
+    return data.count(b"[") + data.count(b"{"), data.count(b":"), data.count(b",")
+
+
+def _counts_outside_texts(data: bytes) -> tuple[int, int, int]:
+    """Piece by piece, for what is left of the whole without its texts takes many times its size to put together."""
+    at, piece, total = 0, _PIECE, (0, 0, 0)
+    while at < len(data):
+        whole = _WHOLE.match(data, at, at + piece)
+        if whole is None and at + piece < len(data):  # a text that is longer than the piece
+            piece *= 2
+            continue
+        end = len(data) if whole is None else whole.end()
+        brackets, keys, commas = _counts(_TEXT.sub(b"", data[at:end]))
+        total = total[0] + brackets, total[1] + keys, total[2] + commas
+        at, piece = end, _PIECE
+    return total
+
+
+def _excess(counts: tuple[int, int, int], size: int) -> tuple[str, int, int] | None:
+    limits = (("arrays and objects", MAX_BRACKETS), ("keys", MAX_KEYS), ("commas", MAX_COMMAS))
+    for count, (what, (some, each)) in zip(counts, limits, strict=True):
+        if count > some + size // each:
+            return what, count, some + size // each
+    return None

@@ -1,0 +1,76 @@
+"""Regular expressions for the parts of a JSON text in which nothing is wrong, and a check of their keys. Needs no torch.
+
+They match less than JSON allows (no long number, no surrogate, no deep nesting) and never more, so what they match can be
+passed over. Quantifiers are possessive: matching takes time in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+NESTING = 4  # arrays and objects inside an item, at most
+_RUN = 1000  # items passed in one match
+_BLANK = rb"[ \t\r\n]*+"
+_TEXT = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
+_KEY = rb'"[^"\\\x00-\x1f]*+"'
+_NUMBER = rb"-?(?:0|[1-9][0-9]{0,18}+)(?:\.[0-9]{1,18}+)?(?:[eE][+-]?[0-9]{1,4}+)?"
+
+
+def _value(depth: int) -> bytes:
+    scalar = _TEXT + rb"|" + _NUMBER + rb"|true|false|null"
+    if not depth:
+        return rb"(?:" + scalar + rb")"
+    inside = _value(depth - 1)
+    more = _BLANK + rb"," + _BLANK
+    entry = _KEY + _BLANK + rb":" + _BLANK + inside
+    array = rb"\[" + _BLANK + rb"(?:" + inside + rb"(?:" + more + inside + rb")*+)?+" + _BLANK + rb"\]"
+    mapping = rb"\{" + _BLANK + rb"(?:" + entry + rb"(?:" + more + entry + rb")*+)?+" + _BLANK + rb"\}"
+    return rb"(?:" + scalar + rb"|" + array + rb"|" + mapping + rb")"
+
+
+class Patterns(NamedTuple):
+    """An item of an array with the comma behind it, and up to _RUN of them; an entry of an object, its key in group 1
+    and an item in group 2, and up to _RUN of them."""
+
+    item: re.Pattern[bytes]
+    items: re.Pattern[bytes]
+    entry: re.Pattern[bytes]
+    entries: re.Pattern[bytes]
+
+
+@cache
+def patterns() -> Patterns:
+    """Made when something is wrong for the first time: it takes a tenth of a second."""
+    item = _value(NESTING - 1) + _BLANK + rb"," + _BLANK
+    entry = _BLANK + rb":" + _BLANK + item
+    return Patterns(
+        re.compile(item),
+        re.compile(rb"(?:%b){1,%d}+" % (item, _RUN)),
+        re.compile(rb'"([^"\\\x00-\x1f]*+)"' + _BLANK + rb":" + _BLANK + rb"(" + item + rb")"),
+        re.compile(rb"(?:%b%b){1,%d}+" % (_KEY, entry, _RUN)),
+    )
+
+
+def keys_differ(text: bytes) -> bool:
+    """Whether no object of a JSON text has the same key twice; False too where keys are not ASCII, and the scanner must
+    tell. Keeps nothing of what it reads. Raises ValueError for what is no JSON."""
+    keys = _Keys()
+    json.JSONDecoder(object_pairs_hook=keys.pairs, parse_int=_nothing, parse_float=_nothing).decode(
+        text.decode("latin-1")  # a byte a character: one emoji in a text would make it take four times its size
+    )
+    return keys.differ
+
+
+def _nothing(_: str) -> None:
+    return None
+
+
+class _Keys:
+    differ = True
+
+    def pairs(self, pairs: list[tuple[str, Any]]) -> None:
+        if len(pairs) > 1 and (len(dict(pairs)) < len(pairs) or not all(key.isascii() for key, _ in pairs)):
+            self.differ = False

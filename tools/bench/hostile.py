@@ -1,0 +1,78 @@
+"""What it costs to read files that were made to cost much: every family of tools.fuzz.bombs, and every file of the corpus.
+
+    python -m tools.bench.hostile [--sizes 1,8] [--only NAME ...]
+
+Each file is opened, checked and its faults printed, in a fresh process (without the published JSON Schema, whose work `check` bounds). Seconds are those of the CPU; memory is
+the peak of the process beyond what it held before the file was read. The last columns are shares of what a file may take,
+by its size and what it stands for: `allowed_seconds` and `allowed_bytes` of tools.fuzz.bombs. Exit status 1 if one takes more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tools.fuzz.bombs import FAMILIES, allowed_bytes, allowed_seconds
+
+from .text import table
+
+_CORPUS = Path(__file__).parents[2] / "schema/corpus"
+
+
+def measure(path: Path) -> dict[str, Any]:
+    """What one file takes in a process of its own."""
+    command = [sys.executable, "-m", "tools.bench.hostile_worker", str(path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    if ran.returncode:
+        return {"answer": f"crash: {ran.stderr.strip().splitlines()[-1:]}", "seconds": float("inf"), "bytes": 0}
+    return json.loads(ran.stdout)
+
+
+def row(name: str, path: Path) -> tuple[list[str], bool]:
+    found, size = measure(path), path.stat().st_size
+    share = found.get("expanded", 0)
+    time, memory = found["seconds"] / allowed_seconds(size, share), found["bytes"] / allowed_bytes(size, share)
+    shown = [
+        f"{size / 1e6:.2f}",
+        f"{found['seconds']:.2f}",
+        f"{found['bytes'] / 1e6:.0f}",
+        f"{time:.2f}",
+        f"{memory:.2f}",
+    ]
+    return [name, *shown, found["answer"]], max(time, memory) <= 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default="1,8", help="megabytes of each family, default 1,8")
+    parser.add_argument("--only", nargs="+", choices=sorted(FAMILIES), help="families; default: all, and the corpus")
+    args = parser.parse_args()
+    rows, good = [["family", "MB", "CPU s", "peak MB", "of time", "of memory", "answer"]], True
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.only or FAMILIES:
+            for size in map(float, args.sizes.split(",")):
+                path = Path(folder) / "bomb.json"
+                path.write_bytes(FAMILIES[name](int(size * 1e6)))
+                line, within = row(name, path)
+                good = good and within
+                rows.append(line)
+                print("  ".join(line), file=sys.stderr, flush=True)
+    if not args.only:
+        worst = max((row(f"corpus: {path.stem}", path) for path in sorted(_CORPUS.glob("*valid/*.json"))), key=_cost)
+        rows.append(worst[0])
+        good = good and worst[1]
+    print(table(rows))
+    return 0 if good else 1
+
+
+def _cost(found: tuple[list[str], bool]) -> float:
+    return float(found[0][4]) + float(found[0][5])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""One file of tools.bench.hostile, in a process of its own: reads and checks it and prints what that took."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from remate.inspect.analysis import open_text
+from remate.inspect.check import findings
+from remate.present.faults import render
+from remate.present.text import count
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import read
+from tools.fuzz.oracle import expanded
+
+
+def _peak() -> int:
+    """Most bytes that this process has held (Linux); `getrusage` would count what the process that started it held."""
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
+
+
+def main(path: str) -> None:
+    before, start = _peak(), time.process_time()
+    data = read(path)
+    try:
+        opened = open_text(data)
+        faults = findings(opened, data.decode())
+        answer = "accepted"
+    except ScheduleError as error:
+        faults = error.faults
+        answer = f"{error.code}, {count(len(faults), 'fault')}"
+    render("text", "s.json", data, faults)
+    found = {"answer": answer, "seconds": time.process_time() - start, "bytes": _peak() - before}
+    print(json.dumps({**found, "expanded": expanded(data)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

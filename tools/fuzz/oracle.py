@@ -1,0 +1,56 @@
+"""Does a file take more time or memory than its size and what it stands for allow? Then that is a bug of the reader."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import decode
+from remate_runtime.link import link
+from remate_runtime.step import expand, lay_out
+
+from .bombs import allowed_bytes, allowed_seconds
+
+_MEMORY = Path("/proc/self/status")
+_FORGET = Path("/proc/self/clear_refs")
+
+
+def expanded(data: bytes) -> int:
+    """Operations, instances and events that a file stands for, as far as it gets."""
+    count = 0
+    try:
+        schedule = decode(data)
+        places, _ = lay_out(schedule)
+        count = sum(1 + len(p.block.forward) + len(p.block.backward) for p in places)
+        made = expand(schedule)
+        count += len(link(made.graph, made.reruns).events)
+    except ScheduleError:
+        pass
+    return count
+
+
+def within_its_share(data: bytes, work: Callable[[], object]) -> None:
+    """Run `work`. Raises AssertionError if it took more CPU seconds or memory than `data` may."""
+    held, start = _start(), time.process_time()
+    work()
+    seconds, grown = time.process_time() - start, _peak() - held
+    if seconds > allowed_seconds(len(data)) or grown > allowed_bytes(len(data)):
+        share = expanded(data)
+        assert seconds <= allowed_seconds(len(data), share), f"{seconds:.1f} s for {len(data)} bytes"
+        assert grown <= allowed_bytes(len(data), share), f"{grown >> 20} MiB for {len(data)} bytes"
+
+
+def _start() -> int:
+    """Begin a new peak, where the system can (Linux), and return what is held now, in bytes."""
+    if _FORGET.exists():
+        _FORGET.write_text("5")
+    return _peak()
+
+
+def _peak() -> int:
+    """Most bytes that this process has held since `_start`; 0 where the system does not tell."""
+    if not _MEMORY.exists():
+        return 0
+    return int(_MEMORY.read_text().partition("VmHWM:")[2].split()[0]) << 10
