@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..present.text import count, duration, size, table
 from . import exit_codes
+from .device_memory import bytes_of
 
 if TYPE_CHECKING:
     from ..inspect.explain import Choice, Explanation, Moment
@@ -19,21 +20,9 @@ def configure(commands: Any) -> None:
     parser = commands.add_parser("explain", help="tell why something is kept or rerun", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     parser.add_argument("id", metavar="ID", nargs="?", help="an operation, a value or an instance, by its full id")
-    parser.add_argument("--more", metavar="SIZE", type=_bytes, default="1GiB", help="budget to add, default 1GiB")
+    parser.add_argument("--more", metavar="SIZE", type=bytes_of, default="1GiB", help="budget to add, default 1GiB")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default text")
     parser.set_defaults(run=run)
-
-
-def _bytes(text: str) -> int:
-    from ..budget import BudgetError, parse_budget
-
-    try:
-        wanted = parse_budget(text)
-    except BudgetError as error:
-        raise argparse.ArgumentTypeError(str(error).splitlines()[0]) from None
-    if wanted.size is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: write 512MiB or 1GiB")
-    return wanted.size
 
 
 def run(args: argparse.Namespace) -> int:

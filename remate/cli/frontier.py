@@ -15,7 +15,7 @@ from ..present.text import PEAK_NOTE
 from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
-from .plan import DIFFERENTIATE, positive
+from .plan import DIFFERENTIATE, EVALUATION, positive
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -53,6 +53,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
+    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
     parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
@@ -76,10 +77,11 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.output)
     _folder(folder, budgets, args.force)
     from .build_file import load_target
-    from .device import placed
+    from .device import check_trains, placed
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
+    check_trains(target, args.target, args.evaluation)
     from ..api.frontier import Sweep
     from ..api.plan import prepare, settings_of
     from ..strategy import effort_named, policy

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from remate_runtime.extras import require
 
 from ..budget import BudgetError, parse_budget
@@ -13,12 +15,14 @@ from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
 from .costs import add_costs, chosen_costs
+from .device_memory import add_optimizer, bytes_of, check_optimizer, held, left_for_the_step, sum_text
 from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
+EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
 DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
 
 
@@ -27,9 +31,15 @@ def configure(commands: Any) -> None:
         "plan", help="plan a model's training step and write a schedule", description=__doc__, epilog=PEAK_NOTE
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
-    parser.add_argument(
-        "--budget", required=True, type=_budget, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%"
+    limit = parser.add_mutually_exclusive_group(required=True)
+    limit.add_argument("--budget", type=_budget, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%")
+    limit.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        type=bytes_of,
+        help="24GiB: the budget is what parameters, buffers, inputs, optimizer and CUDA context leave of it",
     )
+    add_optimizer(parser)
     parser.add_argument(
         "-o", "--output", metavar="S.json", required=True, help="the schedule file to write; - for standard output"
     )
@@ -47,6 +57,7 @@ def configure(commands: Any) -> None:
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
     parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
@@ -77,25 +88,36 @@ def positive(text: str) -> float:
 def run(args: argparse.Namespace) -> int:
     require("remate plan", "torch", "plan")
     check_output(args.output, SCHEDULE, args.force)
+    check_optimizer(args)
     from remate_runtime.format import checked_text
 
     from .build_file import load_target
-    from .device import placed
+    from .device import check_trains, placed
     from .progress import Reporter
 
     target = placed(load_target(args.target), args.device, args.threads)
+    check_trains(target, args.target, args.evaluation)
     from ..api.plan import plan_step, prepare, settings_of
 
     asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
-    settings = settings_of(args.budget, *asked)
+    settings = settings_of(args.budget or "", *asked)
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
         step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
+        residents = held(args, step.captured.model) if args.device_memory else ()
+        if args.device_memory:
+            settings = replace(settings, budget=str(left_for_the_step(args, residents)))
         with Finishing():
             schedule = plan_step(step, settings, args.cost, name=name, note=args.note, progress=report)
             text = checked_text(schedule)
             write_output(args.output, text, rescue=True)
+    if args.device_memory and not args.quiet:
+        left = schedule.solve.budget
+        say(
+            sum_text(args.device_memory, residents, "budget of the step", left, "its gradients included") + "\n",
+            args.output,
+        )
     if not args.quiet:
         say(summary(schedule, args.output, len(text)), args.output)
     return exit_codes.FINE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, count, duration, percent, size, table
 from . import exit_codes
+from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
 from .usage import UsageError
 
@@ -25,6 +26,8 @@ def configure(commands: Any) -> None:
         "--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file; -: standard output"
     )
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
+    parser.add_argument("--device-memory", metavar="SIZE", type=bytes_of, help="tell whether training fits: 24GiB")
+    add_optimizer(parser)
     add_force(parser)
     parser.set_defaults(run=run)
 
@@ -32,6 +35,7 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..inspect.analysis import open_schedule
 
+    check_optimizer(args)
     if args.plot:
         if args.plot != STDOUT and not args.plot.lower().endswith(".svg"):
             raise UsageError(f"{args.plot}: a plot is written as .svg")
@@ -46,7 +50,11 @@ def run(args: argparse.Namespace) -> int:
 
         write_output(args.plot, memory_plot(opened).encode())
         say(f"\nplot written to {'standard output' if args.plot == STDOUT else args.plot}", args.plot)
-    return exit_codes.FINE
+    if args.device_memory is None:
+        return exit_codes.FINE
+    fits, words = verdict(args, held(args, opened.schedule.model), opened.timeline.peak)
+    say(f"\n{words}", args.plot)
+    return exit_codes.FINE if fits else exit_codes.FINDINGS
 
 
 def _head(opened: Analysis) -> str:

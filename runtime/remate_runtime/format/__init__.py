@@ -26,9 +26,9 @@ from .schedule import (
     Solve,
     Statement,
 )
-from .signature import escape, output_leaves
+from .signature import escape, input_leaves, output_leaves
 from .suggest import did_you_mean
-from .tensor_type import DTYPES, TensorType
+from .tensor_type import DTYPES, TensorType, parse_type
 from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
 from .writer import checked_text, encode, save
 
@@ -67,9 +67,11 @@ __all__ = [
     "escape",
     "fingerprint",
     "fold_paths",
+    "input_leaves",
     "load",
     "locate",
     "output_leaves",
+    "parse_type",
     "places",
     "read",
     "save",

@@ -1,0 +1,135 @@
+"""`--device-memory`: the budget of the step is what everything else leaves, and `show` tells whether a schedule fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate.inspect.device_memory import CONTEXT, OPTIMIZERS, residents
+from remate_runtime.format import load
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+PLAN = ("plan", "models.py:build", "--cost", "cpu", "-o", "s.json")
+PARAMETERS = 6 * (64 * 64 + 64) * 4  # bytes of models.py:build
+INPUTS = 512 * 64 * 4
+
+
+def test_the_budget_is_what_is_left(remate: Remate) -> None:
+    outcome = remate(*PLAN, "--device-memory", "2MiB", "--optimizer", "adamw")
+    assert outcome.status == 0, outcome.err
+    solve = json.loads(Path("s.json").read_text())["solve"]
+    assert solve["budget"] == (2 << 20) - PARAMETERS - INPUTS - 2 * PARAMETERS
+    lines = [re.sub(" {2,}", "  ", line) for line in outcome.out.split("\n")]
+    assert lines[:6] == [
+        "device memory  2.00 MiB",
+        "  - parameters  97.5 KiB",
+        "  - buffers  0 B",
+        "  - inputs  128 KiB",
+        "  - optimizer state  195 KiB  adamw: twice the trainable parameters",
+        "  = budget of the step  1.59 MiB  its gradients included",
+    ]
+    assert remate("check", "s.json").status == 0
+    shown = remate("show", "s.json", "--device-memory", "2MiB", "--optimizer", "adamw")
+    assert (shown.status, "\nfits 2.00 MiB device memory\n" in shown.out) == (0, True)
+
+
+def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
+    command = ("show", "mlp.json", "--device-memory")
+    fits = remate(*command, "6MiB", "--optimizer", "sgd")
+    assert fits.status == 0
+    too_much = remate(*command, "6MiB", "--optimizer", "adam", "--cuda-context", "1MiB")
+    assert too_much.status == 1
+    golden("show-device-memory.txt", "".join(o.out[o.out.rindex("\n\n") :] for o in (fits, too_much)))
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--device-memory", "2MiB"), "which optimizer?\nhint: --optimizer adamw"),
+        (("--device-memory", "2MiB", "--optimizer", "adamww"), "hint: did you mean adamw?"),
+        (("--device-memory", "50%", "--optimizer", "sgd"), "is no size: write 512MiB or 24GiB"),
+        (("--budget", "50%", "--optimizer", "sgd"), "--optimizer and --cuda-context belong to --device-memory"),
+        (("--budget", "50%", "--device-memory", "2MiB"), "not allowed with argument"),
+        (("--device-memory", "100KiB", "--optimizer", "sgd"), "the device is full before the step begins"),
+        ((), "one of the arguments --budget --device-memory is required"),
+    ],
+)
+def test_refused(remate: Remate, argv: tuple[str, ...], said: str) -> None:
+    outcome = remate(*PLAN, *argv)
+    assert outcome.status == 2
+    assert said in outcome.err
+    assert not Path("s.json").exists()
+
+
+def test_frozen_parameters_have_no_state_and_cuda_rounds_up(remate: Remate) -> None:
+    model = load("mlp.json").model
+    frozen = replace(model, frozen=tuple(model.parameters))
+    assert [r.nbytes for r in residents(frozen, "adamw")][3] == 0
+    on_cuda = residents(replace(model, device="cuda", buffers={"step": "i64[]", "host": "i64[]@cpu"}), "sgd")
+    assert {r.what: r.nbytes for r in on_cuda if r.what in ("buffers", "CUDA context")} == {
+        "buffers": 512,
+        "CUDA context": CONTEXT,
+    }
+
+
+MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1),
+    "sgd-momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "muon": lambda p: torch.optim.Muon([one for one in p if one.dim() == 2]),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "adamax": torch.optim.Adamax,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "adamw-amsgrad": lambda p: torch.optim.AdamW(p, amsgrad=True),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_of_torchs_optimizers(name: str) -> None:
+    """Tensors of a parameter's size, after a step."""
+    model = nn.Linear(16, 16, bias=False)
+    optimizer = MADE[name](list(model.parameters()))
+    model(torch.randn(2, 16)).sum().backward()
+    optimizer.step()
+    (state,) = optimizer.state.values() if optimizer.state else ({},)
+    sizes = [value.numel() for value in state.values() if isinstance(value, torch.Tensor)]
+    assert sum(size == 256 for size in sizes) == OPTIMIZERS[name]
+    assert all(size in (1, 256) for size in sizes)
+
+
+@pytest.mark.parametrize("command", ["plan", "frontier"])
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("all_frozen", "all 4 parameters are frozen: there is nothing to train"),
+        ("without_parameters", "the model has no parameters: there is nothing to train"),
+        ("in_evaluation", "the model is in evaluation mode"),
+    ],
+)
+def test_what_trains_nothing_is_said_not_planned(remate: Remate, command: str, build: str, said: str) -> None:
+    more = ("--budget", "80%", "-o", "s.json") if command == "plan" else ("--budgets", "80%", "-o", "out")
+    outcome = remate(command, f"untrained.py:{build}", "--cost", "cpu", *more)
+    assert outcome.status == 2
+    assert outcome.err.startswith(f"error: untrained.py:{build}: {said}")
+    assert "hint: " in outcome.err
+    assert not Path("s.json").exists()
+
+
+def test_what_is_meant_is_planned(remate: Remate) -> None:
+    options = ("--cost", "cpu", "--budget", "100%", "-o", "s.json", "--quiet")
+    assert remate("plan", "untrained.py:in_evaluation", *options, "--evaluation").status == 0
+    assert not load("s.json").model.training
+    assert remate("plan", "untrained.py:frozen_with_an_input_that_trains", *options).status == 0
