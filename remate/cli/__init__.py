@@ -16,6 +16,7 @@ from ..errors import NotApplicableError, ProfileError, UnknownNameError
 from . import exit_codes
 from .streams import guarded_streams
 from .usage import UsageError
+from .words import check_words
 
 COMMANDS = (
     "plan",
@@ -33,6 +34,7 @@ COMMANDS = (
     "migrate",
     "report",
     "trace",
+    "completion",
 )
 _STATUS = {
     "R000": exit_codes.USAGE,
@@ -80,7 +82,9 @@ def _ended(argv: Sequence[str] | None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        args = parser().parse_args(argv)
+        made, words = parser(), sys.argv[1:] if argv is None else list(argv)
+        check_words(made, words)
+        args = made.parse_args(words)
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             return args.run(args)

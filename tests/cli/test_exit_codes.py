@@ -31,7 +31,7 @@ ON_FILE: dict[str, list[str]] = {
     "report": ["report", "FILE", "-o", "page.html"],
     "trace": ["trace", "FILE", "-o", "trace.json"],
 }
-WITHOUT_FILE = {"plan", "frontier", "strategies"}
+WITHOUT_FILE = {"plan", "frontier", "strategies", "completion"}
 
 
 def on(name: str, command: str) -> list[str]:

@@ -40,6 +40,7 @@ ARGUMENTS = {
     "migrate": ("mlp.json", ""),
     "report": ("mlp.json -o page.html --frontier .", ""),
     "trace": ("mlp.json -o trace.txt --snapshot trace.pickle", ""),
+    "completion": ("bash", ""),
 }
 
 

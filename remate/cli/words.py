@@ -1,0 +1,43 @@
+"""The words of a command line before argparse reads them: a misspelt command or option is told with the one that is meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from remate_runtime.format import did_you_mean
+
+from .usage import UsageError
+
+
+def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers of the commands by name."""
+    found: dict[str, Any] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The options of a command, those that no help shows left out."""
+    return [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
+
+
+def check_words(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Raise UsageError for a command or an option that does not exist. Everything else is argparse's."""
+    known = subcommands(parser)
+    if not argv or argv[0].startswith("-"):
+        return
+    if argv[0] not in known:
+        hint = did_you_mean(argv[0], known, f"the commands: {', '.join(known)}", "remate ")
+        raise UsageError(f"there is no command {argv[0][:80]!r}\n  hint: {hint}")
+    flags = [flag for action in options(known[argv[0]]) for flag in action.option_strings]
+    for word in argv[1:]:
+        name = word.partition("=")[0]
+        if word == "--":
+            return
+        if word.startswith("--") and not any(flag.startswith(name) for flag in flags):
+            hint = did_you_mean(name, flags, f"`remate {argv[0]} --help` lists the options")
+            raise UsageError(f"remate {argv[0]} has no option {name[:80]}\n  hint: {hint}")
