@@ -21,6 +21,7 @@ from .words import check_words
 COMMANDS = (
     "plan",
     "replan",
+    "rebind",
     "frontier",
     "strategies",
     "check",

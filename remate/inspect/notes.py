@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -26,9 +26,17 @@ def notes_of(schedule: Schedule) -> dict[Where, str]:
     return found
 
 
-def carry_notes(old: Schedule, new: Schedule) -> tuple[Schedule, tuple[str, ...]]:
-    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay."""
-    left = notes_of(old)
+def carry_notes(
+    old: Schedule, new: Schedule, moved: Mapping[Where, Where] | None = None
+) -> tuple[Schedule, tuple[str, ...]]:
+    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay. moved:
+    places of `old` that are others in `new`."""
+    left: dict[Where, str] = {}
+    for where, note in notes_of(old).items():
+        there = (moved or {}).get(where, where)
+        left[there] = f"{left[there]}\n{note}" if there in left else note
+    have = set(notes_of(new).values())
+    left = {where: note for where, note in left.items() if note not in have}
 
     def visit(where: Where, thing: Any) -> Any:
         note = left.pop(where, "")

@@ -18,6 +18,7 @@ Remate = Callable[..., Any]
 _PLAN = ("models.py:build", "--cost", "cpu", "--time-limit", "5", "--quiet")
 # every command on a file that it can work with; `FILE` is replaced
 ON_FILE: dict[str, list[str]] = {
+    "rebind": ["rebind", "FILE", "--model", "models.py:build", "-o", "rebound.json", "--cost", "cpu"],
     "replan": ["replan", "FILE", "--model", "models.py:build", "-o", "replanned.json", "--cost", "cpu"],
     "check": ["check", "FILE"],
     "fmt": ["fmt", "--check", "FILE"],
@@ -49,7 +50,7 @@ def test_help_says_what_each_means(remate: Remate) -> None:
     assert all(f"\n  {value}  " in shown for value in named.values())
 
 
-@pytest.mark.parametrize("command", [c for c in ON_FILE if c != "run"])
+@pytest.mark.parametrize("command", [c for c in ON_FILE if c not in ("run", "rebind")])
 def test_fine(remate: Remate, command: str) -> None:
     assert remate(*on("mlp.json", command)).status == exit_codes.FINE
 

@@ -1,0 +1,44 @@
+"""The plans of a schedule for the model as it is now, without solving: renamed modules, another batch, another torch."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from remate_runtime.format import Schedule
+
+from ..budget import parse_budget
+from ..inspect.analysis import analyse
+from ..inspect.carry import Carried, carry
+from ..inspect.figures import refreshed
+from ..partition.hierarchy import Hierarchy
+from ..strategy import Instance, Solution
+from .plan import schedule_of
+from .replan import asked_of
+
+
+def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carried:
+    """The plans of `schedule` for what `prepare_again` made of the live model, as far as its blocks are those of the
+    schedule. Budget, name and notes are kept; figures are computed anew; no bound is proven, for nothing is solved.
+    cost: what `prepare_again` was given in place of the file's.
+
+    Raises ScheduleError for a schedule that is not legal, BudgetError, UnknownNameError.
+    """
+    settings, solve = asked_of(schedule), schedule.solve
+    base = Instance(step.captured.graph, step.parts).baseline
+    budget = parse_budget(settings.budget).resolve(base.peak)
+    kept = Solution(
+        reruns=(),
+        peak=base.peak,
+        time=base.time,
+        baseline_peak=base.peak,
+        baseline_time=base.time,
+        lower_bound=0,
+        gap=0.0,
+        stopped_by="edited",
+        strategy=solve.strategy,
+        solver=solve.solver,
+    )
+    bare = schedule_of(step, kept, budget, cost or solve.cost, settings=solve.settings, name=schedule.name)
+    bare = replace(bare, solve=replace(bare.solve, lower_bound=None, gap=None))
+    carried = carry(analyse(schedule), bare)
+    return replace(carried, schedule=refreshed(carried.schedule).schedule)

@@ -1,0 +1,86 @@
+"""`remate rebind`: carry the plans of a schedule over to the model as it is now, without solving.
+
+For a renamed module, another batch size, another version of torch: blocks of the same structure keep their plans, figures
+are computed anew, and what does not carry over is told. `remate replan` solves instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from remate_runtime.errors import RemateError
+from remate_runtime.extras import require
+
+from ..present.text import PEAK_NOTE, count, percent, size
+from . import exit_codes
+from .costs import add_costs, chosen_costs
+from .output import SCHEDULE, check_output, say, write_output, written
+from .replan import add_model, load_model
+from .usage import replan_command
+
+if TYPE_CHECKING:
+    from ..inspect.analysis import Analysis
+    from ..inspect.carry import Carried
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "rebind",
+        help="carry a schedule's plans over to the model as it is now",
+        description=__doc__,
+        epilog=PEAK_NOTE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_model(parser)
+    add_costs(parser, None)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    require("remate rebind", "torch", "plan")
+    output = args.output or args.schedule
+    check_output(output, SCHEDULE, args.force)
+    from remate_runtime.format import checked_text, load
+
+    schedule = load(args.schedule)
+    target = load_model(args, schedule)
+    from ..api.rebind import rebind
+    from ..api.replan import prepare_again
+    from ..inspect.analysis import analyse
+    from .progress import Reporter
+
+    with Reporter(args.quiet) as report:
+        step = prepare_again(schedule, *target, cost=args.cost, progress=report, **chosen_costs(args))
+        carried = rebind(schedule, step, args.cost)
+    if not carried.instances[0]:
+        hint = replan_command(args.schedule, args.model)
+        raise RemateError(f"no block of {args.schedule} is in the model: nothing carries over\n  hint: {hint}")
+    text = checked_text(carried.schedule)
+    write_output(output, text)
+    for line in carried.left_out:
+        print(f"left out: {line}", file=sys.stderr)
+    opened = analyse(carried.schedule)
+    if not args.quiet:
+        say("\n".join([_summary(opened, carried), written(output, f", {size(len(text))}")]), output)
+    over = opened.timeline.peak - carried.schedule.solve.budget
+    if over > 0:
+        print(
+            f"warning: the peak is {size(over)} over the budget of {size(carried.schedule.solve.budget)}\n"
+            f"hint: {replan_command(output, args.model)}",
+            file=sys.stderr,
+        )
+    return exit_codes.FINDINGS if over > 0 else exit_codes.FINE
+
+
+def _summary(opened: Analysis, carried: Carried) -> str:
+    planned, base = opened.timeline, opened.keep_all
+    matched, total = carried.instances
+    share = f" ({percent(planned.peak / base.peak, 1)} of keep-all)" if base.peak else ""
+    time = f", time {(planned.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else ""
+    reruns = count(len(opened.expanded.reruns), "rerun")
+    lost = f"; {count(len(carried.left_out), 'thing')} left out" if carried.left_out else ", all of it"
+    return (
+        f"carried over: {matched} of {count(total, 'instance')}, {reruns}{lost}\npeak {size(planned.peak)}{share}{time}"
+    )

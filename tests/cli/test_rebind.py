@@ -1,0 +1,220 @@
+"""`remate rebind`: plans for the model as it is now, without solving; what does not carry over is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+import remate_runtime
+from remate.inspect.analysis import analyse, open_schedule
+from remate_runtime.format import KEEP_ALL, Rerun, Schedule, save
+from tests.cli.changes import change
+
+Remate = Callable[..., Any]
+MODEL = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.ModuleList([nn.LayerNorm(16) for _ in range(3)])
+        self.up = nn.ModuleList([nn.Linear(16, 64) for _ in range(3)])
+        self.down = nn.ModuleList([nn.Linear(64, 16) for _ in range(3)])
+
+    def forward(self, x):
+        for norm, up, down in zip(self.norm, self.up, self.down):
+            x = x + down(torch.nn.functional.gelu(up(norm(x))).tanh()).sigmoid()
+        return x
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Block() for _ in range(6)])
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).sum()
+
+def build():
+    torch.manual_seed(0)
+    return Net(), (torch.randn(32, 16),)
+"""
+
+
+@pytest.fixture(scope="module")
+def planned_text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    from remate.cli import main
+
+    folder = tmp_path_factory.mktemp("net")
+    (folder / "net.py").write_text(MODEL)
+    target, path = f"{folder / 'net.py'}:build", folder / "s.json"
+    assert main(["plan", target, "--budget", "70%", "-o", str(path), "--cost", "cpu", "--quiet"]) == 0
+    return path.read_bytes()
+
+
+@pytest.fixture
+def rebind(remate: Remate, planned_text: bytes) -> Callable[..., Any]:
+    """`rebind((old, new), ...)`: `s.json` rebound to the model with these changes, into `new.json`."""
+    Path("s.json").write_bytes(planned_text)
+
+    def run(*changes: tuple[str, str]) -> Any:
+        text = MODEL
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        Path("net.py").write_text(text)
+        return remate("rebind", "s.json", "--model", "net.py:build", "-o", "new.json")
+
+    return run
+
+
+def reruns(path: str) -> list[tuple[int, int]]:
+    return [(rerun.op, rerun.before) for rerun in open_schedule(path).expanded.reruns]
+
+
+def plans(path: str) -> list[str]:
+    return [instance.plan for instance in remate_runtime.load(path).program]
+
+
+def test_an_unchanged_model(rebind: Callable[..., Any], remate: Remate) -> None:
+    outcome = rebind()
+    assert outcome.status == 0
+    assert outcome.err == ""
+    old, new = remate_runtime.load("s.json"), remate_runtime.load("new.json")
+    promised = {"lower_bound": None, "gap": None, "stopped_by": "edited"}
+    assert new == replace(old, solve=replace(old.solve, **promised))
+    assert reruns("s.json")
+    assert remate("check", "new.json", "--model", "net.py:build").status == 0
+
+
+def test_renamed_modules(rebind: Callable[..., Any], remate: Remate) -> None:
+    outcome = rebind(("self.layers", "self.h"), ("Block", "Layer"), ("self.up", "self.expand"))
+    assert outcome.status == 0
+    assert ", all of it" in outcome.out
+    assert reruns("new.json") == reruns("s.json")
+    assert plans("new.json") == plans("s.json")
+    assert remate("check", "s.json", "--model", "net.py:build").status == 3
+    assert remate("check", "new.json", "--model", "net.py:build").status == 0
+
+
+def test_another_batch(rebind: Callable[..., Any], remate: Remate) -> None:
+    assert rebind(("torch.randn(32, 16)", "torch.randn(48, 16)")).status == 0
+    assert reruns("new.json") == reruns("s.json")
+    old, new = remate_runtime.load("s.json"), remate_runtime.load("new.json")
+    assert new.solve.budget == int(0.7 * new.solve.baseline_peak) > old.solve.budget
+    assert remate("check", "new.json", "--model", "net.py:build").status == 0
+
+
+def test_another_torch(rebind: Callable[..., Any], remate: Remate) -> None:
+    change("s.json", (f'"torch": "{torch.__version__.partition("+")[0]}"', '"torch": "2.11.0"'), to="s.json")
+    Path("net.py").write_text(MODEL)
+    assert remate("check", "s.json", "--model", "net.py:build").status == 3
+    assert rebind().status == 0
+    assert reruns("new.json") == reruns("s.json")
+    assert remate("check", "new.json", "--model", "net.py:build").status == 0
+
+
+def test_a_bound_schedule_trains_as_eager(rebind: Callable[..., Any]) -> None:
+    assert rebind(("self.layers", "self.h"), ("torch.randn(32, 16)", "torch.randn(24, 16)")).status == 0
+    space: dict[str, Any] = {"__name__": "net"}
+    exec(Path("net.py").read_text(), space)
+    model, (x,) = space["build"]()
+    schedule = replace(remate_runtime.load("new.json"), digest=None)
+    loss = model(x)
+    loss.backward()
+    wanted = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    planned = remate_runtime.apply(model, schedule)
+    planned(x).backward()
+    assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
+
+
+def test_layers_more_and_fewer_are_told(rebind: Callable[..., Any]) -> None:
+    outcome = rebind(("range(6)", "range(8)"))
+    assert "nothing in the schedule is like it; it keeps all" in outcome.err
+    assert len(reruns("new.json")) >= len(reruns("s.json"))
+    outcome = rebind(("range(6)", "range(5)"))
+    assert outcome.status in (0, 1)
+    assert "nothing in the model is like it" in outcome.err
+
+
+def test_a_changed_block_keeps_what_it_can(rebind: Callable[..., Any]) -> None:
+    rebind(("functional.gelu", "functional.silu"))
+    assert len(reruns("new.json")) == len(reruns("s.json"))  # one activation stands for the other
+    outcome = rebind(("torch.nn.functional.gelu(up(norm(x))).tanh()", "up(norm(x))"))
+    assert "no counterpart" in outcome.err
+    assert "gelu" in outcome.err
+    analyse(remate_runtime.load("new.json"))
+
+
+def test_names_and_notes_of_people_are_kept(rebind: Callable[..., Any]) -> None:
+    schedule = remate_runtime.load("s.json")
+    name, block = max(schedule.blocks.items(), key=lambda item: len(item[1].forward))
+    old = next(iter(block.plans))
+    mine = tuple(replace(entry, note="because") for entry in block.plans[old])
+    forward = (replace(block.forward[0], note="first of all"), *block.forward[1:])
+    program = tuple(
+        replace(one, plan="mine", note=f"about {at}") if one.plan == old and one.block == name else one
+        for at, one in enumerate(schedule.program)
+    )
+    changed = replace(block, plans={"mine": mine, "spare": mine[:1]}, forward=forward, note="my block")
+    edited = replace(schedule, blocks={**schedule.blocks, name: changed}, program=program)
+    save(figures(replace(edited, note="all of it")), "s.json")
+    assert rebind(("self.layers", "self.h"), ("Block", "Layer")).status in (0, 1)
+    new = remate_runtime.load("new.json")
+    found = next(b for b in new.blocks.values() if "mine" in b.plans)
+    assert set(found.plans) == {"mine", "spare"}
+    assert [entry.note for entry in found.plans["mine"]] == ["because"] * len(mine)
+    assert (found.note, found.forward[0].note, new.note) == ("my block", "first of all", "all of it")
+    assert [one.note for one in new.program] == [one.note for one in program]
+
+
+def figures(schedule: Schedule) -> Schedule:
+    opened = analyse(schedule)
+    return replace(schedule, solve=replace(schedule.solve, peak=opened.timeline.peak, time=opened.timeline.time))
+
+
+def test_a_budget_that_is_exceeded_is_said(rebind: Callable[..., Any], remate: Remate) -> None:
+    schedule = remate_runtime.load("s.json")
+    asked = schedule.solve.settings
+    assert asked is not None
+    budget = schedule.solve.peak
+    save(replace(schedule, solve=replace(schedule.solve, settings=replace(asked, budget=str(budget)))), "s.json")
+    outcome = rebind(("torch.randn(32, 16)", "torch.randn(64, 16)"))
+    assert outcome.status == 1
+    assert "over the budget" in outcome.err
+    assert "hint: remate replan new.json --model net.py:build" in outcome.err
+    assert remate("check", "new.json").status == 1
+
+
+def test_another_model_altogether(remate: Remate, rebind: Callable[..., Any]) -> None:
+    Path("other.py").write_text(
+        "import torch\ndef build():\n    return torch.nn.Embedding(4, 4), (torch.zeros(2, dtype=torch.long),)\n"
+    )
+    outcome = remate("rebind", "s.json", "--model", "other.py:build", "-o", "new.json")
+    assert outcome.status == 1
+    assert "nothing carries over" in outcome.err
+    assert not Path("new.json").exists()
+
+
+def test_statements_of_the_whole(rebind: Callable[..., Any]) -> None:
+    schedule = remate_runtime.load("s.json")
+    opened = analyse(schedule)
+    leaf = next(p for p in opened.expanded.places if "native_layer_norm" in str([op.id for op in p.block.forward]))
+    norm = next(op.id for op in leaf.block.forward if op.op == "aten.native_layer_norm")
+    before = opened.graph.operations[leaf.backward.start].id
+    extra = (Rerun((f"{leaf.id}.{norm}",), before), Rerun((leaf.id,), leaf.id))
+    save(figures(replace(schedule, statements=(*schedule.statements, *extra))), "s.json")
+    rebind(("self.layers", "self.h"))
+    assert reruns("new.json") == reruns("s.json")
+    assert [one.plan == KEEP_ALL for one in remate_runtime.load("new.json").program] == [
+        one.plan == KEEP_ALL for one in schedule.program
+    ]
