@@ -17,7 +17,7 @@ from remate.strategy.bound.floor import proven_floor
 from remate.strategy.problem import Problem
 from remate_runtime.files import write_atomically
 from remate_runtime.format import Schedule, load
-from remate_runtime.link import Free, Linked, Rerun, Run, Turn, Update, View, link, simulate
+from remate_runtime.link import Deliver, Free, Linked, Rerun, Run, Turn, Update, View, link, simulate
 from remate_runtime.step import expand
 
 CORPUS = Path(__file__).parents[1] / "schema" / "corpus"
@@ -37,6 +37,7 @@ def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
     return {
         "peak": timeline.peak,
         **({"host_peak": host.peak} if host and host.peak else {}),
+        "freed_peak": simulate(linked, "freed").peak,
         "time": timeline.time,
         **({"floor": proven_floor(Problem(expanded.graph))} if floor else {}),
         "events": [
@@ -80,6 +81,8 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
             case Turn():
                 said["turn"] = emptied(event.frees)
                 slots.update(v for v, about in enumerate(graph.values) if about.kind == "tangent")
+            case Deliver():
+                said = {"deliver": [names[graph.gradients[number][0]] for number in event.gradients]}
             case Free():
                 said["free"] = emptied(event.values)
                 if not said["free"]:

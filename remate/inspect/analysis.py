@@ -10,7 +10,18 @@ import msgspec
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.format import Schedule, decode, locate, read
-from remate_runtime.link import Allocation, Computation, Execution, Free, Linked, Rerun, Timeline, link, simulate
+from remate_runtime.link import (
+    Allocation,
+    Computation,
+    Deliver,
+    Execution,
+    Free,
+    Linked,
+    Rerun,
+    Timeline,
+    link,
+    simulate,
+)
 from remate_runtime.step import Expanded, Graph, Ref, expand
 
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -143,7 +154,7 @@ def pattern(name: str) -> str:
 def operation_at(opened: Analysis, position: int) -> str:
     """The id of the operation that runs at `position`; a rerun says so; `(turn)` where forward ends."""
     event = opened.linked.events[position]
-    if isinstance(event, Free):
+    if isinstance(event, Free | Deliver):
         return operation_at(opened, position - 1)
     if not isinstance(event, Execution):
         return "(turn)"

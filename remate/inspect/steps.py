@@ -6,7 +6,7 @@ from functools import cached_property
 
 import msgspec
 
-from remate_runtime.link import Allocation, Execution, Free, Linked, Rerun, Run, Turn, Update
+from remate_runtime.link import Allocation, Deliver, Execution, Free, Linked, Rerun, Run, Turn, Update
 from remate_runtime.step import FlatRerun
 
 from .analysis import Analysis
@@ -69,7 +69,8 @@ class Steps:
     def count(self, span: Span) -> int:
         """Operations, views among them, and turns during which a span lasts."""
         return sum(
-            not isinstance(event, Free | Update) for event in self.opened.linked.events[span.start : span.end + 1]
+            not isinstance(event, Free | Update | Deliver)
+            for event in self.opened.linked.events[span.start : span.end + 1]
         )
 
     def made(self, operation: int) -> list[int]:

@@ -21,6 +21,7 @@ class Simulation:
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
         self.own = [*self.maker, *step.tangents, *step.updates]  # values that may have storages of the step's
         order = [name for name in step.sources if name in step.gradients]
+        self.of = order
         self.gradients = [step.gradients[name] for name in order]
         self.buffers = [name for name in step.sources if name in step.updates]
         self._order()
@@ -39,6 +40,10 @@ class Simulation:
         self.order: list[int | None] = []
         self.made: dict[str, int] = {}  # storage owner -> when it was made last
         self.shown: dict[str, int] = {}  # view -> which making of its owner it shows
+        touched: dict[str, int] = {}
+        for index, op in enumerate(step.ops):
+            if index >= step.turn and not op.view:
+                touched.update((self.root(value), index) for value in (*op.reads, *op.writes))
         for index, op in enumerate(step.ops):
             if index == step.turn:
                 self._turn_order()
@@ -46,6 +51,9 @@ class Simulation:
                 self._run_order(again)
             if not op.view:
                 self._run_order(index)
+            for gradient in self.gradients:
+                if touched.get(self.root(gradient)) == index:
+                    self._view_order(gradient)
         if step.turn == len(step.ops):
             self._turn_order()
         for gradient in self.gradients:
@@ -89,6 +97,33 @@ class Simulation:
                 live -= writes
             live |= reads
 
+    # When gradients go to their owners
+
+    def _deliveries(self) -> dict[int, list[str]]:
+        turn = self.order.index(None)
+        last: dict[str, int] = {}
+        for at, index in enumerate(self.order):
+            if index is not None and at > turn:
+                op = self.step.ops[index]
+                last.update((self.root(value), at) for value in (*op.reads, *op.writes))
+        complete: dict[str, int] = {}
+        for source, gradient in zip(self.of, self.gradients, strict=True):
+            owner = self.root(gradient)
+            complete[owner] = max(complete.get(owner, turn), last.get(owner, turn), last.get(self.root(source), turn))
+        found: dict[int, list[str]] = {}
+        group: list[str] = []
+        owners: set[str] = set()
+        for at in sorted(set(complete.values())):
+            for source, gradient in zip(self.of, self.gradients, strict=True):
+                if complete[self.root(gradient)] == at:
+                    group.append(source)
+                    owners.add(self.root(gradient))
+            if sum(self._nbytes(owner) for owner in owners) >= 1 << 20:
+                found[at], group, owners = group, [], set()
+        if group:
+            found.setdefault(len(self.order) - 1, []).extend(group)
+        return found
+
     # Storages
 
     def _storages(self) -> None:
@@ -102,9 +137,13 @@ class Simulation:
         reruns = {i for k, i in enumerate(self.order) if i is not None and i in self.order[:k] and self._random(i)}
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
+        deliveries = self._deliveries()
+        self.freed_peak = 0
+        self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
             if index is None:
                 self._turn(self.free[at])
+                self._deliver(deliveries.get(at, []))
                 continue
             if self.step.ops[index].view:
                 self._view(index)
@@ -115,6 +154,16 @@ class Simulation:
             self._drop(freed)
             if freed:
                 self.events.append({"free": freed})
+                self.held.append({})
+            self._deliver(deliveries.get(at, []))
+
+    def _deliver(self, sources: list[str]) -> None:
+        if sources:
+            for source in sources:
+                store = self.slots.get(self.step.gradients[source])
+                if store is not None and store not in self.pins:
+                    self.gone[store] = len(self.events)
+            self._emit({"deliver": sources})
 
     def _random(self, index: int) -> bool:
         return self.step.ops[index].line["op"] in TABLES["random"]
@@ -172,12 +221,15 @@ class Simulation:
 
     def _new(self, value: str) -> int:
         self.count += 1
-        root = self.types[self.root(value)]
-        memory = self._host if root.cpu else "device"
-        step = TABLES["devices"]["cpu" if root.cpu else self.device]["allocation"]
-        self.stores[self.count] = value, -(-root.nbytes // step) * step, memory
+        memory = self._host if self.types[self.root(value)].cpu else "device"
+        self.stores[self.count] = value, self._nbytes(value), memory
         self.slots[value] = self.count
         return self.count
+
+    def _nbytes(self, value: str) -> int:
+        root = self.types[self.root(value)]
+        step = TABLES["devices"]["cpu" if root.cpu else self.device]["allocation"]
+        return -(-root.nbytes // step) * step
 
     def _drop(self, values: list[str]) -> None:
         for value in values:
@@ -217,6 +269,8 @@ class Simulation:
             {**event, **{memory: nbytes for memory, nbytes in held.items() if nbytes or memory == "device"}}
         )
         self.held.append(held)
+        gone = sum(self.stores[s][1] for s, at in self.gone.items() if at < len(self.events) - 1)
+        self.freed_peak = max(self.freed_peak, held["device"] - gone)
 
 
 def simulate(file: Json) -> Json:
@@ -227,6 +281,7 @@ def simulate(file: Json) -> Json:
     return {
         "peak": peaks.pop("device", 0),
         **({"host_peak": peaks["host"]} if peaks.get("host") else {}),
+        "freed_peak": found.freed_peak,
         "time": found.time,
         "events": found.events,
     }

@@ -41,7 +41,8 @@ def test_contract() -> None:
         updates=((1, 3),),
         preserved=(2,),
         gradients=(Gradient(8, 2, False, frozenset({6})), Gradient(8, 0, False, frozenset({6}))),
-        watched_sources=(Watched(0, "parameter 'p'"),),
+        deliveries=((0, 1),),
+        watched_sources=(Watched(0, "parameter 'p'", 0),),
         watched_outputs=(Watched(0, "output 'y'"), Watched(2, "output 'y'")),
         tangents=(Tangent(6, 0, parse_type("f32[4]")),),
     )

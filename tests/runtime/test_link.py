@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from remate_runtime.errors import BindError, ScheduleError
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.link.events import Event, Free, Linked, Rerun, Run, Turn, Update, View
+from remate_runtime.link.events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from remate_runtime.link.inference import forward_alone
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -269,6 +269,7 @@ def test_a_buffer_takes_the_value_of_the_latest_run_before_the_turn() -> None:
         Turn((3,)),
         Run(2),
         Free((4, 2, 1)),
+        Deliver((0,)),
     )
 
 
@@ -278,9 +279,9 @@ def test_what_only_an_update_needs_is_gone_before_the_tangents_arrive() -> None:
     assert linked.events[3:5] == (Update(1, 2, preserves=False), Turn((1, 2, 3)))
     assert [(graph.values[a.value or 0].name, a.birth, a.death) for a in linked.allocations] == [
         ("a", 0, 4),
-        ("c", 2, 7),
+        ("c", 2, 8),
         ("grad.c", 4, 6),
-        ("g", 5, 7),
+        ("g", 5, 8),
     ]
 
 

@@ -25,18 +25,22 @@ class CompiledStep(NamedTuple):
     """A step that an engine has made ready for one device. Calls can overlap, so none may change it, but for noting that
     results were found as the file declares them.
 
-    All three run without gradient mode, and must neither record history nor count versions.
+    All run without gradient mode, and must neither record history nor count versions.
 
     forward(sources): takes the contract's sources, writes to none of them, and keeps copies of the contract's preserved
     buffers; they are written to before backward comes.
     inference(sources): the same where no backward follows; its residue is None.
-    backward(residue, tangents): `tangents` are those of the contract, in its order and of its types. The list is handed
-    over: the engine empties it, so that a tangent dies at its last read. Returns the contract's gradients, in its order.
+    begin(residue, tangents): before the first segment. `tangents` are those of the contract, in its order and of its types.
+    The list is handed over: the engine empties it, so that a tangent dies at its last read.
+    segments: the parts of backward, one per delivery of the contract, run in order; each takes the residue and returns the
+    gradients of its delivery, in its order, and holds on to none that nothing reads any more. What happens between two
+    segments (hooks, optimizers) may write to the parameters whose gradients have been delivered.
     """
 
     forward: Callable[[Sequence[torch.Tensor]], Forwarded]
     inference: Callable[[Sequence[torch.Tensor]], Forwarded]
-    backward: Callable[[Any, list[torch.Tensor]], list[torch.Tensor]]
+    begin: Callable[[Any, list[torch.Tensor]], None]
+    segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
 
 
 class Engine(NamedTuple):

@@ -1,7 +1,10 @@
 """One training step under autograd, whatever engine executes it.
 
-To autograd the whole step is one node whose inputs are the differentiable parameters and inputs; hooks, accumulation,
-clipping, GradScaler and DistributedDataParallel see ordinary gradients.
+To autograd the step is a chain of nodes, one per delivery of gradients; the inputs of each are the parameters and inputs
+whose gradients it delivers. The first is the step's forward and takes the gradients of the outputs; each of the others
+follows because the one before it gives a gradient to its output, a tensor without elements (the *token*). Autograd hands
+out what a node returns before it runs the next: it is added to `.grad`, hooks and DistributedDataParallel's reducer see it,
+and an optimizer in backward may use it up.
 """
 
 from __future__ import annotations
@@ -34,14 +37,16 @@ class StepFunction(NamedTuple):
 class _Frame:
     """What one forward leaves for its backward. Holds no tensor that knows its autograd node: no reference cycle."""
 
-    __slots__ = ("residue", "sources", "step", "tangents", "watched")
+    __slots__ = ("given", "next", "residue", "sources", "step", "tangents", "watched")
 
     def __init__(self, step: StepFunction, sources: Sequence[torch.Tensor]) -> None:
         self.step = step
         self.sources: Sequence[torch.Tensor] = sources  # until forward has run
         self.residue: Any = None
-        self.watched: list[tuple[torch.Tensor, int, str]] = []
+        self.watched: list[_Held] = []
         self.tangents: list[torch.Tensor | None] = []
+        self.given: set[int] = set()  # values of the tangents that were given
+        self.next = 0  # the segment that comes next
 
     def receive(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[None, ...]:
         """Take the tangents over from autograd's node, which would hold them until all of backward has run."""
@@ -49,23 +54,37 @@ class _Frame:
         return (None,) * len(gradients)
 
 
+class _Held(NamedTuple):
+    """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what is
+    looked at once, when backward begins, and let go of then: backward frees such tensors one by one."""
+
+    tensor: torch.Tensor
+    version: int
+    what: str
+    until: int | None
+
+
 def run_step(step: StepFunction, sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Run the step's forward on inputs, parameters and buffers (the contract's sources). Returns the contract's outputs.
 
     If gradients are wanted the tensors carry autograd history; otherwise nothing is kept.
     """
+    contract = step.contract
     if torch.is_grad_enabled():
-        arguments = [sources[gradient.source] for gradient in step.contract.gradients]
-        if any(argument.requires_grad for argument in arguments):
+        arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
+        if any(argument.requires_grad for group in arguments for argument in group):
             frame = _Frame(step, sources)
-            made = _Step.apply(frame, *arguments)
+            token: torch.Tensor | None = None
+            for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
+                token = _Segment.apply(frame, at, token, *arguments[at])
+            made = _Step.apply(frame, token, *arguments[0])
             node = next((t.grad_fn for t in made if t.grad_fn is not None), None)
             if node is not None:
                 node.register_prehook(frame.receive)
             return made
     with torch.no_grad():
         made = step.compiled.inference(sources)
-        _update(step.contract, sources, made.updates)
+        _update(contract, sources, made.updates)
         return made.outputs
 
 
@@ -73,9 +92,9 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     contract, sources = frame.step.contract, frame.sources
     made = frame.step.compiled.forward(sources)
     _update(contract, sources, made.updates)
-    held = [(sources[w.at], w.what) for w in contract.watched_sources]
-    held += [(made.outputs[w.at], w.what) for w in contract.watched_outputs]
-    frame.watched = [(tensor, _version(tensor), what) for tensor, what in held]
+    held = [(sources[w.at], w.what, w.until) for w in contract.watched_sources]
+    held += [(made.outputs[w.at], w.what, None) for w in contract.watched_outputs]
+    frame.watched = [_Held(tensor, _version(tensor), what, until) for tensor, what, until in held]
     frame.sources, frame.residue = (), made.residue
     # An alias per output gets the autograd history; the engine's tensor shares storage and version with it.
     return [output.detach() for output in made.outputs]
@@ -86,32 +105,46 @@ def _update(contract: StepContract, sources: Sequence[torch.Tensor], updates: li
         sources[buffer].copy_(new)
 
 
-def _backward(frame: _Frame, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
-    contract, residue = frame.step.contract, frame.residue
-    if residue is None:
+def _begin(frame: _Frame) -> None:
+    if frame.residue is None or frame.next:
         raise ExecutionError(_TWICE)
-    frame.residue = None
     if torch.is_grad_enabled():
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
         )
     _check_unchanged(frame)
-    given, tangents = _take_tangents(frame)
-    gradients = frame.step.compiled.backward(residue, tangents)
-    return [
-        (gradient.clone() if promised.shared else gradient) if want and promised.depends(given) else None
-        for promised, gradient, want in zip(contract.gradients, gradients, wanted, strict=True)
-    ]
+    frame.watched = [held for held in frame.watched if held.until is not None]
+    frame.given, tangents = _take_tangents(frame)
+    frame.step.compiled.begin(frame.residue, tangents)
+
+
+def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
+    """Run a segment of backward. Returns its gradients."""
+    contract, residue = frame.step.contract, frame.residue
+    if residue is None or frame.next != at:
+        raise ExecutionError(_TWICE)
+    if at:
+        _check_unchanged(frame)
+    frame.next = at + 1
+    gradients = frame.step.compiled.segments[at](residue)
+    if frame.next == len(contract.deliveries):
+        frame.residue, frame.watched = None, []
+    promised = [contract.gradients[number] for number in contract.deliveries[at]]
+    found: list[torch.Tensor | None] = []
+    for one, want in zip(promised, wanted, strict=True):
+        gradient = gradients.pop(0)
+        found.append((gradient.clone() if one.shared else gradient) if want and one.depends(frame.given) else None)
+    return found
 
 
 def _check_unchanged(frame: _Frame) -> None:
-    """Raise ExecutionError for a tensor that was written to. Lets go of all of them: backward frees them one by one."""
-    watched, frame.watched = frame.watched, []
-    for tensor, version, what in watched:
-        if _version(tensor) != version:
+    """Raise ExecutionError for a tensor that was written to though a segment still to come reads it."""
+    for held in frame.watched:
+        if _version(held.tensor) != held.version and (held.until is None or held.until >= frame.next):
             raise ExecutionError(
-                f"{what} was modified in place between forward and backward (version {_version(tensor)}, expected "
-                f"{version})\n  modify it after backward (optimizer steps too), or give the step a clone of it"
+                f"{held.what} was modified in place between forward and backward (version {_version(held.tensor)}, "
+                f"expected {held.version})\n  modify it after backward (optimizer steps too; in backward, each parameter "
+                "when its own gradient has come), or give the step a clone of it"
             )
 
 
@@ -147,8 +180,10 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 class _Step(torch.autograd.Function):
+    """Forward, and the first segment of backward."""
+
     @staticmethod
-    def forward(ctx: Any, frame: _Frame, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, frame: _Frame, token: torch.Tensor | None, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         outputs = _forward(frame)
         ctx.frame = frame
@@ -158,4 +193,24 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return (None, *_backward(ctx.frame, ctx.needs_input_grad[1:]))
+        _begin(ctx.frame)
+        return (None, _token(ctx, 1), *_segment(ctx.frame, 0, ctx.needs_input_grad[2:]))
+
+
+class _Segment(torch.autograd.Function):
+    """A later segment of backward."""
+
+    @staticmethod
+    def forward(ctx: Any, frame: _Frame, at: int, token: torch.Tensor | None, *_: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.frame, ctx.at = frame, at
+        return torch.empty(0, device=frame.step.device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        return (None, None, _token(ctx, 2), *_segment(ctx.frame, ctx.at, ctx.needs_input_grad[3:]))
+
+
+def _token(ctx: Any, at: int) -> torch.Tensor | None:
+    """The gradient of the token that the next segment made, None if there is no next one."""
+    return torch.empty(0, device=ctx.frame.step.device) if ctx.needs_input_grad[at] else None

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from .contract import StepContract, step_contract
-from .events import Allocation, Computation, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from .events import Allocation, Computation, Deliver, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
 from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
-from .simulator import Account, Timeline, memory_of_workspace, simulate
+from .simulator import Account, Gradients, Timeline, memory_of_workspace, simulate
 from .storages import generator_state
 
 __all__ = [
     "Account",
     "Allocation",
     "Computation",
+    "Deliver",
     "Event",
     "Execution",
     "Free",
+    "Gradients",
     "Linked",
     "Rerun",
     "Run",

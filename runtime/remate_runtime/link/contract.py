@@ -9,7 +9,7 @@ import msgspec
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
 from ..step.graph import Graph
-from .events import Execution, Linked, Update
+from .events import Deliver, Execution, Linked, Update
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -45,10 +45,13 @@ class Gradient(msgspec.Struct, frozen=True):
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A tensor that backward reads and that somebody else could write to meanwhile. at: number of the source or output."""
+    """A tensor that backward reads and that somebody else could write to meanwhile. at: number of the source or output.
+    until: of a parameter or buffer, the number of the delivery up to which it is read; None: watched until backward begins.
+    """
 
     at: int
     what: str
+    until: int | None = None
 
 
 class StepContract(msgspec.Struct, frozen=True):
@@ -56,7 +59,8 @@ class StepContract(msgspec.Struct, frozen=True):
 
     sources: values of inputs, parameters and buffers, in the order in which the caller gives them. updates: (number of the
     buffer among the sources, the value that it takes when forward ends). preserved: buffers whose old contents backward
-    reads. gradients: what backward gives. watched_sources, watched_outputs: must be unchanged when backward begins.
+    reads. gradients: what backward gives. deliveries: numbers of the gradients that are given together, in the order in which
+    they are. watched_sources, watched_outputs: must be unchanged when backward begins.
     tangents: those that backward reads.
     """
 
@@ -65,6 +69,7 @@ class StepContract(msgspec.Struct, frozen=True):
     updates: tuple[tuple[int, int], ...]
     preserved: tuple[int, ...]
     gradients: tuple[Gradient, ...]
+    deliveries: tuple[tuple[int, ...], ...]
     watched_sources: tuple[Watched, ...]
     watched_outputs: tuple[Watched, ...]
     tangents: tuple[Tangent, ...]
@@ -79,13 +84,19 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     returned = tuple(Output(leaf.name, numbers[leaf.text[1:]], leaf.grad) for leaf in outputs)
     preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
     read, resident = _reads_of_backward(linked)
+    last = _last_segments(linked)
     return StepContract(
         given,
         returned,
         tuple((position[buffer], value) for buffer, value in graph.updates),
         preserved,
         _gradients(graph, position),
-        tuple(Watched(position[i], _label(graph, i)) for i in given if i in read and i not in preserved),
+        tuple(event.gradients for event in linked.backward if isinstance(event, Deliver)),
+        tuple(
+            Watched(position[i], _label(graph, i), None if graph.values[i].kind == "input" else last.get(i))
+            for i in given
+            if i in read and i not in preserved
+        ),
         tuple(
             Watched(at, f"output {graph.values[output.value].name!r}")
             for at, output in enumerate(returned)
@@ -97,6 +108,17 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
             if output.grad and (value := numbers[f"grad.{output.name}"]) in read
         ),
     )
+
+
+def _last_segments(linked: Linked) -> dict[int, int]:
+    """By owner of a storage that backward reads, the number of the delivery before which it does so last."""
+    graph, last, segment = linked.graph, dict[int, int](), 0
+    for event in linked.backward:
+        if isinstance(event, Deliver):
+            segment += 1
+        elif isinstance(event, Execution):
+            last.update((graph.root[value], segment) for value in graph.operations[event.op].reads)
+    return last
 
 
 def _label(graph: Graph, value: int) -> str:

@@ -63,7 +63,16 @@ class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="turn")
     frees: tuple[int, ...]
 
 
-Event = Run | Rerun | View | Free | Update | Turn
+class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="deliver"):
+    """Gradients go to their owners: autograd adds them to `.grad`, hooks see them, an optimizer may use them up.
+
+    gradients: numbers among the graph's. No later event touches their storages, nor reads the parameters that they are of.
+    """
+
+    gradients: tuple[int, ...]
+
+
+Event = Run | Rerun | View | Free | Update | Turn | Deliver
 Execution = Run | Rerun | View  # events that call an operator
 Computation = Run | Rerun  # events that take time and memory
 
@@ -72,7 +81,8 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
 
     value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it.
+    the end. memory: as `Graph.memory` names it. delivered: of a gradient, where it is handed over; the event at which it is
+    gone if its owner does not hold it.
     """
 
     value: int | None
@@ -80,6 +90,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     birth: int
     death: int
     memory: str = DEVICE
+    delivered: int | None = None
 
 
 class Linked(msgspec.Struct, frozen=True):

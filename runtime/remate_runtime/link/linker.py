@@ -5,6 +5,7 @@
 - Views are made on demand: before a read, if their base has been made (again) since.
 - An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
 - A random operation that reruns saves the generator's state before its first run.
+- A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
 - A buffer that the step updates takes its value at the turn, a read like any other: of the latest run. If backward still
   reads the buffer, a copy of its old contents is kept.
 
@@ -20,7 +21,8 @@ from ..errors import ScheduleError
 from ..format.limits import MAX_EVENTS
 from ..step.graph import FlatRerun, Graph
 from ..step.rerun_rules import check_reruns
-from .events import Event, Free, Linked, Rerun, Run, Turn, Update, View
+from .deliveries import deliveries, last_touches
+from .events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from .storages import Storages
 
 TURN = -1  # stands for the turn from forward to backward among operation indices
@@ -34,19 +36,25 @@ def link(graph: Graph, reruns: Sequence[FlatRerun] = (), dims: Mapping[str, int]
     """
     graph = graph.at(dims)
     order, again, turn = _executions(graph, reruns)
-    return _assemble(graph, order, again, *_liveness(graph, order, turn))
+    return _assemble(graph, order, again, deliveries(graph, order, turn), *_liveness(graph, order, turn))
 
 
 def _assemble(
-    graph: Graph, order: list[int], again: list[bool], frees: list[list[int]], preserved: frozenset[int]
+    graph: Graph,
+    order: list[int],
+    again: list[bool],
+    delivered: Mapping[int, tuple[int, ...]],
+    frees: list[list[int]],
+    preserved: frozenset[int],
 ) -> Linked:
-    """The events one by one, with the storages that they make, share, write over and free."""
+    """The events one by one, with the storages that they make, share, write over, free and deliver."""
     book, events, operations, turn = Storages(graph), list[Event](), graph.operations, 0
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
         if index == TURN:
             turn = _turn(graph, book, events, free, preserved)
+            _deliver(graph, book, events, delivered.get(k, ()))
             continue
         op = operations[index]
         if op.view:
@@ -69,7 +77,15 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
+        _deliver(graph, book, events, delivered.get(k, ()))
     return Linked(graph, tuple(events), turn, book.finish(len(events)))
+
+
+def _deliver(graph: Graph, book: Storages, events: list[Event], numbers: tuple[int, ...]) -> None:
+    if numbers:
+        for number in numbers:
+            book.deliver(graph.gradients[number][1], len(events))
+        events.append(Deliver(numbers))
 
 
 def _turn(graph: Graph, book: Storages, events: list[Event], free: list[int], preserved: frozenset[int]) -> int:
@@ -93,7 +109,7 @@ def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], l
     before: dict[int, list[int]] = {}
     for rerun in reruns:
         before.setdefault(rerun.before, []).append(rerun.op)
-    walk = _Walk(graph)
+    walk, complete = _Walk(graph), last_touches(graph)
     for index in range(len(graph.operations)):
         if index == graph.backward_start:
             walk.turn()
@@ -101,6 +117,8 @@ def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], l
             walk.execute(op)
         if not graph.operations[index].view:
             walk.execute(index)
+        for gradient in complete.get(index, ()):
+            walk.make_view(gradient)
     if graph.backward_start == len(graph.operations):
         walk.turn()
     for _, gradient in graph.gradients:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from ..step.graph import DEVICE, HOST, Graph, Op
 from .events import Allocation, Linked, Rerun, Run
+
+Gradients = Literal["held", "freed"]  # what becomes of a gradient that is delivered
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -58,12 +62,18 @@ class Timeline(msgspec.Struct, frozen=True):
         return self.device.after
 
 
-def simulate(linked: Linked) -> Timeline:
-    """Cost a linked schedule: bytes of each memory, time in ns."""
+def simulate(linked: Linked, gradients: Gradients = "held") -> Timeline:
+    """Cost a linked schedule: bytes of each memory, time in ns.
+
+    gradients: "held" to the end of the step, as where `.grad` is None before; or "freed" when they are delivered, because
+    they are added to a `.grad` that exists (accumulation), or used up by an optimizer in backward. Budgets bound "held".
+    """
     operations = linked.graph.operations
     computations = [(at, operations[e.op]) for at, e in enumerate(linked.events) if type(e) is Run or type(e) is Rerun]
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
     for allocation in linked.allocations:
+        if gradients == "freed" and allocation.delivered is not None:
+            allocation = replace(allocation, death=min(allocation.death, allocation.delivered + 1))
         by_memory.setdefault(allocation.memory, []).append(allocation)
     workspace: dict[str, list[tuple[int, int]]] = {}
     for at, op in computations:

@@ -22,6 +22,7 @@ class Storages:
         self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
         self.states: dict[int, int] = {}  # by random operation that reruns: where its state was saved
         self.extra: list[Allocation] = []  # states of generators
+        self.delivered: dict[int, int] = {}  # by storage of a gradient: where it is handed over
 
     def hold(self, value: int, store: int) -> None:
         old = self.store[value]
@@ -81,6 +82,12 @@ class Storages:
                 if self.graph.held_by_caller(value):
                     self.held[self.store[value]] += 1
 
+    def deliver(self, value: int, at: int) -> None:
+        """A gradient goes to its owner, who may hold it to the end. What others hold too, the owner gets a copy of."""
+        store = self.store[value]
+        if store >= 0 and store not in self.fixed:
+            self.delivered[store] = at
+
     def save_state(self, op: int, at: int) -> None:
         self.states[op] = at
 
@@ -104,8 +111,15 @@ class Storages:
         """All storages, those of the values first. end: number of events."""
         nbytes, graph = self.nbytes, self.graph
         made = [
-            Allocation(v, nbytes[v] or graph.nbytes(v), b, d if d >= 0 else end, graph.memory(v))
-            for v, b, d in zip(self.owner, self.birth, self.death, strict=True)
+            Allocation(
+                v,
+                nbytes[v] or graph.nbytes(v),
+                self.birth[at],
+                self.death[at] if self.death[at] >= 0 else end,
+                graph.memory(v),
+                self.delivered.get(at),
+            )
+            for at, v in enumerate(self.owner)
         ]
         return (*made, *self.extra)
 

@@ -6,14 +6,14 @@ its slot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch._ops import OpOverload
 
 from ...kernels.overloads import check_kernels
 from ...link.contract import StepContract
-from ...link.events import Event, Linked, Turn
+from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
 from ..compiled_step import CompiledStep, Engine, Forwarded
 from .instructions import Instruction, InstructionCompiler, Slots
@@ -28,8 +28,8 @@ def compile_step(
         check_kernels(tuple(operators.items()), device, graph.device)
     compiler = InstructionCompiler(graph, operators, device)
     ahead = _Part(compiler, linked.forward)
-    back = _Part(compiler, linked.backward)
     alone = _Part(compiler, forward_alone(linked))
+    back = _segments(linked, contract, compiler)
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
@@ -53,16 +53,42 @@ def compile_step(
     def inference(sources: Sequence[torch.Tensor]) -> Forwarded:
         return run(alone, sources)._replace(residue=None)
 
-    def backward(slots: Slots, tangents: list[torch.Tensor]) -> list[torch.Tensor]:
+    def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:
         for at, tangent in enumerate(contract.tangents):
             slots[tangent.value] = tangents[at]
         tangents.clear()
-        back.run(slots)
-        gradients = [slots[gradient.value] for gradient in contract.gradients]
-        slots.clear()
-        return gradients
 
-    return CompiledStep(forward, inference, backward)
+    return CompiledStep(forward, inference, begin, back)
+
+
+def _segments(
+    linked: Linked, contract: StepContract, compiler: InstructionCompiler
+) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+    events, start, cut = linked.backward, 0, list[Sequence[Event]]()
+    for at, event in enumerate(events):
+        if isinstance(event, Deliver):
+            cut.append(events[start:at])
+            start = at + 1
+    values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
+
+    def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
+        part, given, is_last = _Part(compiler, cut[at]), values[at], at == len(cut) - 1
+        later = {value for follow in values[at + 1 :] for value in follow}
+        emptied = [value for value in given if value not in later]
+
+        def run(slots: Slots) -> list[torch.Tensor]:
+            part.run(slots)
+            gradients = [slots[value] for value in given]
+            for value in emptied:
+                slots[value] = None
+            if is_last:
+                slots.clear()
+            return gradients
+
+        return run
+
+    return tuple(segment(at) for at in range(len(cut)))
 
 
 class _Part:

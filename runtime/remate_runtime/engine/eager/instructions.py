@@ -13,7 +13,7 @@ import torch
 from torch._ops import OpOverload
 
 from ...kernels.overloads import constant, in_place, kernel, literal
-from ...link.events import Event, Execution, Free, Rerun, Run, Turn, Update, View
+from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
 from ...step.graph import Graph, Op, Ref
 from .first_run import judged
 
@@ -56,8 +56,8 @@ class InstructionCompiler:
                     found.append(Instruction(run, (), self.graph.operations[event.op].id))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
-                case Update() | Turn():
-                    pass  # happen between the instructions of forward and those of backward
+                case Update() | Turn() | Deliver():
+                    pass  # happen between the instructions of forward and those of backward, and between segments
         return tuple(found)
 
     def _run(self, event: Execution) -> Call:
