@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..present.outputs import gradients_of_outputs
@@ -78,6 +79,7 @@ def figures(opened: Analysis) -> str:
     rows = [
         ("", "schedule", "keep-all", ""),
         ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
+        *_freed(opened),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]
@@ -88,6 +90,15 @@ def figures(opened: Analysis) -> str:
     return (
         f"{text}\nsolved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
     )
+
+
+def _freed(opened: Analysis) -> Iterator[tuple[str, str, str, str]]:
+    """What accumulation and optimizers in backward meet, where it differs."""
+    from remate_runtime.link import link, simulate
+
+    ours, base = simulate(opened.linked, "freed").peak, simulate(link(opened.graph), "freed").peak
+    if (ours, base) != (opened.timeline.peak, opened.keep_all.peak):
+        yield "peak, gradients freed when delivered", size(ours), size(base), _share(ours, base)
 
 
 def _share(part: int, whole: int) -> str:
