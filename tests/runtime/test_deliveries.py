@@ -11,7 +11,7 @@ from torch import nn
 
 from remate.measure.allocator import peak_bytes
 from remate_runtime import ExecutionError, Schedule, apply
-from remate_runtime.link import Deliver, link, simulate
+from remate_runtime.link import Deliver, Execution, link, simulate
 from remate_runtime.step import expand
 
 from .small import data, seeded
@@ -159,6 +159,6 @@ def test_deliveries_of_a_step() -> None:
     for event in linked.events[linked.turn + 1 :]:
         if isinstance(event, Deliver):
             late |= {graph.root[v] for number in event.gradients for v in graph.gradients[number]}
-        elif hasattr(event, "op"):
+        elif isinstance(event, Execution):
             op = graph.operations[event.op]
             assert late.isdisjoint(graph.root[v] for v in (*op.reads, *op.writes) if v is not None)
