@@ -24,6 +24,6 @@ class Wide(nn.Module):
 
 @pytest.mark.parametrize(("width", "told"), [(512, True), (16, False)])
 def test_where_it_differs(width: int, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schedule_of(seeded(Wide(width)), (data(4, width),), reruns=no_reruns).save(tmp_path / "s.json")
+    schedule_of(seeded(Wide(width)), (data(4, width),), reruns=no_reruns).save(str(tmp_path / "s.json"))
     assert main(["show", str(tmp_path / "s.json")]) == 0
     assert ("peak, gradients freed when delivered" in capsys.readouterr().out) == told
