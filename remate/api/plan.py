@@ -98,11 +98,11 @@ def prepare(
 ) -> Hierarchy:
     """All that does not depend on the budget: the captured step with its costs, partitioned into blocks."""
     say = progress or (lambda text: None)
-    say("capturing the joint graph")
+    say("tracing forward and backward")
     captured = capture(model, args, dict(kwargs or {}), differentiate=differentiate)
-    say(f"costs of {len(captured.graph.operations)} operations")
+    say(f"finding out what {len(captured.graph.operations):,} operations cost")
     graph = costed(captured.graph, cost, profile, progress, cached=cache, again=measure_again)
-    say("partitioning into blocks")
+    say("looking for blocks that repeat")
     return partition(replace(captured, graph=graph))
 
 

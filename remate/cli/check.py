@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE, count, percent, size
+from ..present.text import count, percent, size
 from . import exit_codes
 from .several import Report, each
 from .usage import replan_command
@@ -87,7 +87,6 @@ def _summary(path: str, opened: Analysis) -> str:
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
             f"  predicted time {overhead}",
-            *(f"  {line}" for line in PEAK_NOTE.splitlines()),
         ]
     )
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from .build_file import Target
+from .build_file import Target, load_target
+from .progress import Reporter
 from .usage import UsageError
+
+
+def loaded(text: str, device: str | None, threads: int | None, quiet: bool) -> Target:
+    """What `FILE.py:build` makes, on `device`; a person at a terminal is told while it runs."""
+    with Reporter(quiet) as report:
+        report(f"running {text}")
+        return placed(load_target(text), device, threads)
 
 
 def placed(target: Target, device: str | None, threads: int | None = None) -> Target:

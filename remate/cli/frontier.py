@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +77,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     folder = Path(args.output)
     _folder(folder, budgets, args.force)
-    from .build_file import load_target
-    from .device import check_trains, placed
+    from .device import check_trains, loaded
     from .progress import Reporter
 
-    target = placed(load_target(args.target), args.device, args.threads)
+    target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.frontier import Sweep
     from ..api.plan import prepare, settings_of
@@ -102,7 +102,10 @@ def run(args: argparse.Namespace) -> int:
         solved = sum(point.file is not None for point in summary.points)
         print(summary.text())
         print(f"wrote {solved} schedule{'' if solved == 1 else 's'}, frontier.txt, frontier.json{image} to {folder}")
-        print(PEAK_NOTE)
+        found = [point.file for point in summary.points if point.file]
+        if found:
+            path, where = shlex.quote(str(folder / found[0])), shlex.quote(str(folder))
+            print(f"next: remate report {path} --frontier {where} -o report.html   # a page with all of them")
     if not summary.complete:
         return exit_codes.INTERRUPTED
     return exit_codes.FINE if sweep.found else exit_codes.FINDINGS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,11 +92,10 @@ def run(args: argparse.Namespace) -> int:
     check_optimizer(args)
     from remate_runtime.format import checked_text
 
-    from .build_file import load_target
-    from .device import check_trains, placed
+    from .device import check_trains, loaded
     from .progress import Reporter
 
-    target = placed(load_target(args.target), args.device, args.threads)
+    target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.plan import plan_step, prepare, settings_of
 
@@ -120,6 +120,9 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.quiet:
         say(summary(schedule, args.output, len(text)), args.output)
+        if args.output != STDOUT:
+            model = shlex.quote(args.target)
+            say(f"next: remate run {shlex.quote(args.output)} --model {model}   # train by it, beside eager")
     return exit_codes.FINE
 
 
@@ -137,7 +140,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
-    return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}"), PEAK_NOTE])
+    return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
 
 
 def _overhead(time: int, base: int) -> str:

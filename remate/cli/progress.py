@@ -1,4 +1,4 @@
-"""Progress of a long command, on stderr, only for a person at a terminal and only once it has taken a while."""
+"""Progress of a long command, on stderr, only for a person at a terminal, from the first moment."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sys
 import time
 from types import TracebackType
 
-PATIENCE = 2.0  # seconds without any word
-_BETWEEN = 0.1  # seconds from one text to the next: more cannot be read
+_BETWEEN = 0.03  # seconds from one text to the next: more cannot be read
 
 
 class Reporter:
@@ -17,7 +16,7 @@ class Reporter:
 
     def __init__(self, quiet: bool = False) -> None:
         self._wanted = not quiet and sys.stderr.isatty()
-        self._next = time.monotonic() + PATIENCE
+        self._next = 0.0
         self._shown = 0  # letters on the line
 
     def __call__(self, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE, count, duration, size, table
+from ..present.text import count, duration, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, write_output, written
 from .usage import replan_command
@@ -56,14 +56,13 @@ def run(args: argparse.Namespace) -> int:
     require("remate run", "torch")
     from remate_runtime.format import load
 
-    from .build_file import load_target
-    from .device import placed
+    from .device import loaded
     from .progress import Reporter
 
     if args.memory_trace:
         check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
-    target = placed(load_target(args.model), args.device or schedule.model.device, args.threads)
+    target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
     from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
@@ -114,7 +113,7 @@ def measured(trial: Trial, schedule: Schedule) -> str:
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
     lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
-    return "\n".join([*lines, PEAK_NOTE])
+    return "\n".join(lines)
 
 
 def _spread(ratios: Sequence[float]) -> str:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+_COLOURS = {"error": "1;31", "warning": "1;33", "hint": "36", "next": "36"}
+_WORD = re.compile(r"^((?:[^\s:]+:\d+:\d+: )?(?: {2})?)(error|warning|hint|next)(\[[A-Z]\d+\])?(?=[: ])", re.MULTILINE)
 _PLAIN = str.maketrans({"…": "...", "→": "->", "·": ".", "–": "-", "×": "x"})
 
 
@@ -20,6 +23,7 @@ class Stream:
 
     def __init__(self, behind: Any, name: str) -> None:
         self._behind, self._name = behind, name
+        self._coloured = _wants_colour(behind)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._behind, name)
@@ -27,7 +31,7 @@ class Stream:
     def write(self, text: str) -> int:
         """Raises OSError, which names the stream, if it cannot take more (a file on a full disk)."""
         with self._guarded():
-            self._behind.write(self._encodable(text))
+            self._behind.write(self._encodable(_coloured(text) if self._coloured else text))
         return len(text)
 
     def write_data(self, data: bytes) -> None:
@@ -64,6 +68,16 @@ class Stream:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._behind.fileno())
             os.close(nowhere)
+
+
+def _wants_colour(stream: Any) -> bool:
+    """A terminal that is not told otherwise: https://no-color.org."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _coloured(text: str) -> str:
+    """The word that a line begins with, or that follows its place in a file, in the colour that people know it by."""
+    return _WORD.sub(lambda found: f"{found[1]}\x1b[{_COLOURS[found[2]]}m{found[2]}{found[3] or ''}\x1b[0m", text)
 
 
 @contextmanager

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
 
 from remate_runtime.quantities import duration, size
 
 __all__ = ["PEAK_NOTE", "count", "duration", "percent", "size", "table"]
 
+_LEAST = 12  # letters of a cell that is cut
 PEAK_NOTE = (
     "Peak and budget: bytes the step (forward and backward) holds at its worst moment, beyond parameters, buffers,\n"
     "inputs and optimizer state. Outputs, gradients and workspace count."
@@ -20,13 +23,44 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str = "") -> str:
-    """Columns padded to their widest cell, two spaces apart; columns in `right` are right-aligned."""
+    """Columns padded to their widest cell, two spaces apart; columns in `right` are right-aligned. At a terminal that is
+    narrower, the widest cells of the others are cut in the middle."""
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
+    widths = _narrowed(widths, right, terminal_width() - len(indent))
     lines = []
     for row in rows:
-        cells = [c.rjust(widths[i]) if i in right else c.ljust(widths[i]) for i, c in enumerate(row)]
+        cells = [_cut(cell, widths[i]) for i, cell in enumerate(row)]
+        cells = [c.rjust(widths[i]) if i in right else c.ljust(widths[i]) for i, c in enumerate(cells)]
         lines.append((indent + "  ".join(cells)).rstrip())
     return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that standard output is; in a pipe or a file, lines may be as long as they like."""
+    at_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if at_terminal else sys.maxsize
+
+
+def _narrowed(widths: list[int], right: Sequence[int], available: int) -> list[int]:
+    """Take from the widest column that may be cut, until all fit or none is wider than _LEAST."""
+    widths = list(widths)
+    free = [i for i in range(len(widths)) if i not in right]
+    while free and (over := sum(widths) + 2 * (len(widths) - 1) - available) > 0:
+        widest = max(free, key=widths.__getitem__)
+        others = max((widths[i] for i in free if i != widest), default=0)
+        least = max(_LEAST, min(others, widths[widest] - 1))
+        if widths[widest] <= _LEAST:
+            break
+        widths[widest] = max(least, widths[widest] - over)
+    return widths
+
+
+def _cut(cell: str, width: int) -> str:
+    """The beginning and the end, which tell names apart: `transformer.h…mlp.act`."""
+    if len(cell) <= width:
+        return cell
+    end = (width - 1) // 2
+    return f"{cell[: width - 1 - end]}…{cell[len(cell) - end :]}"
 
 
 def count(number: int, noun: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 MEASURED = "measured"  # the cost model that runs operations on the device
-PATIENCE = 2.0  # seconds of profiling without a word
 
 __all__ = ["MEASURED", "Cost", "costed", "costs_digest", "signature"]
 
@@ -115,12 +113,12 @@ def _measure(
 ) -> dict[str, Cost]:
     from . import measured
 
-    costs, started = {}, time.monotonic()
+    costs = {}
     with measured.generators_kept(device):
         for done, (key, op) in enumerate(operations.items()):
-            if progress is not None and time.monotonic() - started > PATIENCE:
+            if progress is not None:
                 name = measured.device_name(device)
-                progress(f"profiling on {name}: {done} of {len(operations)} distinct operations")
+                progress(f"measuring how long operations take on {name}: {done} of {len(operations)}")
             costs[key] = measured.measure(graph, op, device)
     return costs
 

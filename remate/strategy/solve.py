@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.format import StoppedBy
+from remate_runtime.quantities import size
 from remate_runtime.step import FlatRerun
 
 from ..errors import InfeasibleError, NotApplicableError
@@ -180,7 +181,9 @@ class _Search:
         self.context.fitted.add(found.strategy)
         if better(self.context.best, found) is found:
             self.context.best = found
-            self.deadline.say(f"{found.strategy}: {self._percent(found.time):.2f}% more time, peak {found.peak} bytes")
+            self.deadline.say(
+                f"found: {self._percent(found.time):.2f}% more time, peak {size(found.peak)} ({found.strategy})"
+            )
 
     def _percent(self, time: int) -> float:
         return 100.0 * (time / max(1, self.base.time) - 1.0)

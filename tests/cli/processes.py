@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,19 @@ def in_shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedP
     whole = f"set -o pipefail; remate() {{ '{sys.executable}' -m remate \"$@\"; }}; {line}"
     given: dict[str, Any] = {"cwd": folder, "env": environment(**variables), "capture_output": True, "check": False}
     return subprocess.run(["bash", "-c", whole], text=True, encoding="utf-8", errors="replace", **given)
+
+
+def at_terminal(argv: list[str], folder: Path, columns: int) -> str:
+    """What a person sees of a command at a terminal that wide: standard output and standard error as they come."""
+    shutil.copytree(DATA, folder, dirs_exist_ok=True)
+    ours, theirs = os.openpty()
+    given = environment(COLUMNS=str(columns), TERM="xterm", NO_COLOR="")
+    with subprocess.Popen([*COMMAND, *argv], cwd=folder, env=given, stdout=theirs, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        with suppress(OSError):  # the end of a terminal that its program has left
+            while part := os.read(ours, 1 << 16):
+                seen += part
+        process.wait()
+    os.close(ours)
+    return seen.decode().replace("\r\n", "\n")

@@ -1,13 +1,16 @@
-"""Progress on stderr: one line that is rewritten, only at a terminal, only after a while, and gone at the end."""
+"""Progress on stderr: one line that is rewritten, only at a terminal, from the first moment, and gone at the end."""
 
 from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
 import pytest
 
 from remate.cli import progress
+
+from .processes import at_terminal
 
 
 class Terminal(io.StringIO):
@@ -36,7 +39,6 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """In place of stderr; not a fixture, because pytest puts its own stderr back between fixtures and test."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     monkeypatch.setattr(progress, "_BETWEEN", 0.0)
     monkeypatch.setenv("COLUMNS", "40")
     return made
@@ -61,13 +63,16 @@ def test_silence_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = terminal_of(monkeypatch)
     with progress.Reporter(quiet=True) as report:
         report("solving")
-    monkeypatch.setattr(progress, "PATIENCE", 1e6)
-    with progress.Reporter() as report:
-        report("solving")
     assert terminal.getvalue() == ""
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stderr", pipe)
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
     with progress.Reporter() as report:
         report("solving")
     assert pipe.getvalue() == ""
+
+
+def test_a_person_sees_what_happens_from_the_beginning(tmp_path: Path) -> None:
+    seen = at_terminal(["plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "-o", "s.json"], tmp_path, 80)
+    assert seen.startswith("\rrunning models.py:build")
+    assert "\rtracing forward and backward" in seen
+    assert seen.endswith(": remate run s.json --model models.py:build   # train by it, beside eager\n")

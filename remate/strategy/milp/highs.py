@@ -179,7 +179,7 @@ class Engine:
             self._said = now
             primal, dual = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
             incumbent = f"{primal:.3f}%" if abs(primal) < 1e20 else "none yet"
-            deadline.say(f"{self._stage}: incumbent {incumbent}, bound {max(dual, 0.0):.3f}%")
+            deadline.say(f"searching: best so far {incumbent}, proven at least {max(dual, 0.0):.3f}% ({self._stage})")
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
