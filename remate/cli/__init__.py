@@ -29,6 +29,7 @@ COMMANDS = (
     "show",
     "run",
     "diff",
+    "merge",
     "explain",
     "lint",
     "edit",

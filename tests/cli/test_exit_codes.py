@@ -25,6 +25,7 @@ ON_FILE: dict[str, list[str]] = {
     "show": ["show", "FILE"],
     "run": ["run", "FILE", "--model", "models.py:build", "--steps", "1"],
     "diff": ["diff", "FILE", "FILE"],
+    "merge": ["merge", "FILE", "FILE", "FILE"],
     "explain": ["explain", "FILE"],
     "lint": ["lint", "FILE"],
     "edit": ["edit", "FILE", "--keep", "layers.2.addmm", "--dry-run"],

@@ -35,6 +35,7 @@ ARGUMENTS = {
     "fmt": ("mlp.json", ""),
     "show": ("mlp.json --plot memory.svg", ""),
     "diff": ("mlp.json mlp.json", ""),
+    "merge": ("mlp.json mlp.json mlp.json", ""),
     "explain": ("mlp.json", ""),
     "lint": ("mlp.json", ""),
     "edit": ("mlp.json --keep layers.2.addmm -o new.json", ""),
