@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
+
+from remate_runtime.files import check_writable
 
 from .usage import UsageError
 
@@ -22,9 +25,22 @@ def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured")
 
 
 def chosen_costs(args: argparse.Namespace) -> dict[str, Any]:
-    """The keyword arguments of `remate.plan` that the options stand for, but for `cost`. Raises UsageError."""
+    """The keyword arguments of `remate.plan` that the options stand for, but for `cost`.
+
+    Raises UsageError, and ProfileError or OSError for a profile that can neither be read nor be made: before the model is
+    traced and operations are measured.
+    """
     if args.measure_again and args.no_cache and args.profile is None:
         raise UsageError(
             "--measure-again replaces costs in the cache, and --no-cache leaves it alone: give one of them"
         )
+    if args.profile is not None:
+        _check_profile(Path(args.profile))
     return {"profile": args.profile, "cache": not args.no_cache, "measure_again": args.measure_again}
+
+
+def _check_profile(path: Path) -> None:
+    from ..profile.store import read
+
+    if read(path) is None:
+        check_writable(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from remate_runtime.files import write_atomically
+from remate_runtime.files import advice, write_atomically
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -81,7 +81,7 @@ def write(path: Path, profile: Profile) -> None:
     try:
         write_atomically(path, encode(profile))
     except OSError as error:
-        raise ProfileError(f"the profile {path} cannot be written: {error.strerror}") from None
+        raise ProfileError(f"the profile {path} cannot be written: {error.strerror}\n  hint: {advice(error)}") from None
 
 
 def _json(value: object) -> str:

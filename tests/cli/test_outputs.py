@@ -181,3 +181,21 @@ def test_a_probe_leaves_nothing(tmp_path: Path) -> None:
     files.check_writable("/dev/null")
     assert os.listdir(tmp_path) == ["old.json"]
     assert (tmp_path / "old.json").read_text() == "old"
+
+
+@pytest.mark.parametrize("command", ["plan", "frontier"])
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [("no/p.json", "No such file or directory"), ("models.py", "is not a profile"), (".", "cannot be read")],
+)
+def test_a_profile_that_cannot_be_used_is_told_before_the_work(
+    remate: Remate, monkeypatch: pytest.MonkeyPatch, command: str, profile: str, said: str
+) -> None:
+    """Before the model is traced."""
+    import remate.api.plan as api
+
+    monkeypatch.setattr(api, "capture", lambda *_, **__: pytest.fail("too late"))
+    more = ("--budget", "80%", "-o", "s.json") if command == "plan" else ("--budgets", "80%", "-o", "out")
+    outcome = remate(command, "models.py:build", "--profile", profile, *more)
+    assert outcome.status == 2
+    assert said in outcome.err
