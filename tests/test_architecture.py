@@ -26,7 +26,7 @@ RUNTIME = [
     "live",
     "engine",
 ]
-RUNTIME += ["planned_model", "__init__"]
+RUNTIME += ["planned", "__init__"]
 PLANNER = ["errors", "budget", "measure", "capture", "profile", "partition", "fold", "strategy", "inspect", "api"]
 PLANNER += ["present", "cli", "__init__", "__main__"]
 HOUSES = {"remate_runtime": (ROOT / "runtime" / "remate_runtime", RUNTIME), "remate": (ROOT / "remate", PLANNER)}

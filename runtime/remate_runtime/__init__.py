@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .format.reader import load
     from .format.schedule import Schedule
-    from .planned_model import apply
+    from .planned import apply
 
 __all__ = [
     "BindError",
@@ -57,7 +57,7 @@ _HOME = {
     "StaleModelError": "errors",
     "StaleModelWarning": "errors",
     "SteppedAsideWarning": "errors",
-    "apply": "planned_model",
+    "apply": "planned",
     "load": "format.reader",
 }
 

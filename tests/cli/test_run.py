@@ -67,13 +67,13 @@ def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("planned")
 def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that the digest does not see: what a step beside the model finds."""
-    from remate_runtime import planned_model
+    from remate_runtime.planned import scheduled_forward
 
     def doubled(*args: object) -> Any:
         return [2 * value for value in run_step(*args)]
 
-    run_step: Any = planned_model.run_step
-    monkeypatch.setattr(planned_model, "run_step", doubled)
+    run_step: Any = scheduled_forward.run_step
+    monkeypatch.setattr(scheduled_forward, "run_step", doubled)
     outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
     assert outcome.status == 3
     assert "s.json: stale, its first step differs from that of models.py:build" in outcome.err

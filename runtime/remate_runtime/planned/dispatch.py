@@ -1,0 +1,102 @@
+"""`forward` of a planned model: the schedule that fits the call, or what to do where none does."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
+
+from ..errors import BindError, ExecutionError, SteppedAsideWarning
+from ..format.schedule import Model
+from ..format.signature import input_leaves
+from ..format.tensor_type import parse_type
+from ..quantities import size
+from .scheduled_forward import ScheduledForward
+
+Otherwise = Literal["error", "original"]
+_TOLD = 8  # different reasons for stepping aside that are warned of
+
+
+class Dispatch:
+    """Chooses among the schedules of a model, call by call: by mode, shapes, dtypes, autocast and plain arguments."""
+
+    def __init__(self, model: nn.Module, steps: Sequence[ScheduledForward], otherwise: Otherwise) -> None:
+        self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
+        self.calls = 0
+        self._told: set[str] = set()
+        self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
+
+    def stepped_aside(self, why: str) -> None:
+        """Warn, once for each reason, that the model's own forward runs."""
+        if why not in self._told and len(self._told) < _TOLD:
+            self._told.add(why)
+            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=6)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        model = self.model
+        steps = [step for step in self.steps if step.schedule.model.training == model.training]
+        if not steps:
+            return self._other_mode(args, kwargs)
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            raise ExecutionError(
+                "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
+                "\n  use the original model there"
+            )
+        faults: list[BindError] = []
+        for step in steps:
+            step.check()
+            try:
+                inputs = step.inputs(args, kwargs)
+            except BindError as fault:
+                faults.append(fault)
+            else:
+                return step.run(inputs)
+        if self.otherwise == "original":
+            self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
+            return model.forward(*args, **kwargs)
+        raise faults[0] if len(faults) == 1 else BindError(_none_of(steps, faults))
+
+    def _other_mode(self, args: Any, kwargs: Any) -> Any:
+        model = self.model
+        if model.training and self.otherwise == "error":
+            raise BindError(
+                "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode"
+            )
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
+            mode = "train()" if model.training else "eval()"
+            self.stepped_aside(
+                f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
+                "call it under torch.no_grad(), or put it into the mode that was planned"
+            )
+        return model.forward(*args, **kwargs)
+
+
+def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:
+    told = [f"{step.schedule.name}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)]
+    return "\n  - ".join(["none of the schedules is for this call", *told]) + (
+        "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
+    )
+
+
+def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any) -> str:
+    """Why, and whether the call is likely to fit: activations grow with the inputs, or faster (attention)."""
+    nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
+    solve, planned = nearest.schedule.solve, _elements(nearest.schedule.model)
+    given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
+    why = f"{str(fault).splitlines()[0]}; the model's own forward runs, without reruns"
+    if not planned or not torch.is_grad_enabled():
+        return why
+    about = solve.baseline_peak * given // planned
+    over = "over" if about > solve.budget else "within"
+    return f"{why}. It takes about {size(about)} by the size of its inputs, {over} the budget of {size(solve.budget)}"
+
+
+def _elements(model: Model) -> int:
+    return sum(parse_type(leaf.text).numel for leaf in input_leaves(model.inputs))

@@ -1,0 +1,186 @@
+"""`apply(model, schedule)`: the model, with its training step executed by the schedule.
+
+The result is another view of the same model: an instance of a subclass of the model's class that shares the model's
+attributes, so parameters, buffers, submodules, hooks, train/eval mode, `state_dict`, `config` and methods are the same.
+Only `forward` differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import BindError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
+from ..format.positions import locate
+from ..format.reader import decode, read
+from ..format.schedule import Schedule
+from ..gc_pause import gc_paused
+from ..live.beside import Call, verify_beside
+from ..live.trust import Stale
+from .dispatch import Dispatch, Otherwise
+from .scheduled_forward import ScheduledForward
+
+Given = Schedule | str | os.PathLike[str]
+How = tuple[tuple[str, ...], Stale, str]  # namespaces, stale, engine
+
+
+def apply(
+    model: nn.Module,
+    schedule: Given | Sequence[Given],
+    *,
+    namespaces: Collection[str] = (),
+    stale: Stale = "error",
+    verify: bool | Call = False,
+    engine: str = "eager",
+    otherwise: Otherwise = "error",
+) -> Any:
+    """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
+
+    schedule: a Schedule or the path of a schedule file; or a list of them, or a folder of files: then each call runs the first
+    that is for its mode, shapes, dtypes and plain arguments. otherwise: what a call does that none is for: "error", or
+    "original", the model's own forward, with a warning that says whether it is likely to fit the budget. namespaces: of operators that may run beyond those that any file
+    may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
+    without checking them. The file lists those that it needs. stale: what to do if the
+    model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
+    planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
+    of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
+    engine: what executes the step; "eager" calls one operator after the other.
+
+    In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
+    the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
+    not called: hooks on the model itself run, those of its submodules are part of the planned step or refused.
+
+    Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model), StaleModelError, a
+    BindError (the model changed since) and EngineError (there is no such engine). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
+    attributes or functions changed since `apply`) and ExecutionError (backward twice, tensors changed before backward).
+    Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are asked for, and with
+    StaleModelWarning of another version of torch or of a package that defines modules.
+    """
+    with gc_paused():
+        original = _original(model)
+        how: How = (tuple(namespaces), stale, engine)
+        steps = [_scheduled(original, one, how) for one in _listed(schedule)]
+        planned = _planned(Dispatch(original, steps, otherwise), how)
+        if verify is not False:
+            call = None if verify is True else verify
+            for step in steps:
+                if call is None or len(steps) == 1 or step.takes(*call):
+                    verify_beside(original, planned, step.schedule, step.device, call)
+        return planned
+
+
+def _listed(schedule: Given | Sequence[Given]) -> list[Given]:
+    """The schedules that were given, those of a folder among them."""
+    if isinstance(schedule, Schedule | str | os.PathLike):
+        if isinstance(schedule, Schedule) or not os.path.isdir(schedule):
+            return [schedule]
+        found = sorted(os.path.join(schedule, name) for name in os.listdir(schedule) if name.endswith(".json"))
+        schedule = [path for path in found if not path.endswith(".schema.json")]
+        if not schedule:
+            raise BindError(
+                "the folder holds no schedule file (*.json)\n  name the folder that `remate plan -o` wrote to"
+            )
+    if not schedule:
+        raise BindError("no schedule was given\n  give a file, a folder, or a list of them")
+    return [one for given in schedule for one in (_listed(given) if not isinstance(given, Schedule) else [given])]
+
+
+def _scheduled(model: nn.Module, schedule: Given, how: How) -> ScheduledForward:
+    if isinstance(schedule, Schedule):
+        return ScheduledForward(model, schedule, *how)
+    data = read(schedule)
+    decoded = decode(data)
+    try:
+        return ScheduledForward(model, decoded, *how)
+    except ScheduleError as error:
+        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
+
+
+def _original(model: nn.Module) -> nn.Module:
+    step = getattr(model, "_remate_step", None)
+    return step.model if isinstance(step, Dispatch) else model
+
+
+def _planned(step: Dispatch, how: How) -> nn.Module:
+    """An instance of a subclass of the model's class, on the very attributes of the model."""
+    base = type(step.model)
+    made = type(
+        base.__name__,
+        (base,),
+        {
+            "__slots__": ("_remate_forward", "_remate_how", "_remate_step"),
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "__reduce_ex__": _reduce,
+            "__deepcopy__": _deepcopy,
+            "forward": _Forward(base.forward),
+        },
+    )
+    module = object.__new__(made)
+    object.__setattr__(module, "__dict__", step.model.__dict__)
+    object.__setattr__(module, "_remate_step", step)
+    object.__setattr__(module, "_remate_how", how)
+    return module
+
+
+class _Forward:
+    """`forward` of a planned module: a data descriptor, because the shared attributes may hold a `forward` too."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self._original = original
+
+    def __get__(self, module: Any, owner: type) -> Callable[..., Any]:
+        if module is None:
+            return self._original
+        override = getattr(module, "_remate_forward", None) or getattr(module, "_remate_step", None)
+        if override is None and "_is_replica" in vars(module):
+            warnings.warn(
+                "the schedule steps aside: a replica of DataParallel runs the model's own forward, without a memory "
+                "budget; use DistributedDataParallel",
+                SteppedAsideWarning,
+                stacklevel=3,
+            )
+        # An instance that somebody else made of this class (`type(model)(config)`) has no schedule.
+        return self._original.__get__(module, owner) if override is None else override
+
+    def __set__(self, module: Any, value: Callable[..., Any]) -> None:
+        object.__setattr__(module, "_remate_forward", value)
+        type(module).__call__ = _call_replaced
+
+
+def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
+    """`__call__` of a planned module whose forward somebody replaced: says so if the schedule does not run."""
+    step = module._remate_step
+    before = step.calls
+    found = type(step.model).__call__(module, *args, **kwargs)
+    if step.calls == before and torch.is_grad_enabled():
+        replaced = module._remate_forward
+        step.stepped_aside(
+            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, which does "
+            "not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
+        )
+    return found
+
+
+def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
+    step = module._remate_step
+    schedules = [one.schedule for one in step.steps]
+    return _apply_again, (step.model, schedules, module._remate_how, step.otherwise)
+
+
+def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
+    step = module._remate_step
+    schedules = [one.schedule for one in step.steps]
+    return _apply_again(copy.deepcopy(step.model, memo), schedules, module._remate_how, step.otherwise)
+
+
+def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:
+    namespaces, stale, engine = how
+    return apply(model, schedules, namespaces=namespaces, stale=stale, engine=engine, otherwise=otherwise)

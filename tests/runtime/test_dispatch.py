@@ -1,0 +1,129 @@
+"""Several schedules on one model: each call runs the one that is for it; where none is, it is refused, or eager's own."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply
+
+from .small import data, seeded
+from .stepping import just_in_time, schedule_of
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(8, 16), nn.Linear(16, 1), nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.b(self.drop(torch.tanh(self.a(x)))).square().mean() * scale
+
+
+def of(batch: int, **kwargs: Any) -> Schedule:
+    return schedule_of(seeded(Net()), (data(batch, 8),), kwargs, reruns=just_in_time)
+
+
+def assert_eager(planned: nn.Module, eager: nn.Module, *args: Any, **kwargs: Any) -> None:
+    found = []
+    for one in (planned, eager):
+        one.zero_grad()
+        torch.manual_seed(3)
+        loss = one(*args, **kwargs)
+        loss.backward()
+        found.append([loss, *(p.grad.clone() for p in one.parameters() if p.grad is not None)])
+    for ours, eagers in zip(*found, strict=True):
+        assert torch.equal(ours, eagers)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for batch in (4, 7):
+        of(batch).save(str(tmp_path / f"b{batch}.json"))
+    of(4, scale=2.0).save(str(tmp_path / "scaled.json"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_the_schedule_that_fits_runs(folder: Path, as_folder: bool) -> None:
+    model = seeded(Net())
+    planned = apply(model, folder if as_folder else [folder / "b4.json", of(7), str(folder / "scaled.json")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for args, kwargs in (((data(4, 8),), {}), ((data(7, 8),), {}), ((data(4, 8),), {"scale": 2.0})):
+            assert_eager(planned, model, *args, **kwargs)
+
+
+def test_none_that_fits_says_why_of_each(folder: Path) -> None:
+    planned = apply(seeded(Net()), folder)
+    with pytest.raises(BindError) as caught:
+        planned(data(5, 8))
+    assert "none of the schedules is for this call" in str(caught.value)
+    assert str(caught.value).count("got f32[5,8]") == 3
+    assert "otherwise='original'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("batch", "told"), [(2, "within the budget"), (40, "over the budget")])
+def test_otherwise_the_models_own_forward(batch: int, told: str) -> None:
+    """As the last batch of an epoch. The file's budget is the peak of a step that keeps everything."""
+    model = seeded(Net())
+    schedule = remate.plan(model, (data(8, 8),), budget="100%", cost="cpu")
+    planned = apply(model, schedule, otherwise="original")
+    with pytest.warns(SteppedAsideWarning, match=f"got f32.{batch},8.*own forward runs, without reruns.*{told}"):
+        assert_eager(planned, model, data(batch, 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # told once
+        assert_eager(planned, model, data(batch, 8))
+        assert_eager(planned, model, data(8, 8))
+
+
+def test_original_is_not_for_a_model_that_changed() -> None:
+    model = seeded(Net())
+    planned = apply(model, of(4), otherwise="original")
+    model.drop.p = 0.5
+    with pytest.raises(BindError, match=r"attribute p was 0.2, is 0.5"):
+        planned(data(4, 8))
+
+
+def test_modes(folder: Path) -> None:
+    """A schedule for training and one for evaluation."""
+    model = seeded(Net())
+    training = of(4)
+    evaluation = schedule_of(seeded(Net()).eval(), (data(4, 8),), reruns=just_in_time)
+    planned = apply(model, [training, evaluation])
+    for mode in (True, False, True):
+        model.train(mode)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert_eager(planned, model, data(4, 8))
+
+
+def test_copies_keep_all_of_them(folder: Path) -> None:
+    model = seeded(Net())
+    planned = apply(model, folder, otherwise="original")
+    for made in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
+        for batch in (4, 7):
+            assert_eager(made, model, data(batch, 8))
+        with pytest.warns(SteppedAsideWarning):
+            made(data(5, 8))
+
+
+def test_no_schedule_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BindError, match="the folder holds no schedule file"):
+        apply(seeded(Net()), tmp_path)
+    with pytest.raises(BindError, match="no schedule was given"):
+        apply(seeded(Net()), [])
+
+
+def test_verify_runs_each_or_the_one_that_takes_the_call(folder: Path) -> None:
+    model = seeded(Net())
+    apply(model, folder, verify=True)
+    apply(model, folder, verify=((data(7, 8),), {}))
