@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Rooms from the bottom to the top: a module imports from its own room and from those before it.
 RUNTIME = [
+    "plain",
     "errors",
     "version",
     "extras",

@@ -14,6 +14,7 @@ from remate_runtime.version import __version__
 
 from ..errors import NotApplicableError, ProfileError, UnknownNameError
 from . import exit_codes
+from .output import say_aside
 from .streams import guarded_streams
 from .usage import UsageError
 from .words import check_words
@@ -111,14 +112,14 @@ def parser() -> argparse.ArgumentParser:
 def print_error(message: str) -> None:
     """`error: …` on stderr, its hints each on a line `hint: …`."""
     what, *hints = message.split("\n  hint: ")
-    print(f"error: {what}", *(f"hint: {hint}" for hint in hints), sep="\n", file=sys.stderr)
+    say_aside("\n".join([f"error: {what}", *(f"hint: {hint}" for hint in hints)]))
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *rest: object) -> None:
     """Without the source line that Python adds, which says nothing to the user of a command; nor does what PyTorch
     tells of its own inside."""
     if "Triggered internally at" not in str(message):
-        print(f"warning: {message}", file=sys.stderr)
+        say_aside(f"warning: {message}")
 
 
 def status_of(error: RemateError) -> int:

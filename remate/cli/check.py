@@ -6,13 +6,13 @@ With `--format json` several files give an array, one a single object.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import count, percent, size
+from ..present.text import count, percent, plain, size
 from . import exit_codes
+from .output import say, say_aside
 from .several import Report, each
 from .usage import replan_command
 
@@ -66,11 +66,11 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     if faults:
         report.faults(path, data, faults)
     elif not quiet:
-        print(_summary(path, opened))
+        say(_summary(path, opened))
     if model and stale:
-        print(_stale(path, model.target, stale), file=sys.stderr)
+        say_aside(_stale(path, model.target, stale))
     elif model and not quiet:
-        print(f"{path}: fits {model.target}")
+        say(f"{path}: fits {model.target}")
     return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
 
 
@@ -125,7 +125,11 @@ class _Model:
 def _stale(path: str, model: str, found: list[Difference]) -> str:
     lines = [f"{path}: stale, {model} differs in {count(len(found), 'point')}"]
     for one in found[:_SHOWN]:
-        lines += [f"  {one.what}", f"    in the file:   {one.file}", f"    in the model:  {one.live}"]
+        lines += [
+            f"  {plain(one.what)}",
+            f"    in the file:   {plain(one.file)}",
+            f"    in the model:  {plain(one.live)}",
+        ]
     if len(found) > _SHOWN:
         lines.append(f"  … and {len(found) - _SHOWN} more")
     return "\n".join([*lines, f"hint: {replan_command(path, model)}"])

@@ -11,7 +11,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..present.text import json_text
 from . import exit_codes
+from .output import say
 from .usage import UsageError
 
 _SHOWN = 12  # of a kind, unless more are asked for
@@ -54,13 +56,11 @@ def run(args: argparse.Namespace) -> int:
     changes = compare(open_schedule(args.files[0]), open_schedule(args.files[1]))
     limit = None if args.all else _SHOWN
     if args.format == "json":
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(changes), indent=2).decode())
+        print(json_text(changes))
     elif args.format == "markdown":
         from ..present.markdown import markdown
 
-        print(markdown(args.title or args.files[1], changes, limit))
+        say(markdown(args.title or args.files[1], changes, limit))
     else:
-        print(described(changes, limit))
+        say(described(changes, limit))
     return exit_codes.FINE if changes.equal else exit_codes.FINDINGS

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..present.text import count, duration, size, table
+from ..present.text import count, duration, json_text, plain, size, table
 from . import exit_codes
 from .device_memory import bytes_of
+from .output import say
 
 if TYPE_CHECKING:
     from ..inspect.explain import Choice, Explanation, Moment
@@ -33,16 +34,14 @@ def run(args: argparse.Namespace) -> int:
     opened = open_schedule(args.schedule)
     found = explain(opened, args.id) if args.id else overview(opened, args.more)
     if args.format == "json":
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(json_text(found))
     else:
-        print(_explanation(found) if args.id else _overview(found))  # type: ignore[arg-type]
+        say(_explanation(found) if args.id else _overview(found))  # type: ignore[arg-type]
     return exit_codes.FINE
 
 
 def _explanation(found: Explanation) -> str:
-    parts = ["\n".join([f"{found.name}: {found.about}", *(f"  {fact}" for fact in found.facts)])]
+    parts = ["\n".join([plain(f"{found.name}: {found.about}"), *(f"  {plain(fact)}" for fact in found.facts)])]
     if found.held:
         rows = [(f"  {size(h.nbytes)}", h.value, _span(h.start, h.end, h.steps), _peak(h.at_peak)) for h in found.held]
         parts.append(f"held\n{table(rows[:_SHOWN])}" + _more(len(rows)))

@@ -7,11 +7,11 @@ a merge. The budget, which is a decision, stays as it is.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from ..present.text import count
 from . import exit_codes
+from .output import say, say_aside
 from .several import Report, each
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         status = each(args.schedules, lambda path: _format(path, args, changed, report))
     if changed and args.check:
         option = " --figures" if args.figures else ""
-        print(f"hint: remate fmt{option} rewrites {count(len(changed), 'file')}", file=sys.stderr)
+        say_aside(f"hint: remate fmt{option} rewrites {count(len(changed), 'file')}")
         return max(status, exit_codes.FINDINGS)
     return status
 
@@ -59,7 +59,7 @@ def _format(path: str, args: argparse.Namespace, changed: list[str], report: Rep
             save(found.schedule, path)
         changed.append(path)
         off = found.figures is not None and bool(found.figures.changes)
-        print(f"{path}: {('figures are off' if off else 'not canonical') if args.check else 'rewritten'}")
+        say(f"{path}: {('figures are off' if off else 'not canonical') if args.check else 'rewritten'}")
     if found.figures is not None:
         _tell(path, found.figures)
     return exit_codes.FINE
@@ -67,9 +67,9 @@ def _format(path: str, args: argparse.Namespace, changed: list[str], report: Rep
 
 def _tell(path: str, figures: Refreshed) -> None:
     for name, old, new in figures.changes:
-        print(f"  {name}: {_number(old)} -> {_number(new)}")
+        say(f"  {name}: {_number(old)} -> {_number(new)}")
     for remark in figures.remarks:
-        print(f"warning: {path}: {remark}", file=sys.stderr)
+        say_aside(f"warning: {path}: {remark}")
 
 
 def _number(figure: float | None) -> str:

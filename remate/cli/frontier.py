@@ -16,6 +16,7 @@ from ..present.text import PEAK_NOTE
 from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
+from .output import say
 from .plan import DIFFERENTIATE, EVALUATION, positive
 from .usage import UsageError
 
@@ -100,12 +101,12 @@ def run(args: argparse.Namespace) -> int:
             image = _write_summary(summary, folder, not args.no_plot)
     if not args.quiet:
         solved = sum(point.file is not None for point in summary.points)
-        print(summary.text())
-        print(f"wrote {solved} schedule{'' if solved == 1 else 's'}, frontier.txt, frontier.json{image} to {folder}")
+        say(summary.text())
+        say(f"wrote {solved} schedule{'' if solved == 1 else 's'}, frontier.txt, frontier.json{image} to {folder}")
         found = [point.file for point in summary.points if point.file]
         if found:
             path, where = shlex.quote(str(folder / found[0])), shlex.quote(str(folder))
-            print(f"next: remate report {path} --frontier {where} -o report.html   # a page with all of them")
+            say(f"next: remate report {path} --frontier {where} -o report.html   # a page with all of them")
     if not summary.complete:
         return exit_codes.INTERRUPTED
     return exit_codes.FINE if sweep.found else exit_codes.FINDINGS

@@ -9,6 +9,7 @@ from pathlib import Path
 from remate_runtime.errors import RemateError
 
 from . import exit_codes
+from .output import say
 from .usage import UsageError
 
 _NOTHING = "/dev/null"  # what git passes for a file that is not there on one side
@@ -18,14 +19,14 @@ def drive(files: list[str]) -> int:
     """files: path old-file old-hex old-mode new-file new-hex new-mode [new-path similarity], or the path alone where a
     merge is not resolved."""
     if len(files) == 1:
-        print(f"* unmerged path {files[0]}")
+        say(f"* unmerged path {files[0]}")
         return exit_codes.FINE
     if len(files) < 7:
         raise UsageError("--git takes what git passes: path old-file old-hex old-mode new-file new-hex new-mode")
     path, old, new = files[0], files[1], files[4]
     renamed = f" -> {files[7]}" if len(files) > 7 else ""
-    print(f"schedule {path}{renamed}")
-    print(_described(path, old, new))
+    say(f"schedule {path}{renamed}")
+    say(_described(path, old, new))
     return exit_codes.FINE
 
 
@@ -33,14 +34,14 @@ def _described(path: str, old: str, new: str) -> str:
     from ..inspect.analysis import open_schedule
     from ..inspect.diff import compare
     from ..present.changes import described
-    from ..present.text import duration, size
+    from ..present.text import duration, plain, size
 
     try:
         if _NOTHING in (old, new):
             opened = open_schedule(old if new == _NOTHING else new)
             word = "deleted" if new == _NOTHING else "new"
             peak, time = size(opened.timeline.peak), duration(opened.timeline.time)
-            return f"{word} schedule {opened.schedule.name}: peak {peak}, time {time}"
+            return f"{word} schedule {plain(opened.schedule.name)}: peak {peak}, time {time}"
         return described(compare(open_schedule(old), open_schedule(new)))
     except RemateError as error:
         return f"{_as_text(path, old, new)}\n(as text: {str(error).splitlines()[0]})"

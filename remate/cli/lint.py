@@ -10,6 +10,7 @@ from typing import Any
 
 from ..present.text import count
 from . import exit_codes
+from .output import say
 from .several import Report, each
 
 _SHOWN = 100
@@ -47,5 +48,5 @@ def _lint(path: str, report: Report) -> int:
         total = f"{path}: {count(len(found), 'warning')}{rest}"
         report.show(path, data, listed, Kind("warning", CODES, "warnings"), total)
     else:
-        print(f"{path}: nothing suspicious")
+        say(f"{path}: nothing suspicious")
     return exit_codes.FINDINGS if found else exit_codes.FINE

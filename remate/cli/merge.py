@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from remate_runtime.errors import RemateError
 from remate_runtime.files import write_atomically
 
-from ..present.text import count
+from ..present.text import count, plain
 from . import exit_codes
+from .output import say_aside
 from .usage import UsageError
 
 
@@ -55,11 +55,11 @@ def run(args: argparse.Namespace) -> int:
         return _as_text(args, label, error)
     write_atomically(args.ours, merged.text)
     for remark in merged.remarks:
-        print(f"{label}: {remark}", file=sys.stderr)
+        say_aside(f"{label}: {plain(remark)}")
     if not merged.conflicts:
         return exit_codes.FINE
-    print(f"{label}: {count(len(merged.conflicts), 'conflict')}:", *merged.conflicts, sep="\n  ", file=sys.stderr)
-    print("hint: choose between the markers, then `remate fmt --figures` computes the figures", file=sys.stderr)
+    say_aside("\n  ".join([f"{label}: {count(len(merged.conflicts), 'conflict')}:", *map(plain, merged.conflicts)]))
+    say_aside("hint: choose between the markers, then `remate fmt --figures` computes the figures")
     return exit_codes.FINDINGS
 
 
@@ -68,7 +68,7 @@ def _as_text(args: argparse.Namespace, label: str, error: RemateError) -> int:
     from . import status_of
 
     reason, *hints = str(error).split("\n  hint: ")
-    print(f"{label}: merged as text, because {reason}", *(f"hint: {hint}" for hint in hints), sep="\n", file=sys.stderr)
+    say_aside("\n".join([f"{label}: merged as text, because {reason}", *(f"hint: {hint}" for hint in hints)]))
     command = ["git", "merge-file", "-p", "-L", "ours", "-L", "base", "-L", "theirs", args.ours, args.base, args.theirs]
     try:
         done = subprocess.run(command, capture_output=True, check=False)

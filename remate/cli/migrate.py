@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     current = migrated.version == VERSION
     state = f"{args.schedule}: version {migrated.version}"
     if args.check:
-        print(f"{state}, {'current' if current else f'the current one is {VERSION}'}")
+        say(f"{state}, {'current' if current else f'the current one is {VERSION}'}")
         return exit_codes.FINE if current else exit_codes.FINDINGS
     say(f"{state}, already current" if current else f"{state} -> {VERSION}", args.output)
     if args.output or not current:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from remate_runtime.files import advice, check_writable, write_atomically
+from remate_runtime.plain import plain_lines
 
 from .streams import Stream
 from .usage import UsageError
@@ -86,8 +87,16 @@ def _rescue(path: str, data: bytes, error: OSError) -> None:
 
 
 def say(text: str, *outputs: str | None) -> None:
-    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard output."""
-    print(text, file=sys.stderr if STDOUT in outputs else sys.stdout)
+    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard output.
+
+    Nothing in the text reaches the terminal, or the runner of a workflow, as a command.
+    """
+    print(plain_lines(text), file=sys.stderr if STDOUT in outputs else sys.stdout)
+
+
+def say_aside(text: str) -> None:
+    """Print for the person on standard error: warnings, findings, hints."""
+    print(plain_lines(text), file=sys.stderr)
 
 
 def written(path: str, more: str = "") -> str:

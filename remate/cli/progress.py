@@ -7,6 +7,8 @@ import sys
 import time
 from types import TracebackType
 
+from remate_runtime.plain import plain
+
 _BETWEEN = 0.03  # seconds from one text to the next: more cannot be read
 
 
@@ -22,7 +24,7 @@ class Reporter:
     def __call__(self, text: str) -> None:
         if self._wanted and time.monotonic() >= self._next:
             self._next = time.monotonic() + _BETWEEN
-            self._write(text[: shutil.get_terminal_size().columns - 1])
+            self._write(plain(text)[: shutil.get_terminal_size().columns - 1])
 
     def _write(self, text: str) -> None:
         print("\r" + text.ljust(self._shown), end="\r" if not text else "", file=sys.stderr, flush=True)

@@ -7,16 +7,15 @@ are computed anew, and what does not carry over is told. `remate replan` solves 
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.errors import RemateError
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE, count, percent, size
+from ..present.text import PEAK_NOTE, count, percent, plain, size
 from . import exit_codes
 from .costs import add_costs, chosen_costs
-from .output import SCHEDULE, check_output, say, write_output, written
+from .output import SCHEDULE, check_output, say, say_aside, write_output, written
 from .replan import add_model, load_model
 from .usage import replan_command
 
@@ -60,16 +59,15 @@ def run(args: argparse.Namespace) -> int:
     text = checked_text(carried.schedule)
     write_output(output, text)
     for line in carried.left_out:
-        print(f"left out: {line}", file=sys.stderr)
+        say_aside(f"left out: {plain(line)}")
     opened = analyse(carried.schedule)
     if not args.quiet:
         say("\n".join([_summary(opened, carried), written(output, f", {size(len(text))}")]), output)
     over = opened.timeline.peak - carried.schedule.solve.budget
     if over > 0:
-        print(
+        say_aside(
             f"warning: the peak is {size(over)} over the budget of {size(carried.schedule.solve.budget)}\n"
-            f"hint: {replan_command(output, args.model)}",
-            file=sys.stderr,
+            f"hint: {replan_command(output, args.model)}"
         )
     return exit_codes.FINDINGS if over > 0 else exit_codes.FINE
 

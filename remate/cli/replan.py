@@ -6,16 +6,15 @@ The file is written in place, or to -o. Its name and its notes are kept.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE
+from ..present.text import PEAK_NOTE, plain
 from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
-from .output import SCHEDULE, add_force, check_output, say, write_output
+from .output import SCHEDULE, add_force, check_output, say, say_aside, write_output
 from .plan import summary
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def load_model(args: argparse.Namespace, schedule: Schedule) -> Target:
 
 def tell_lost(notes: tuple[str, ...]) -> None:
     for note in notes:
-        print(f"warning: a note stood on what is no more: {note}", file=sys.stderr)
+        say_aside(f"warning: a note stood on what is no more: {plain(note)}")
 
 
 def compared(old: Schedule, new: Schedule) -> list[str]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
-from ..present.text import count, size
+from ..present.text import count, plain, size
 from . import exit_codes
-from .output import PAGE, add_force, check_output, say, write_output, written
+from .output import PAGE, add_force, check_output, say, say_aside, write_output, written
 from .usage import UsageError
 
 
@@ -35,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     trace = load_memory_trace(args.trace, opened.schedule) if args.trace else None
     found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
     for name, why in found.skipped if found else ():
-        print(f"warning: {name} left out of the frontier: {why}", file=sys.stderr)
+        say_aside(f"warning: {plain(name)} left out of the frontier: {plain(why)}")
     text = page(opened, trace, found).encode()
     write_output(args.output, text)
     shown = f", {count(len(found.points), 'schedule')} on the frontier" if found else ""

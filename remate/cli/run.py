@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import count, duration, size, table
+from ..present.text import count, duration, plain, size, table
 from . import exit_codes
-from .output import MEMORY_TRACE, add_force, check_output, say, write_output, written
+from .output import MEMORY_TRACE, add_force, check_output, say, say_aside, write_output, written
 from .usage import replan_command
 
 if TYPE_CHECKING:
@@ -72,13 +71,13 @@ def run(args: argparse.Namespace) -> int:
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, schedule, trial.curve)
     if trial.beyond:
-        print(_stale(args.schedule, args.model, trial.beyond), file=sys.stderr)
+        say_aside(_stale(args.schedule, args.model, trial.beyond))
         return exit_codes.STALE
     return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
 
 
 def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
-    shown = [f"  {one}" for one in beyond[:_SHOWN]]
+    shown = [f"  {plain(one)}" for one in beyond[:_SHOWN]]
     more = [f"  … and {len(beyond) - _SHOWN} more"] if len(beyond) > _SHOWN else []
     told = f"{path}: stale, its first step differs from that of {model} by more than the order of sums explains"
     return "\n".join([told, *shown, *more, f"hint: {replan_command(path, model)}"])

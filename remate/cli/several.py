@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import MAX_FAULTS
 
-from ..present.text import count
+from ..present.text import count, json_text
 from . import exit_codes
+from .output import say_aside
 
 if TYPE_CHECKING:
     from ..present.faults import Kind
@@ -46,7 +46,7 @@ class Report:
 
     def __exit__(self, kind: object, *rest: object) -> None:
         if self.form == "json" and self.several and kind is None:
-            print(json.dumps(self._records, indent=2))
+            print(json_text(self._records))
 
     def faults(self, path: str, data: bytes, faults: Sequence[ScheduleError]) -> int:
         """Show the faults of a file, in text with a count, and return the exit status that they mean."""
@@ -63,7 +63,7 @@ class Report:
 
         shown = render(self.form, path, data, found, kind)
         if self.form == "text":
-            print(shown, total, sep="\n", file=sys.stderr)
+            say_aside(f"{shown}\n{total}")
         elif self.form == "json" and self.several:
             self._records.append(json.loads(shown))
         elif shown:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..present.outputs import gradients_of_outputs
-from ..present.text import PEAK_NOTE, count, duration, percent, size, table
+from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, table
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
@@ -62,8 +62,8 @@ def _head(opened: Analysis) -> str:
     schedule, model = opened.schedule, opened.schedule.model
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
-    lines = [f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}"]
-    lines += [f"  {line}" for line in schedule.note.splitlines()]
+    lines = [plain(f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}")]
+    lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
     lines.append(gradients_of_outputs(model))
     forward = opened.graph.backward_start
     lines.append(
@@ -87,9 +87,8 @@ def figures(opened: Analysis) -> str:
         rows.append(("time, proven bound", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time)))
     gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the keep-all time above the fastest"
     text = table(rows, right=(1, 2))
-    return (
-        f"{text}\nsolved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
-    )
+    solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
+    return f"{text}\n{plain(solved)}"
 
 
 def _freed(opened: Analysis) -> Iterator[tuple[str, str, str, str]]:

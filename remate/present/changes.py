@@ -6,7 +6,7 @@ from typing import Any
 
 from ..inspect.decisions import Choice, Decision
 from ..inspect.diff import Changes, Effect, FieldChange
-from .text import duration, percent, size, table
+from .text import duration, percent, plain, size, table
 
 SHOWN = 12  # of a kind, unless more are asked for
 
@@ -18,7 +18,7 @@ def described(changes: Changes, limit: int | None = SHOWN) -> str:
     parts = [_decisions(changes.decisions, limit), _plans(changes), _graph(changes, limit)]
     parts += [_fields("model", changes.model, limit), _fields("solve", changes.solve, limit)]
     if changes.other:
-        parts.append("also: " + ", ".join(changes.other))
+        parts.append("also: " + plain(", ".join(changes.other)))
     return "\n\n".join([part for part in parts if part] + [effect(changes.effect)])
 
 
@@ -82,7 +82,7 @@ def _value(value: Any) -> str:
     import json
 
     text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return plain(text if len(text) <= 60 else text[:59] + "…")
 
 
 def effect(found: Effect) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import CODES, places, text_at
+from remate_runtime.plain import plain, plain_json
 
 from .source_lines import Lines
 
@@ -42,9 +43,8 @@ def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], k
     """All faults in one of FORMATS. data: the file's bytes, for the lines shown. Ends without a line break."""
     named = list(zip(faults, subjects(data, [fault.where for fault in faults]), strict=True))
     if form == "json":
-        return json.dumps(
-            {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}, indent=2
-        )
+        found = {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}
+        return plain_json(json.dumps(found, indent=2))
     if form == "github":
         return "\n".join(_annotation(path, fault, subject, kind) for fault, subject in named)
     lines = Lines(data)
@@ -97,12 +97,13 @@ def _annotation(path: str, fault: ScheduleError, subject: str, kind: Kind) -> st
     """A workflow command of GitHub Actions: the fault appears beside the line in a pull request."""
     place = f",line={fault.line},col={fault.column}" if fault.line else ""
     title = f"{fault.code}: {kind.codes.get(fault.code, 'fault')}"
-    message = fault.message + (f" ({subject})" if subject else "") + (f"\nhint: {fault.hint}" if fault.hint else "")
+    message = plain(fault.message) + (f" ({plain(subject)})" if subject else "")
+    message += f"\nhint: {plain(fault.hint)}" if fault.hint else ""
     return f"::{kind.level} file={_property(path)}{place},title={_property(title)}::{_escaped(message)}"
 
 
 def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return "%0A".join(plain(line).replace("%", "%25") for line in text.split("\n"))
 
 
 def _property(text: str) -> str:
@@ -113,18 +114,13 @@ def _passage(path: str, fault: ScheduleError, subject: str, lines: Lines, kind: 
     place = f":{fault.line}:{fault.column}" if fault.line else ""
     within = f" (in {subject})" if subject else ""
     at = f" at {_clipped(fault.where)}" if fault.where else ""
-    shown = [f"{path}{place}: " + _printable(f"{kind.level}[{fault.code}]{at}: {fault.message}{within}")]
+    shown = [plain(f"{path}{place}: ") + plain(f"{kind.level}[{fault.code}]{at}: {fault.message}{within}")]
     line = lines.line(fault.line)
     if line is not None:
         shown += _excerpt(line, fault.line, fault.column)
     if fault.hint:
-        shown.append("  hint: " + _printable(fault.hint))
+        shown.append("  hint: " + plain(fault.hint))
     return "\n".join(shown)
-
-
-def _printable(text: str) -> str:
-    """Without control and direction characters, which could make a terminal show something else."""
-    return "".join(char if char.isprintable() else "·" for char in text)
 
 
 def _clipped(pointer: str) -> str:
@@ -138,8 +134,8 @@ def _excerpt(line: str, number: int, column: int) -> list[str]:
     cut = line[start : start + _WIDTH]
     before = "…" if start > 0 and not line[max(0, start - 1000) : start].isspace() else ""
     after = "…" if start + _WIDTH < len(line) else ""
-    printable = _printable(cut.rstrip("\r"))
-    caret = " " * (len(before) + column - 1 - start) + "^"
+    printable = plain(cut.rstrip("\r"))
+    caret = " " * (len(before) + len(plain(cut[: column - 1 - start]))) + "^"
     if not printable.strip():
         return []
     return [f"  {number:>5} | {before}{printable}{after}", f"        | {caret}"]

@@ -7,7 +7,7 @@ from fractions import Fraction
 import msgspec
 
 from ..budget import BudgetError, parse_budget
-from .text import duration, percent, size, table
+from .text import duration, json_text, percent, plain, size, table
 
 SUMMARY = "frontier.json"
 MOST = 1000  # budgets in one sweep
@@ -46,14 +46,15 @@ class Summary(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+        return json_text(self).encode() + b"\n"
 
     def text(self) -> str:
         """The table that a person reads."""
         head = ("budget", "", "peak", "overhead", "bound", "gap", "reruns", "file")
         rows = [head, *(self._row(point) for point in self.points)]
         about = (
-            f"{self.name}: keep-all {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
+            plain(f"{self.name}: ")
+            + f"keep-all {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
             f"smallest peak found {size(self.smallest)}, proven floor {size(self.floor)}"
         )
         rest = () if self.complete else ("interrupted: larger budgets were not tried",)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from ..inspect.decisions import Decision
 from ..inspect.diff import Changes
 from .changes import SHOWN, described, effect_rows, listed
+from .text import plain
 
 
 def markdown(title: str, changes: Changes, limit: int | None = SHOWN) -> str:
@@ -21,7 +22,7 @@ def markdown(title: str, changes: Changes, limit: int | None = SHOWN) -> str:
 
 def code(text: str) -> str:
     """Text as it is, in one line: in code, no name becomes a link, a mention or markup."""
-    line = " ".join(text.split())
+    line = plain(" ".join(text.split()))
     ticks = "`" * (1 + _longest_run(line))
     return f"{ticks} {line} {ticks}" if len(ticks) > 1 else f"`{line}`"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from remate_runtime.format import Model, output_leaves
+from remate_runtime.plain import plain
 
 _SHOWN = 8  # names in one line
 
@@ -16,4 +17,4 @@ def gradients_of_outputs(model: Model) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return plain(", ".join(names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

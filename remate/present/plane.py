@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from html import escape
+
+from .text import escape
 
 INK, GREY, BLUE, RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
 _WIDTH, _HEIGHT = 900, 460  # of the drawing

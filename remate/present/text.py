@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import json
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+
+from remate_runtime.plain import plain, plain_json
 from remate_runtime.quantities import duration, size
 
-__all__ = ["PEAK_NOTE", "count", "duration", "percent", "size", "table"]
+__all__ = ["PEAK_NOTE", "count", "duration", "escape", "json_text", "percent", "plain", "size", "table"]
 
 _LEAST = 12  # letters of a cell that is cut
 PEAK_NOTE = (
@@ -24,7 +30,8 @@ def percent(share: float, digits: int = 2) -> str:
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str = "") -> str:
     """Columns padded to their widest cell, two spaces apart; columns in `right` are right-aligned. At a terminal that is
-    narrower, the widest cells of the others are cut in the middle."""
+    narrower, the widest cells of the others are cut in the middle. Cells may hold anything."""
+    rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     widths = _narrowed(widths, right, terminal_width() - len(indent))
     lines = []
@@ -61,6 +68,16 @@ def _cut(cell: str, width: int) -> str:
         return cell
     end = (width - 1) // 2
     return f"{cell[: width - 1 - end]}…{cell[len(cell) - end :]}"
+
+
+def json_text(value: Any) -> str:
+    """A struct, or plain data, as JSON for programs: indented, in ASCII."""
+    return plain_json(json.dumps(msgspec.to_builtins(value), indent=2))
+
+
+def escape(value: object) -> str:
+    """One line for the inside of an element or of a quoted attribute, in HTML and in SVG."""
+    return html.escape(plain(str(value)))
 
 
 def count(number: int, noun: str) -> str:

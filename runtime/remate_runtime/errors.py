@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .plain import plain, plain_lines
+
 REPLAN = "plan the model again (remate replan S.json --model FILE.py:build)"  # what helps against a stale schedule
 
 
 class RemateError(Exception):
-    """Base of every error that remate raises on purpose."""
+    """Base of every error that remate raises on purpose. As text it is safe to print, whatever file or model it is about."""
+
+    def __str__(self) -> str:
+        return plain_lines(super().__str__())
 
 
 class MissingExtraError(RemateError, ImportError):
@@ -41,9 +46,9 @@ class ScheduleError(RemateError):
 
     def _text(self) -> str:
         place = [f"line {self.line}:{self.column}"] if self.line else []
-        place += [self.where] if self.where else []
+        place += [plain(self.where)] if self.where else []
         at = f" at {', '.join(place)}" if place else ""
-        return f"{self.code}{at}: {self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+        return f"{self.code}{at}: {plain(self.message)}" + (f"\n  hint: {plain(self.hint)}" if self.hint else "")
 
     @property
     def faults(self) -> tuple[ScheduleError, ...]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
 from ..plane import round_numbers
-from ..text import duration, size
+from ..text import duration, escape, size
 from ..thinning import thin
 from .scene import Scene, Stretch
 

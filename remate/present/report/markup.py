@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+
+from ..text import escape
 
 
 def text(value: object) -> str:
     """Text of the schedule. Its writing direction stays its own."""
-    return f"<bdi>{escape(str(value))}</bdi>"
+    return f"<bdi>{escape(value)}</bdi>"
+
+
+def note(value: str) -> str:
+    """A remark of the schedule, which keeps its lines."""
+    return "\n".join(map(text, value.split("\n")))
 
 
 def code(value: object) -> str:
     """A name of the schedule, which may break after its dots."""
-    return f"<code><bdi>{escape(str(value)).replace('.', '.<wbr>')}</bdi></code>"
+    return f"<code><bdi>{escape(value).replace('.', '.<wbr>')}</bdi></code>"
 
 
 def attribute(value: object) -> str:
-    return escape(str(value), quote=True)
+    return escape(value)
 
 
 def bar(share: float, kind: str = "") -> str:

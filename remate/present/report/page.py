@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from html import escape
 from importlib.resources import files
 from string import Template
 
@@ -12,11 +11,11 @@ from remate_runtime.version import __version__
 
 from ...inspect.analysis import Analysis
 from ...measure.memory_trace import MemoryTrace
-from ..text import PEAK_NOTE
+from ..text import PEAK_NOTE, escape
 from . import tables
 from .chart import lanes, memory_chart, time_axis
 from .frontier import Frontier, frontier_section
-from .markup import text
+from .markup import note, text
 from .payload import payload, script_text
 from .scene import scene
 
@@ -37,7 +36,7 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | N
         style=style,
         script=script,
         name=text(schedule.name),
-        note=f'<p class="note">{text(schedule.note)}</p>' if schedule.note else "",
+        note=f'<p class="note">{note(schedule.note)}</p>' if schedule.note else "",
         facts=tables.facts(opened, trace),
         memory=memory_chart(shown),
         lanes=lanes(shown),

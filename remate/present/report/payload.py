@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 from remate_runtime.link import Computation, Rerun, Turn, Update
+from remate_runtime.plain import plain
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -90,7 +91,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "held": _held(opened, names, rank),
         "locals": list(names.local.texts),
         "overloads": list(overloads.texts),
-        "sources": list(sources.texts),
+        "sources": [plain(source) for source in sources.texts],
         "keepAll": _thinned(scene.keep_all.times, scene.keep_all.memory),
         "measured": _thinned(*scene.measured) if trace is not None else None,
     }

@@ -9,6 +9,7 @@ from ...measure.memory_trace import MemoryTrace
 from ..text import count, duration, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
 from .markup import bar, code, folded, table, text
+from .markup import note as remark
 
 _SHOWN = 12
 
@@ -92,7 +93,7 @@ def _block(opened: Analysis, use: BlockUse) -> str:
         if not use.inside
         else (f"{made} of other blocks, {use.forward:,} forward and {use.backward:,} backward operations")
     )
-    note = f'<p class="note">{text(use.note)}</p>' if use.note else ""
+    note = f'<p class="note">{remark(use.note)}</p>' if use.note else ""
     head = ("Plan", "Used", "Kept for backward", "Reruns", "Rerun time", "Instances")
     rows = [_plan(plan) for plan in use.plans]
     body = table(f"Plans of {use.name}; figures are for one instance", head, rows, right=(1, 2, 3, 4), ids=5)
@@ -128,7 +129,7 @@ def _reruns_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
         return ""
     lines = "".join(
         f"<li>before {code(one.before)}: {', '.join(map(code, one.rerun))}"
-        + (f' <span class="note">{text(one.note)}</span>' if one.note else "")
+        + (f' <span class="note">{remark(one.note)}</span>' if one.note else "")
         + "</li>"
         for one in stated
     )

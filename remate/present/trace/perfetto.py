@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from remate_runtime.link import Computation, Rerun
+from remate_runtime.plain import plain
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -24,7 +25,7 @@ def perfetto(opened: Analysis) -> dict[str, Any]:
     """Plain data for JSON; the same schedule gives the same data. A step without any cost takes a microsecond."""
     made = curve(opened.linked, opened.timeline)
     scale = _NS if opened.timeline.time else 1
-    events = [_metadata("process_name", 0, opened.schedule.name)]
+    events = [_metadata("process_name", 0, plain(opened.schedule.name))]
     for kind, track in _TRACKS.items():
         events.append(_metadata("thread_name", track, _NAMES[kind]))
         events.append({**_metadata("thread_sort_index", track, ""), "args": {"sort_index": track}})
@@ -33,7 +34,7 @@ def perfetto(opened: Analysis) -> dict[str, Any]:
     solve, timeline = opened.schedule.solve, opened.timeline
     about = {
         "producer": "remate",
-        "schedule": opened.schedule.name,
+        "schedule": plain(opened.schedule.name),
         "peak_bytes": timeline.peak,
         "budget_bytes": solve.budget,
         "time_ns": timeline.time,
@@ -73,7 +74,7 @@ def _slices(opened: Analysis, starts: list[int], end: int, scale: int) -> list[d
         if block is not None:
             block["dur"] = round(stop - block["ts"], 3)
         made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
-        about = {"operator": op.op, "source": op.source, "block": place.id, "output_bytes": made}
+        about = {"operator": op.op, "source": plain(op.source), "block": place.id, "output_bytes": made}
         about |= {"workspace_bytes": op.workspace, "memory_bytes": opened.timeline.during[at]}
         found.append(_slice(op.id, kind, kind, start, stop, about))
     return found

@@ -11,6 +11,7 @@ import pickle
 from typing import Any
 
 from remate_runtime.link import Allocation, Computation, Execution
+from remate_runtime.plain import plain
 
 from ...inspect.analysis import Analysis
 from ...inspect.names import owners
@@ -158,7 +159,7 @@ class _Snapshot:
 
 
 def _frame(name: str, file: str = "schedule", line: int = 0) -> dict[str, Any]:
-    return {"filename": file or "schedule", "line": line, "name": name}
+    return {"filename": plain(file) or "schedule", "line": line, "name": plain(name)}
 
 
 def _event(
