@@ -36,7 +36,7 @@ def lint(opened: Analysis, path: str) -> list[ScheduleError]:
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
         found.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
     found += _slack(opened, path)
-    found += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened) if p.code == "R081"]
+    found += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
     return found
 
 
