@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,14 @@ signal.signal(signal.SIGINT, command.leave)
 os.write(1, b"!")
 command.run()
 """
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A shell that runs the tests in the background has made the process deaf to Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Ended(NamedTuple):
@@ -183,3 +191,13 @@ def test_a_file_that_is_being_written(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         signal.signal(signal.SIGINT, old)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_search_that_does_not_end() -> None:
+    """The first Ctrl-C asks it to, the second one does not wait."""
+    with pytest.raises(KeyboardInterrupt), Deadline() as deadline:  # noqa: PT012
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+        assert deadline.stopped()
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(1)
