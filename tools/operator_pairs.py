@@ -49,40 +49,40 @@ _NORMED = {"aten._native_batch_norm_legit_no_training": {"train": False}}
 # by: the forward operators, each with further literals (of the backward operator where outputs are named, else its own). outputs: arguments that are this output of one of
 # them. same: arguments that it has too, as they were there. like: arguments of the shape of its output. renamed: names of
 # the forward operator. sizes: a literal that is the size of an argument. last: a list of the last sizes of an argument.
-# Where no argument is an output, the forward operator need not be in the file: what it would make counts.
+# `grad` is the first argument, by whatever name. Where no argument is an output, the forward operator need not be in the file: what it would make counts.
 PAIRS: dict[str, dict[str, Any]] = {
-    "aten.max_pool2d_with_indices_backward": _pair("max_pool2d_with_indices", "indices:1", _POOL, "grad_output:0"),
-    "aten.max_pool3d_with_indices_backward": _pair("max_pool3d_with_indices", "indices:1", _POOL, "grad_output:0"),
-    "aten.adaptive_max_pool2d_backward": _pair("adaptive_max_pool2d", "indices:1", "self", "grad_output:0"),
-    "aten.adaptive_max_pool3d_backward": _pair("adaptive_max_pool3d", "indices:1", "self", "grad_output:0"),
+    "aten.max_pool2d_with_indices_backward": _pair("max_pool2d_with_indices", "indices:1", _POOL, "grad:0"),
+    "aten.max_pool3d_with_indices_backward": _pair("max_pool3d_with_indices", "indices:1", _POOL, "grad:0"),
+    "aten.adaptive_max_pool2d_backward": _pair("adaptive_max_pool2d", "indices:1", "self", "grad:0"),
+    "aten.adaptive_max_pool3d_backward": _pair("adaptive_max_pool3d", "indices:1", "self", "grad:0"),
     "aten.fractional_max_pool2d_backward": _pair(
-        "fractional_max_pool2d", "indices:1", "self kernel_size output_size", "grad_output:0"
+        "fractional_max_pool2d", "indices:1", "self kernel_size output_size", "grad:0"
     ),
     "aten.fractional_max_pool3d_backward": _pair(
-        "fractional_max_pool3d", "indices:1", "self kernel_size output_size", "grad_output:0"
+        "fractional_max_pool3d", "indices:1", "self kernel_size output_size", "grad:0"
     ),
     "aten.native_layer_norm_backward": _pair(
         "",
         "",
         "input normalized_shape weight bias",
-        "grad_out:0 mean:1 rstd:2",
+        "grad:0 mean:1 rstd:2",
         also={"aten.native_layer_norm": {"eps": 1.0}},
     ),
     "aten.native_group_norm_backward": _pair(
         "",
         "",
         "input weight N C HxW group",
-        "grad_out:0 mean:1 rstd:2",
+        "grad:0 mean:1 rstd:2",
         also={"aten.native_group_norm": {"bias": None, "eps": 1.0}},
     ),
     "aten._fused_rms_norm_backward": _pair(
-        "", "", "input normalized_shape weight", "grad_out:0 rstd:1", also={"aten._fused_rms_norm": {"eps": None}}
+        "", "", "input normalized_shape weight", "grad:0 rstd:1", also={"aten._fused_rms_norm": {"eps": None}}
     ),
     "aten.native_batch_norm_backward": _pair(
         "_native_batch_norm_legit_functional _native_batch_norm_legit.no_stats",
         "save_mean:1 save_invstd:2",
         "input weight running_mean running_var train",
-        "grad_out:0",
+        "grad:0",
         also=_NORMED,
         renamed={"train": "training"},
     ),
@@ -91,44 +91,42 @@ PAIRS: dict[str, dict[str, Any]] = {
     ),
     "aten._pdist_backward": _pair("_pdist_forward", "", "self p", "grad:0 pdist:0"),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _pair(
-        "_scaled_dot_product_flash_attention_for_cpu", "", "query key value", "grad_out:0 out:0 logsumexp:1"
+        "_scaled_dot_product_flash_attention_for_cpu", "", "query key value", "grad:0 out:0 logsumexp:1"
     ),
     "aten._scaled_dot_product_flash_attention_backward": _pair(
         "_scaled_dot_product_flash_attention",
         "out:0 logsumexp:1 cum_seq_q:2 cum_seq_k:3 philox_seed:6 philox_offset:7",
         _ATTENTION,
-        "grad_out:0",
+        "grad:0",
         sizes=_SIZES,
     ),
     "aten._scaled_dot_product_cudnn_attention_backward": _pair(
         "_scaled_dot_product_cudnn_attention",
         "out:0 logsumexp:1 cum_seq_q:2 cum_seq_k:3 philox_seed:6 philox_offset:7",
         f"{_ATTENTION} attn_bias",
-        "grad_out:0",
+        "grad:0",
         sizes=_SIZES,
     ),
     "aten._scaled_dot_product_efficient_attention_backward": _pair(
         "_scaled_dot_product_efficient_attention",
         "out:0 logsumexp:1 philox_seed:2 philox_offset:3",
         f"{_ATTENTION} attn_bias",
-        "grad_out_:0",
+        "grad:0",
     ),
     "aten.lu_unpack": _pair("linalg_lu_factor_ex", "LU_data:0 LU_pivots:1"),
-    "aten.gelu_backward": _pair("gelu", "", "self", "grad_output:0"),
+    "aten.gelu_backward": _pair("gelu", "", "self", "grad:0"),
     "aten._adaptive_avg_pool2d_backward": _pair(
-        "_adaptive_avg_pool2d", "", "self", "grad_output:0", last={"output_size": ["grad_output", 2]}
+        "_adaptive_avg_pool2d", "", "self", "grad:0", last={"output_size": ["grad", 2]}
     ),
     "aten._adaptive_avg_pool3d_backward": _pair(
-        "_adaptive_avg_pool3d", "", "self", "grad_output:0", last={"output_size": ["grad_output", 3]}
+        "_adaptive_avg_pool3d", "", "self", "grad:0", last={"output_size": ["grad", 3]}
     ),
     **{
-        f"aten.{name}_backward": _pair(
-            name, "", "input grid interpolation_mode padding_mode align_corners", "grad_output:0"
-        )
+        f"aten.{name}_backward": _pair(name, "", "input grid interpolation_mode padding_mode align_corners", "grad:0")
         for name in ("grid_sampler_2d", "grid_sampler_3d")
     },
     **{
-        f"aten.{kind}_pad{n}d_backward": _pair(f"{kind}_pad{n}d", "", "self padding", "grad_output:0")
+        f"aten.{kind}_pad{n}d_backward": _pair(f"{kind}_pad{n}d", "", "self padding", "grad:0")
         for kind in ("reflection", "replication")
         for n in (1, 2, 3)
     },

@@ -78,7 +78,7 @@ BACK = ("aten.max_pool2d_with_indices_backward", "%g", "%map", [2, 2], [2, 2], [
     ("lines", "message"),
     [
         ((zeros("g", 1, 2, 2, 2), line(*BACK, "%pool:1", out="f32[1,2,4,4]")), ""),
-        ((zeros("g", 1, 2, 1, 1), line(*BACK, "%pool:1", out="f32[1,2,4,4]")), "`grad_output` must have the shape"),
+        ((zeros("g", 1, 2, 1, 1), line(*BACK, "%pool:1", out="f32[1,2,4,4]")), "`grad` must have the shape"),
         (
             (zeros("g", 1, 2, 2, 2), zeros("map2", 1, 2, 3, 3),
              line(BACK[0], "%g", "%map2", *BACK[3:], "%pool:1", out="f32[1,2,3,3]")),

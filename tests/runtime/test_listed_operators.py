@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
@@ -93,6 +94,8 @@ def test_a_permission_by_name() -> None:
     with pytest.raises(ScheduleError) as hidden:
         decode(encode(edited(line("aten.segment_reduce", "%x", "sum", out="f32[2,8]", axis=0))))
     assert (hidden.value.code, hidden.value.hint) == ("R050", 'list "aten.segment_reduce" in "namespaces"')
+    with pytest.raises(ScheduleError, match=r"'model.bad'|needs a permission"):
+        apply(model(), replace(schedule, namespaces=()))
     with pytest.raises(ScheduleError) as refused:
         apply(model(), schedule)
     assert refused.value.code == "R050"

@@ -41,10 +41,11 @@ def trusts(graph: Graph, op: Op, live: OpOverload) -> str:
 
 
 def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
-    """By name, with the defaults of the schema."""
+    """By name, with the defaults of the schema; the first one as `grad`, too."""
     arguments = live._schema.arguments
     given = {a.name: a.default_value for a in arguments if a.has_default_value()}
-    return given | {a.name: value for a, value in zip(arguments, op.args, strict=False)} | op.kwargs
+    given |= {a.name: value for a, value in zip(arguments, op.args, strict=False)} | op.kwargs
+    return {"grad": given.get(arguments[0].name)} | given
 
 
 def _made(graph: Graph, given: Arguments, pair: Pair) -> str:

@@ -27,7 +27,8 @@ class Pair(msgspec.Struct, frozen=True):
     by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own. outputs: arguments that are this output of one of
     them. same: arguments that it has too. like: arguments of the shape of this output. renamed: arguments by other names
     there. sizes: literals that are a size of an argument. last: lists that are the last sizes of an argument. Without
-    `outputs` the forward operator need not be in the file: what it would make counts.
+    `outputs` the forward operator need not be in the file: what it would make counts. `grad` is the first argument, which
+    versions of torch name differently.
     """
 
     by: dict[str, dict[str, bool | float | None]]
