@@ -49,6 +49,12 @@ def files() -> Iterator[tuple[str, Schedule]]:
         line("aten.fractional_max_pool3d_backward", "%grad", "%x0", [2] * 3, [1] * 3, "%i", out="f32[1,1,3,3,3]"),
         constants={"i": whole(FAR, 1, 1, 1, 1, 1)},
     )  # fmt: skip
+    pooled = ("f32[1,3,2,2]", "i64[1,3,2,2]")
+    yield "fractional_max_pool2d of no size", edited(
+        zeros("g", 1, 3, 2, 2), zeros("x0", 1, 3, 9, 9), zeros("s", 1, 3, 2),
+        line("aten.fractional_max_pool2d", "%x0", [3, 3], [], "%s", id="pool", out=pooled),
+        line("aten.fractional_max_pool2d_backward", "%g", "%x0", [3, 3], [], "%pool:1", out="f32[1,3,9,9]"),
+    )  # fmt: skip
     yield "embedding_dense_backward scaled", edited(
         zeros("grad", 5, 5), line("aten.embedding_dense_backward", "%grad", "%i", 10, -1, True, out="f32[10,5]"),
         constants={"i": whole(FAR, 5)},
@@ -114,6 +120,14 @@ def files() -> Iterator[tuple[str, Schedule]]:
         zeros("q", 4, 4, 3, 8), zeros("k", 4, 4, 6, 8), zeros("s", 4, 4, 3), zeros("n", 0, 0, 0, 0),
         line("aten._scaled_dot_product_flash_attention_for_cpu_backward", "%n", "%q", "%k", "%k", "%q", "%s", 0.0, True,
              out=("f32[4,4,3,8]", "f32[4,4,6,8]", "f32[4,4,6,8]")),
+    )  # fmt: skip
+    yield "adaptive_avg_pool of nothing", edited(
+        zeros("g", 8, 5, 7, 4), zeros("x0", 8, 0, 8, 8),
+        line("aten._adaptive_avg_pool3d_backward", "%g", "%x0", out="f32[8,0,8,8]"),
+    )  # fmt: skip
+    yield "fft_c2r", edited(
+        line("aten.zeros", [3, 6, 18], dtype={"dtype": "c64"}, out="c64[3,6,18]", id="z"),
+        line("aten._fft_c2r", "%z", [2], 2, 10, out="f32[3,6,10]"),
     )  # fmt: skip
     yield "lu_unpack", edited(
         zeros("lu", 3, 5), line("aten.lu_unpack", "%lu", "%p", out=("f32[3,3]", "f32[3,3]", "f32[3,5]")),

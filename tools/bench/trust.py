@@ -2,8 +2,8 @@
 
     python -m tools.bench.trust [--layers 12] [--steps 5]
 
-First a table *case x answer*: a GPT-2 of two layers is planned, changed in one way, and applied or called. Then the cost for
-one of `--layers` layers: `apply`, the check of every call, and a step.
+First a table *case x answer*: a GPT-2 of two layers is planned, changed in one way, and applied or called. Then files from
+strangers: what becomes of each. Then the cost for a GPT-2 of `--layers` layers: `apply`, the check of every call, and a step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ import transformers
 from torch import nn
 
 from remate import plan
-from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply
+from remate_runtime import BindError, Schedule, ScheduleError, SteppedAsideWarning, apply
+from remate_runtime.kernels import operators
 from remate_runtime.live import Code, Guard, compare_digest
+from remate_runtime.step import expand
+from tests.runtime.hostile_files import files as hostile_files
+from tests.runtime.strangers import inputs as small_inputs
+from tests.runtime.strangers import model as small_model
 
 from .text import table
 
@@ -89,6 +94,21 @@ def cases() -> str:
     return table(rows)
 
 
+def stranger(schedule: Schedule) -> str:
+    """What becomes of a file whose operators would crash the process, or write out of bounds."""
+    try:
+        apply(small_model(), schedule)(small_inputs()).sum().backward()
+    except ScheduleError as error:
+        return f"refused ({error.code})"
+    except (RuntimeError, IndexError):
+        return "stopped by torch"
+    return "harmless"
+
+
+def strangers() -> str:
+    return table([("operators of a stranger's file", ""), *((name, stranger(file)) for name, file in hostile_files())])
+
+
 def timed(call: Callable[[], Any], repeats: int) -> float:
     """Median seconds of a call."""
     taken = []
@@ -106,11 +126,12 @@ def cost(layers: int, steps: int) -> str:
     code = Code()
     compare_digest(schedule.digest, torch.__version__, model, code)
     guard, planned = Guard(model, schedule.digest, code), apply(model, schedule)
-    digest = schedule.digest
+    digest, expanded = schedule.digest, expand(schedule)
     modules = sum(1 for _ in model.modules())
     rows = [
         ("modules", str(modules)),
         ("comparison at apply", f"{timed(lambda: compare_digest(digest, '', model, Code()), 5) * 1e3:.2f} ms"),
+        ("operators and types at apply", f"{timed(lambda: operators(expanded.graph, expanded.where), 5) * 1e3:.0f} ms"),
         ("check at every call", f"{timed(guard.check, 200) * 1e6:.0f} us"),
         ("a step, 64 tokens of width 768", f"{timed(lambda: planned(**inputs).loss.backward(), steps) * 1e3:.1f} ms"),
         ("deepcopy, applied again", f"{timed(lambda: copy.deepcopy(planned), 2) * 1e3:.0f} ms"),
@@ -124,7 +145,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(cases(), cost(args.layers, args.steps), sep="\n\n")
+    print(cases(), strangers(), cost(args.layers, args.steps), sep="\n\n")
 
 
 if __name__ == "__main__":

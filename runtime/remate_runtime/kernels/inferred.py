@@ -41,7 +41,7 @@ def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverloa
     faults: dict[str, ScheduleError] = {}
     with torch.no_grad():
         for op, at in zip(graph.operations, where, strict=True):
-            key = _signature(graph, op)
+            key = signature(graph, op)
             if key not in judged:
                 judged[key] = _judge(graph, op, live[op.op])
             if judged[key] and at not in faults:
@@ -50,8 +50,8 @@ def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverloa
     return faults
 
 
-def _signature(graph: Graph, op: Op) -> Any:
-    """All that the inference reads. 1, 1.0 and True are equal, but not the same argument."""
+def signature(graph: Graph, op: Op) -> Any:
+    """All that the inference reads: equal for operations that are equal in types and literals."""
 
     def key(argument: Any) -> Any:
         if isinstance(argument, Ref):
@@ -60,7 +60,7 @@ def _signature(graph: Graph, op: Op) -> Any:
             return tuple(map(key, argument))
         if isinstance(argument, dict):
             return tuple((k, str(v)) for k, v in argument.items())
-        return type(argument), argument
+        return type(argument), argument  # 1, 1.0 and True are equal, but not the same argument
 
     kwargs = tuple((name, key(argument)) for name, argument in op.kwargs.items())
     outs = tuple(None if value is None else graph.values[value].type for value in op.writes)
@@ -160,7 +160,7 @@ def _fits(op: Op, tensor: torch.Tensor, declared: TensorType) -> bool:
     if tensor.dtype is not TORCH_DTYPES[declared.dtype] and not (op.op in _MIXED and declared.dtype == "f32"):
         return False
     if not op.view:
-        return tensor.untyped_storage().nbytes() <= declared.nbytes or _nbytes(tensor) <= declared.nbytes
+        return _nbytes(tensor) <= declared.nbytes
     pairs = zip(declared.shape, tensor.stride(), declared.strides or tensor.stride(), strict=True)
     if declared.strides is None:
         return tensor.is_contiguous()
@@ -168,7 +168,7 @@ def _fits(op: Op, tensor: torch.Tensor, declared: TensorType) -> bool:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Bytes that the elements span: what a kernel allocates where the inference made a part of something larger."""
+    """Bytes that the elements span."""
     spread = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return (1 + spread) * tensor.itemsize if tensor.numel() else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch._ops import OpOverload
 
@@ -24,6 +25,7 @@ def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = 
     Raises ScheduleError R050–R053, with all faults.
     """
     found: dict[str, OpOverload] = {}
+    known: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}  # by pointer: the instances of a block share its operations' lines
     for op, at in zip(graph.operations, where, strict=True):
         try:
@@ -34,7 +36,7 @@ def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = 
         else:
             try:
                 check_operator(op, found[op.op])
-                if op.op not in namespaces and (why := trusts(graph, op, found[op.op])):
+                if op.op not in namespaces and (why := trusts(graph, op, found[op.op], known)):
                     raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
             except ScheduleError as fault:
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
@@ -50,9 +52,10 @@ def needed(graph: Graph) -> tuple[str, ...]:
     """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of libraries,
     and operators of torch whose kernels would trust what the file gives them."""
     wanted: set[str] = set()
+    known: dict[Any, str] = {}
     for op in graph.operations:
         name = permission(op.op)
-        if not name and trusts(graph, op, overload(op.op)):
+        if not name and trusts(graph, op, overload(op.op), known):
             name = op.op
         if name:
             wanted.add(name)

@@ -69,12 +69,26 @@ def check_operator(op: Op, live: OpOverload) -> None:
     multiple = len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
     if len(op.args) > len(schema.arguments) or not named.issuperset(op.kwargs):
         raise _differs(op, f"its arguments do not fit {schema}")
+    for argument, given in zip(schema.arguments, op.args, strict=False):
+        _check_length(op, argument, given)
+    for argument in schema.arguments:
+        _check_length(op, argument, op.kwargs.get(argument.name))
     if op.multiple != multiple or (len(returns) > 1 and len(op.writes) != len(returns)) or not op.writes:
         raise _differs(op, f"its outputs do not fit {schema}")
     if any(r.alias_info is not None for r in returns) and op.op not in VIEWS:
         raise _differs(op, f"{op.op} returns a view of its argument, which the operator tables do not say")
     if torch.Tag.nondeterministic_seeded in live.tags and op.op not in RANDOM and op.op not in NOT_RANDOM:
         raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
+
+
+def _check_length(op: Op, argument: Any, given: Any) -> None:
+    """Kernels read a list of fixed length without looking how long it is. One element stands for all; of a stride, none
+    for the size of the window."""
+    if argument.N is None or argument.N < 2 or not isinstance(given, tuple):  # 1: of any length, or one number
+        return
+    empty = argument.name == "stride" or argument.default_value == []
+    if len(given) not in (1, argument.N) and not (empty and not given):
+        raise _differs(op, f"`{argument.name}` of {op.op} has {argument.N} elements, not {len(given)}")
 
 
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:

@@ -16,24 +16,36 @@ from torch._ops import OpOverload
 from ..format.tensor_type import TensorType
 from ..operators.tables import LITERALS, PAIRED, Pair
 from ..step.graph import Graph, Op, Ref
-from .inferred import infer
+from .inferred import infer, signature
 from .overloads import overload
 
 _ATTENTION = "aten._scaled_dot_product_"
+_FFT = "aten._fft_c2r"
 Arguments = Mapping[str, Any]
 
 
-def trusts(graph: Graph, op: Op, live: OpOverload) -> str:
-    """Why the operation needs a permission; "" if it needs none."""
-    if op.op not in PAIRED and op.op not in LITERALS and not op.op.startswith(_ATTENTION):
+def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
+    """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the graph."""
+    pair = PAIRED.get(op.op)
+    if pair is None and op.op not in LITERALS and op.op != _FFT and not op.op.startswith(_ATTENTION):
         return ""
+    if pair is not None and pair.outputs:  # it matters which operation made the arguments, not their types alone
+        return _judge(graph, op, live, pair)
+    key = signature(graph, op)
+    if key not in known:
+        known[key] = _judge(graph, op, live, pair)
+    return known[key]
+
+
+def _judge(graph: Graph, op: Op, live: OpOverload, pair: Pair | None) -> str:
     given = _arguments(op, live)
     for name, value in LITERALS.get(op.op, {}).items():
         if given.get(name) is not value:
             return f"with `{name}` other than {value} its kernel follows indices without checking them"
     if op.op.startswith(_ATTENTION) and (wrong := _attention(graph, given)):
         return wrong
-    pair = PAIRED.get(op.op)
+    if op.op == _FFT:
+        return _half_of_spectrum(graph, given)
     if pair is None:
         return ""
     wrong = _sizes(graph, given, pair)
@@ -89,6 +101,8 @@ def _like(graph: Graph, given: Arguments, pair: Pair) -> str:
     except Exception:  # whatever torch says of arguments that do not fit
         made = None
     found = [made] if isinstance(made, torch.Tensor) else list(made or ())
+    if any(0 in (_shape(graph, each) or ()) for each in given.values()):
+        return f"without elements its arguments are not what {name} gives"
     for key, at in pair.like.items():
         if at >= len(found) or _shape(graph, given.get(key)) != tuple(found[at].shape):
             return f"`{key}` must have the shape that {name} gives for the other arguments"
@@ -117,6 +131,15 @@ def _attention(graph: Graph, given: Arguments) -> str:
         len(mask) > 4 or any(m not in (1, n) for m, n in zip(mask[::-1], full[::-1], strict=False))
     ):
         return "the mask must broadcast to the scores"
+    return ""
+
+
+def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
+    """The kernel reads as many elements as the length of the result calls for."""
+    shape, dims, length = _shape(graph, given.get("self")) or (), given.get("dim"), given.get("last_dim_size")
+    plain = isinstance(dims, tuple) and dims and all(isinstance(d, int) for d in dims) and isinstance(length, int)
+    if not plain or any(not -len(shape) <= d < len(shape) for d in dims) or shape[dims[-1]] != length // 2 + 1:
+        return "the last dimension must have `last_dim_size` // 2 + 1 elements"
     return ""
 
 
