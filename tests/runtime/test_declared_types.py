@@ -7,10 +7,12 @@ import torch
 
 import remate_runtime.kernels.inferred as inferred
 from remate_runtime import apply
+from remate_runtime.engine.eager.first_run import judged
 from remate_runtime.errors import ExecutionError, ScheduleError
 from remate_runtime.format.reader import decode
 from remate_runtime.format.writer import encode
 from remate_runtime.kernels import operators
+from remate_runtime.link import View
 from remate_runtime.step import expand
 
 from .small import Normed, data, seeded
@@ -154,3 +156,21 @@ def test_only_the_first_run_is_judged(monkeypatch) -> None:
     with torch.no_grad():
         planned(x)  # inference runs other instructions
     assert len(seen) > found
+
+
+def test_a_listed_view_that_copies_is_refused() -> None:
+    graph = expand(edited(line("aten.t", "%x", out="f32[8,4]{1,8}"))).graph
+    (given,), (made,) = graph.operations[0].reads, graph.operations[0].writes
+    assert made is not None
+
+    def run(slots: list) -> None:
+        slots[made] = slots[given].clone().t() if copies else slots[given].t()
+
+    for copies in (False, True):
+        slots: list = [None] * len(graph.values)
+        slots[given] = inputs()
+        if copies:
+            with pytest.raises(ExecutionError, match="it gave a copy"):
+                judged(run, graph, View(0), torch.device("cpu"))(slots)
+        else:
+            judged(run, graph, View(0), torch.device("cpu"))(slots)
