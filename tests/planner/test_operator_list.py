@@ -83,8 +83,8 @@ def _callable_alone() -> list[str]:
     """Listed operators that one tensor is enough for."""
     found = []
     for operator in operator_tables.functional():
-        first, *rest = operator._schema.arguments or [None]
-        alone = first is not None and str(first.type) == "Tensor" and all(a.has_default_value() for a in rest)
+        first, rest = operator._schema.arguments[:1], operator._schema.arguments[1:]
+        alone = [str(a.type) for a in first] == ["Tensor"] and all(a.has_default_value() for a in rest)
         if alone and operator_tables.name(operator) in OPERATORS:
             found.append(operator_tables.name(operator))
     return sorted(found)

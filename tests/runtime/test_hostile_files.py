@@ -88,6 +88,7 @@ BACK = ("aten.max_pool2d_with_indices_backward", "%g", "%map", [2, 2], [2, 2], [
             (zeros("g", 1, 2, 2, 2), line(*BACK[:4], [1, 1], *BACK[5:], "%pool:1", out="f32[1,2,4,4]")),
             "`stride` must be as in 'model.pool'",
         ),
+        ((zeros("g", 1, 2, 2, 2), line(*BACK, "%pool:0", out="f32[1,2,4,4]")), "`indices` must be output 1"),
         (
             (zeros("g", 1, 2, 2, 2), line("aten.mul.Tensor", "%pool:1", 3, out="i64[1,2,2,2]", id="far"),
              line(*BACK, "%far", out="f32[1,2,4,4]")),

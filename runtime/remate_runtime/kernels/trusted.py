@@ -137,8 +137,9 @@ def _attention(graph: Graph, given: Arguments) -> str:
 def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
     """The kernel reads as many elements as the length of the result calls for."""
     shape, dims, length = _shape(graph, given.get("self")) or (), given.get("dim"), given.get("last_dim_size")
-    plain = isinstance(dims, tuple) and dims and all(isinstance(d, int) for d in dims) and isinstance(length, int)
-    if not plain or any(not -len(shape) <= d < len(shape) for d in dims) or shape[dims[-1]] != length // 2 + 1:
+    last = dims[-1] if isinstance(dims, tuple) and dims else None
+    size = shape[last] if isinstance(last, int) and -len(shape) <= last < len(shape) else None
+    if size is None or not isinstance(length, int) or size != length // 2 + 1:
         return "the last dimension must have `last_dim_size` // 2 + 1 elements"
     return ""
 
