@@ -2,27 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Collection, Sequence
 
-from remate_runtime.format import KEEP_ALL
+import msgspec
+
+from remate_runtime.format import KEEP_ALL, Statement
+
+
+def fresh_name(
+    plan: Sequence[Statement], operations: Sequence[str], rerun: Sequence[str], taken: Collection[str]
+) -> str:
+    """A name for a plan of a block that has none, which means the same in every file: it says what reruns; where that is
+    not all that it names, or the name is taken, it ends in a hash of the plan. taken: names of other plans of the block;
+    the rest as of `plan_name`."""
+    base, exact = _named(operations, rerun)
+    if exact and base not in taken:
+        return base
+    said = msgspec.json.encode([[statement.rerun, statement.before] for statement in plan])
+    digest = hashlib.sha256(said).hexdigest()
+    names = (f"{base}-{digest[:digits]}" for digits in range(_DIGITS, len(digest)))
+    return next(name for name in names if name not in taken)
 
 
 def plan_name(operations: Sequence[str], rerun: Sequence[str]) -> str:
     """A name from what reruns. operations: local ids of a block's forward operations, views left out; rerun: those (of
     them) that run again."""
+    return _named(operations, rerun)[0]
+
+
+def _named(operations: Sequence[str], rerun: Sequence[str]) -> tuple[str, bool]:
+    """The name, and whether all operations that it names rerun."""
     if not rerun:
-        return KEEP_ALL
-    if set(rerun) >= set(operations):
-        return "boundary-only"
+        return KEEP_ALL, True
+    again = set(rerun)
+    if again >= set(operations):
+        return "boundary-only", True
+    if all(_is_norm(op) for op in rerun):
+        return "rerun-norms", again >= {op for op in operations if _is_norm(op)}
     common = _common([op.split(".") for op in operations])
-    groups = list(dict.fromkeys(_group(op.split(".")[common:]) for op in operations if op in set(rerun)))
-    if all("norm" in op.lower() for op in rerun):
-        return "rerun-norms"
+    parts = {op: _group(op.split(".")[common:]) for op in operations}
+    groups = list(dict.fromkeys(parts[op] for op in operations if op in again))
     if len(groups) > 3 or len("-".join(groups)) > _LONG:
-        groups = list(dict.fromkeys(_kind(op) for op in operations if op in set(rerun)))
-    return f"rerun-{'-'.join(groups)}"
+        parts = {op: _kind(op) for op in operations}
+        groups = list(dict.fromkeys(parts[op] for op in operations if op in again))
+    return f"rerun-{'-'.join(groups)}", again >= {op for op in operations if parts[op] in groups}
 
 
+def _is_norm(op: str) -> bool:
+    return "norm" in op.lower()
+
+
+_DIGITS = 4  # of a hash
 _LONG = 30  # characters of parts, from which on kinds say more
 # What an operation is for, by words in its id: the first that fits. A block's plan of many parts is named by kinds.
 _KINDS = (

@@ -15,7 +15,7 @@ from remate_runtime.format import KEEP_ALL, Rerun, Statement
 from remate_runtime.step import FlatRerun, Graph
 
 from ..partition.hierarchy import BlockSpan
-from .plan_names import plan_name
+from .plan_names import fresh_name
 
 _Plan = tuple[Statement, ...]
 
@@ -78,10 +78,7 @@ def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan
             return name
     every = {i: ids[i].removeprefix(part.id + ".") for i in _rerunnable(graph, part)}
     named = {path for entry in plan for path in entry.rerun}
-    base = plan_name(list(every.values()), [op for op in every.values() if _within(op, named)])
-    name, k = base, 2
-    while name in defined:
-        name, k = f"{base}-{k}", k + 1
+    name = fresh_name(plan, list(every.values()), [op for op in every.values() if _within(op, named)], defined)
     defined[name] = plan
     return name
 

@@ -13,7 +13,7 @@ from remate_runtime.errors import RemateError
 from remate_runtime.format import KEEP_ALL, Rerun, did_you_mean
 from remate_runtime.step import InstanceSpan, lay_out
 
-from ..fold.plan_names import plan_name
+from ..fold.plan_names import fresh_name
 from .analysis import Analysis, analyse
 from .figures import computed, gap
 from .lines import lines, with_plan
@@ -195,11 +195,8 @@ class Editor:
         prefix = place.id + "."
         every = [operations[i].id.removeprefix(prefix) for i in place.forward if not operations[i].view]
         again = {i for e in entries for n in e.rerun for i in self._forward(self._names.find(prefix + n), n)}
-        name = base = plan_name(every, [operations[i].id.removeprefix(prefix) for i in sorted(again)])
-        count = 2
-        while name in place.block.plans:
-            name, count = f"{base}-{count}", count + 1
-        return name
+        rerun = [operations[i].id.removeprefix(prefix) for i in sorted(again)]
+        return fresh_name(entries, every, rerun, place.block.plans)
 
 
 def _related(place: str, name: str) -> bool:

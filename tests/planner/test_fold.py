@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remate.fold.folding import fold, fold_flat
-from remate.fold.plans import plan_name
+from remate.fold.plan_names import fresh_name, plan_name
 from remate.partition.partitioning import partition
+from remate_runtime.format import Rerun
 from remate_runtime.format.reader import decode
 from remate_runtime.format.tensor_type import TensorType
 from remate_runtime.format.writer import encode
@@ -60,7 +61,8 @@ def test_equal_layers_share_one_template_and_plans_are_named() -> None:
     folded = fold(hierarchy.captured, reruns, hierarchy)
     plans = {instance.id: instance.plan for instance in folded.program}
     assert {i.block for i in folded.program if i.id.startswith("h.")} == {"Layer"}
-    assert (plans["h.2"], plans["h.3"], plans["h.1"]) == ("rerun-mlp-2", "rerun-mlp-2", "rerun-mlp")
+    assert plans["h.2"] == plans["h.3"]
+    assert {plans[name].rpartition("-")[0] for name in ("h.1", "h.2")} == {"rerun-mlp"}
     assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "keep-all")
     assert [(r.rerun, r.before) for r in folded.statements] == [(("h.6",), "h.7")]
     assert expand(schedule_of(folded)).reruns == tuple(reruns)
@@ -143,3 +145,21 @@ def test_outputs_and_updates_that_no_operation_makes() -> None:
         expanded = expand(decode(encode(schedule_of(folded))))
         assert meaning(expanded.graph)["outputs"] == meaning(hierarchy.captured.graph)["outputs"]
         assert meaning(expanded.graph)["updates"] == meaning(hierarchy.captured.graph)["updates"]
+
+
+def test_a_name_means_the_same_plan_in_every_file() -> None:
+    block = ["ln_1.norm", "attn.mm", "attn.softmax", "ln_2.norm", "mlp.up.mm", "mlp.act.gelu"]
+
+    def name(rerun: list[str], before: str = "grad.mm", taken: tuple[str, ...] = ()) -> str:
+        return fresh_name((Rerun(tuple(rerun), before),), block, rerun, taken)
+
+    norms = ["ln_1.norm", "ln_2.norm"]
+    assert name(norms) == name(norms, "grad.other") == "rerun-norms"  # it names all that reruns
+    some = [name(["ln_1.norm"]), name(["ln_2.norm"]), name(["ln_2.norm"], "grad.other")]
+    assert len(set(some)) == 3
+    assert all(one.startswith("rerun-norms-") for one in some)
+    assert name(["ln_1.norm"]) == some[0]
+    other = name(norms, "grad.other", ("rerun-norms",))
+    assert other.startswith("rerun-norms-")
+    assert other != name(norms, "grad.mm", ("rerun-norms",))
+    assert name(norms, "grad.other", ("rerun-norms", other)).startswith(other)  # a longer hash
