@@ -8,17 +8,19 @@ instance's own plan (an inner plan refines what an outer one has made again); wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
 
-from ..errors import ScheduleError, ScheduleFaultsError
-from ..format.limits import MAX_FAULTS
+from ..errors import ScheduleError
 from ..format.schedule import Operation, Schedule
 from ..format.signature import escape, input_leaves, output_leaves
+from ..format.suggest import close_names, did_you_mean
 from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
+from .causes import Causes
 from .graph import FlatRerun, Graph, Op, Value
 from .layout import InstanceSpan, lay_out
 from .reruns import flat_reruns
@@ -46,7 +48,7 @@ def expand(schedule: Schedule) -> Expanded:
 class _Expansion:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self.faults: list[ScheduleError] = []
+        self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
         self.places, self.turn = lay_out(schedule)
@@ -61,14 +63,14 @@ class _Expansion:
         for place in self.places:
             if place.leaf:
                 self._values_of(place)
-        self._raise()
+        self.causes.report()
         scopes = self._scopes()
-        self._raise()
+        self.causes.report()
         operations = self._operations(scopes)
-        self._raise()
+        self.causes.report()
         root = self._roots(operations)
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
-        self._raise()
+        self.causes.report()
         graph = Graph(
             tuple(self.values),
             operations,
@@ -83,18 +85,6 @@ class _Expansion:
         reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)
         return Expanded(graph, reruns, tuple(self.where), named, tuple(self.places))
 
-    def _raise(self) -> None:
-        if len(self.faults) == 1:
-            raise self.faults[0]
-        if self.faults:
-            raise ScheduleFaultsError(self.faults)
-
-    def _fault(self, fault: ScheduleError, where: str) -> None:
-        located = ScheduleError(fault.code, fault.message, fault.where or where, fault.hint)
-        self.faults.append(located)
-        if len(self.faults) >= MAX_FAULTS:
-            self._raise()
-
     # Values
 
     def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
@@ -103,10 +93,10 @@ class _Expansion:
             if data is not None and len(data) != made.numel:
                 raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
         except ScheduleError as fault:
-            self._fault(fault, where)
+            self.causes.add(fault, where)
             made = TensorType("u8", (0,))
         if name in self.names:
-            self._fault(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
+            self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
         self.names[name] = len(self.values)
         self.values.append(Value(name, made, kind, producer, data))
         return len(self.values) - 1
@@ -122,7 +112,9 @@ class _Expansion:
         for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
             for name in names:
                 if name not in model.parameters:
-                    self._fault(ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}")
+                    self.causes.add(
+                        ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}"
+                    )
 
     def _values_of(self, place: InstanceSpan) -> None:
         block, inside = place.block, f"/blocks/{escape(place.block_name)}"
@@ -179,7 +171,8 @@ class _Expansion:
 
     def _local(self, scope: dict[str, int], name: str, value: int | None, place: InstanceSpan) -> None:
         if name in scope:
-            self._fault(ScheduleError("R031", f"{name[:120]!r} stands for two things in the block"), place.where)
+            message = f"{name[:120]!r} stands for two things in the block"
+            self.causes.add(ScheduleError("R031", message), place.where, place.block_name, name)
         if value is not None:
             scope[name] = value
 
@@ -187,26 +180,34 @@ class _Expansion:
         block, given = place.block, place.instance.bindings
         model, where = self.schedule.model, place.where
         known = {**block.inputs, **block.parameters, **block.buffers}
+        unbound = {name for name in block.inputs if name not in given}
         for name in given:
             if name not in known:
-                self._fault(
-                    ScheduleError("R034", f"block {place.block_name!r} has no input {name[:120]!r}"),
-                    f"{where}/with/{escape(name)}",
+                meant = close_names(name, sorted(unbound) or known, 1)
+                unbound -= set(meant)  # one cause: the name is misspelt
+                hint = (
+                    f"did you mean {meant[0]}?"
+                    if meant
+                    else f"inputs of the block: {', '.join([*known][:8]) or 'none'}"
                 )
+                message = f"block {place.block_name!r} has no input {name[:120]!r}"
+                self.causes.add(ScheduleError("R034", message, hint=hint), f"{where}/with/{escape(name)}")
         for name, text in known.items():
             if name in given:
                 value = self._outer(given[name], place, above, f"{where}/with/{escape(name)}")
             elif name in block.inputs:
-                self._fault(ScheduleError("R034", f"input {name[:120]!r} of {place.id!r} is not bound"), where)
+                if name in unbound:
+                    message = f"input {name[:120]!r} of {place.id!r} is not bound"
+                    self.causes.add(ScheduleError("R034", message), where, where, name)
                 continue
             else:
                 full = f"{place.prefix}.{name}" if place.prefix else name
                 value = self.names.get(full) if full in model.parameters or full in model.buffers else None
                 if value is None:
                     hint = "add it under `model`, or bind it in `with`"
-                    self._fault(
-                        ScheduleError("R037", f"the model has no parameter or buffer {full[:120]!r}", "", hint), where
-                    )
+                    hint = did_you_mean(full, chain(model.parameters, model.buffers), hint)
+                    fault = ScheduleError("R037", f"the model has no parameter or buffer {full[:120]!r}", "", hint)
+                    self.causes.add(fault, where, place.block_name, name)
             if value is not None:
                 self._local(scope, name, value, place)
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
@@ -222,19 +223,19 @@ class _Expansion:
         try:
             return resolve(reference, self.names if above is None else {})
         except ScheduleError as fault:
-            self._fault(fault, where)
+            self.causes.add(fault, where)
             return None
 
     def _same_type(self, value: int, text: str, where: str) -> None:
         try:
             expected = parse_type(text)
         except ScheduleError as fault:
-            self._fault(fault, where)
+            self.causes.add(fault, where)
             return
         got = self.values[value].type
         if (got.dtype, got.shape) != (expected.dtype, expected.shape):
             message = f"{self.values[value].name[:120]!r} is {got}, the block declares {expected}"
-            self._fault(ScheduleError("R038", message), where)
+            self.causes.add(ScheduleError("R038", message), where)
 
     # Operations
 
@@ -246,10 +247,10 @@ class _Expansion:
                     try:
                         operations[index] = self._operation(index, scope)
                     except ScheduleError as fault:
-                        self._fault(fault, self.where[index])
+                        self.causes.add(fault, self.where[index])
         total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
         if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
-            self._fault(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
+            self.causes.add(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
         return tuple(op for op in operations if op is not None)
 
     def _operation(self, index: int, scope: Mapping[str, int]) -> Op:
@@ -318,7 +319,7 @@ class _Expansion:
                     source, value = resolve("%" + name, scope), resolve(text, scope)
                     self._check_gradient(source, value, wanted, found)
                 except ScheduleError as fault:
-                    self._fault(fault, at)
+                    self.causes.add(fault, at)
                     continue
                 found[source] = value
         return tuple(sorted(found.items()))
@@ -349,18 +350,18 @@ class _Expansion:
                 try:
                     buffer, value = resolve("%" + name, scope), resolve(text, scope)
                 except ScheduleError as fault:
-                    self._fault(fault, at)
+                    self.causes.add(fault, at)
                     continue
                 target, made = self.values[buffer], self.values[value]
                 if target.kind != "buffer" or made.producer >= self.turn or made.kind == "tangent" or buffer in found:
-                    self._fault(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
+                    self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
                 elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
-                    self._fault(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
+                    self.causes.add(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
                 found[buffer], places[buffer] = value, at
         for buffer, value in found.items():
             if root[value] in found:  # which of the two is written first must not matter
                 message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
-                self._fault(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
+                self.causes.add(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
         return tuple(sorted(found.items()))
 
     def _outputs(self) -> tuple[int, ...]:
@@ -369,9 +370,9 @@ class _Expansion:
             try:
                 value = resolve(leaf.text, self.names)
             except ScheduleError as fault:
-                self._fault(ScheduleError("R064", fault.message, leaf.where, fault.hint), leaf.where)
+                self.causes.add(ScheduleError("R064", fault.message, leaf.where, fault.hint), leaf.where)
                 continue
             if self.values[value].producer >= self.turn or self.values[value].kind == "tangent":
-                self._fault(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
+                self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
             found[value] = None
         return tuple(found)
