@@ -116,6 +116,11 @@ def files() -> Iterator[tuple[str, Schedule]]:
             line("aten._scaled_dot_product_flash_attention_for_cpu", "%q", "%k", "%v", 0.0, True,
                  out=("f32[4,4,3,8]{96,8,32,1}", "f32[4,4,3]{12,1,4}")),
         )  # fmt: skip
+    yield "attention mask", edited(
+        zeros("q", 4, 4, 3, 8), zeros("k", 4, 4, 6, 8), zeros("m", 2, 2),
+        line("aten._scaled_dot_product_flash_attention_for_cpu", "%q", "%k", "%k", 0.0, False, attn_mask="%m",
+             out=("f32[4,4,3,8]{96,8,32,1}", "f32[4,4,3]{12,1,4}")),
+    )  # fmt: skip
     yield "attention backward", edited(
         zeros("q", 4, 4, 3, 8), zeros("k", 4, 4, 6, 8), zeros("s", 4, 4, 3), zeros("n", 0, 0, 0, 0),
         line("aten._scaled_dot_product_flash_attention_for_cpu_backward", "%n", "%q", "%k", "%k", "%q", "%s", 0.0, True,
