@@ -194,6 +194,11 @@ def test_a_text_too_dense_for_its_size_is_refused_before_it_is_read() -> None:
     assert density_fault(within_texts) is None
 
 
+def test_a_map_that_no_model_needs() -> None:
+    for name in ("many inputs that are not bound", "many parameters", "many plans", "many bindings of nothing"):
+        assert [fault.code for fault in faults_of(FAMILIES[name](2_200_000))] == ["R072"]
+
+
 @pytest.mark.parametrize("name", ["many empty reruns", "bad types", "outputs that are no tree"])
 def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
     """Whatever follows: the same calls for a file ten times as long."""

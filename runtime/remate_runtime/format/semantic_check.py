@@ -6,7 +6,7 @@ What needs the whole graph (does a name exist, do types agree, is a rerun legal)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -151,9 +151,6 @@ class SemanticCheck:
         for other, name in model.tied.items():
             self.name(name, f"{where}/tied/{escape(other)}")
         self._references(model.gradients, f"{where}/gradients")
-        for field in ("parameters", "buffers", "tied"):
-            if len(getattr(model, field)) > MAX_PARAMETERS:
-                self.add("R072", f"over {MAX_PARAMETERS} {field}", f"{where}/{field}")
         trees = TreeCheck(self)
         trees.inputs(model.inputs, f"{where}/inputs")
         if model.outputs is None:
@@ -261,8 +258,15 @@ class SemanticCheck:
             hint = "write it without %" if name.startswith("%") else _NAME_HINT
             self.add("R014", f"{name[:80]!r} is not a name", where, hint)
 
+    def _few(self, entries: Mapping[str, Any], where: str) -> Iterable[str]:
+        """The names of a map; none, and a fault, for one that no model needs."""
+        if len(entries) <= MAX_PARAMETERS:
+            return entries
+        self.add("R072", f"over {MAX_PARAMETERS} entries", where)
+        return ()
+
     def _names(self, entries: Mapping[str, Any], where: str) -> None:
-        for name in entries:
+        for name in self._few(entries, where):
             self.name(name, f"{where}/{escape(name)}")
 
     def reference(self, text: str, where: str) -> None:
@@ -273,9 +277,9 @@ class SemanticCheck:
             self.add("R022", f"{text[:80]!r} is not a reference", where, hint)
 
     def _references(self, entries: Mapping[str, str], where: str) -> None:
-        for name, text in entries.items():
+        for name in self._few(entries, where):
             self.name(name, f"{where}/{escape(name)}")
-            self.reference(text, f"{where}/{escape(name)}")
+            self.reference(entries[name], f"{where}/{escape(name)}")
 
     def tensor_type(self, text: str, where: str) -> bool:
         try:
@@ -286,9 +290,9 @@ class SemanticCheck:
         return True
 
     def _types(self, entries: Mapping[str, str], where: str) -> None:
-        for name, text in entries.items():
+        for name in self._few(entries, where):
             self.name(name, f"{where}/{escape(name)}")
-            self.tensor_type(text, f"{where}/{escape(name)}")
+            self.tensor_type(entries[name], f"{where}/{escape(name)}")
 
     def _text(self, text: str, where: str) -> None:
         if len(text) > MAX_TEXT:
