@@ -26,5 +26,5 @@ MAX_DIGITS = 64  # characters of a number
 MAX_FAULTS = 100  # of one file: whoever looks for faults stops there
 # What a text may hold for its size, so that what is made of it takes a few times its size: some, and one per so many bytes
 MAX_BRACKETS = 1 << 16, 32  # arrays and objects
-MAX_KEYS = 1 << 17, 16
+MAX_KEYS = 1 << 16, 32
 MAX_COMMAS = 1 << 20, 12
