@@ -26,7 +26,8 @@ class _Naming:
         for piece, (module, rest) in zip(pieces, names, strict=True):
             path = _joined(module, rest)
             if enclosing:
-                path = _joined(enclosing, path[len(prefix) :].lstrip("."))
+                # a loop inside a module's forward: its rounds are that module, too
+                path = _joined(enclosing, path[len(prefix) :].lstrip(".") or "part")
             full = self._unique(path, enclosing)
             empty = (self._captured.graph.backward_start, self._captured.graph.backward_start)
             inner = self.parts(piece.pieces, full, module) if piece.pieces else ()

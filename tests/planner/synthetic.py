@@ -36,8 +36,7 @@ class Tape:
         if view:
             self.root[value] = self.root[reads[0]]
         args = tuple(Ref(v) for v in reads)
-        known = {"view": "aten.view", "relu": "aten.relu", "native_dropout": "aten.native_dropout"}
-        overload = known.get(name, f"aten.{name}.Tensor")
+        overload = f"aten.{name}.Tensor" if name in ("add", "mul") else f"aten.{name}"
         seen = tuple(dict.fromkeys(reads))
         self.operations.append(
             Op(full, overload, args, {}, seen, (value,), False, view, name == "native_dropout", 10 + size, 0)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
 from remate.partition.canonical import exports, form, readers_of, storages
 from remate.partition.cuts import LARGE, costs
@@ -153,3 +156,20 @@ def test_calls_of_one_module_in_a_row_are_blocks_of_their_own() -> None:
     check(captured, hierarchy)
     assert [part.id for part in hierarchy.parts][:4] == ["layer", "layer~2", "layer~3", "layer~4"]
     assert {part.prefix for part in hierarchy.parts[:4]} == {"layer"}
+
+
+class Looping(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x = x + self.down(torch.tanh(self.up(self.norm(x)))).sigmoid()
+        return x
+
+
+def test_rounds_of_a_loop_inside_a_module_have_ids_of_their_own() -> None:
+    """They had the module's, and what their backward runs was lost."""
+    captured = capture(nn.Sequential(*[Looping() for _ in range(6)], nn.Linear(16, 3)), (torch.randn(4, 16),))
+    check(captured, partition(captured))
