@@ -228,3 +228,10 @@ def test_places_of_faults_in_a_file_of_very_many_lines() -> None:
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
     assert max(fault.line for fault in found) == 300_000 + 3
+
+
+def test_namespaces_are_few() -> None:
+    tree = json.loads(EMPTY)
+    tree["namespaces"] = [f"library{at}" for at in range(2000)]
+    with pytest.raises(ScheduleError, match=r"R072.*over 1024 namespaces"):
+        open_text(json.dumps(tree).encode())

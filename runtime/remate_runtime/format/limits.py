@@ -20,6 +20,7 @@ MAX_ITEMS = (
 )
 MAX_EVENTS = 1_000_000  # runs, reruns, and views made again
 MAX_PARAMETERS = 1 << 16  # of the model; also buffers, tied names, inputs and outputs
+MAX_NAMESPACES = 1024
 MAX_THREADS = 4096
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number

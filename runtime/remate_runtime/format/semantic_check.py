@@ -16,7 +16,16 @@ from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, OPERATORS, namespace, permissible, permission, refusal
 from .digest_check import DigestCheck
 from .enough import EnoughFaultsError
-from .limits import MAX_FAULTS, MAX_INTEGER, MAX_NAME, MAX_OUTPUTS, MAX_PARAMETERS, MAX_TEXT, MAX_THREADS
+from .limits import (
+    MAX_FAULTS,
+    MAX_INTEGER,
+    MAX_NAME,
+    MAX_NAMESPACES,
+    MAX_OUTPUTS,
+    MAX_PARAMETERS,
+    MAX_TEXT,
+    MAX_THREADS,
+)
 from .literals import check_argument, check_elements
 from .schedule import (
     KEEP_ALL,
@@ -126,7 +135,9 @@ class SemanticCheck:
         self._text(schedule.note, f"{where}/note")
         self._number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
-        for index, name in enumerate(schedule.namespaces):
+        if len(schedule.namespaces) > MAX_NAMESPACES:
+            self.add("R072", f"over {MAX_NAMESPACES} namespaces", f"{where}/namespaces", "list those that are needed")
+        for index, name in enumerate(schedule.namespaces[:MAX_NAMESPACES]):
             if not _NAMESPACE.fullmatch(name) or len(name) > MAX_NAME or not permissible(name):
                 message = f"{name[:80]!r} is neither the namespace of an operator library nor a listed operator"
                 hint = "write the part before the first dot of `op`, or all of it for an operator of torch"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 
 import msgspec
@@ -51,7 +51,7 @@ def flat_reruns(
     for prefix, where, reruns in stated:
         for at, rerun in enumerate(reruns):
             try:
-                found = _flatten(rerun, prefix, graph, instances, operations, f"{where}/{at}")
+                found = _MEANING[type(rerun)](rerun, prefix, graph, instances, operations, f"{where}/{at}")
                 check_reruns(graph, (one.rerun for one in found))
                 items += sum(len(graph.operations[one.rerun.op].args) for one in found)
                 flat += found
@@ -119,3 +119,7 @@ def _flatten(
 def _meant(name: str, prefix: str, operations: Mapping[str, int], instances: Mapping[str, InstanceSpan]) -> str:
     known = (n[len(prefix) :] for n in chain(operations, instances) if n.startswith(prefix))
     return did_you_mean(name, known, "name an operation by its id")
+
+
+# What a statement stands for, by its kind (`format.schedule.STATEMENTS`).
+_MEANING: Mapping[type, Callable[..., list[Stated]]] = {Rerun: _flatten}
