@@ -132,6 +132,10 @@ class Lowering:
 
     def _operation(self, node: Node, target: OpOverload) -> None:
         self._check(node, target)
+        if target is torch.ops.aten._conj.default and isinstance(node.args[0], int | float | complex):
+            number = complex(node.args[0]).conjugate()  # of what a complex tensor was multiplied by
+            self._numbers[node] = literals.argument(number, self._device)
+            return
         reads: list[int] = []
         args = tuple(self._argument(a, reads) for a in node.args)
         kwargs = {k: self._argument(a, reads) for k, a in node.kwargs.items() if not _default(target, k, a)}
@@ -179,6 +183,13 @@ class Lowering:
         if reason := facts.unwritable(target):
             hint = "wrap it in an operator of your own that does not, or compute it outside of the model"
             raise self._error(node, f"{self._called(node)} {reason}, which a schedule file cannot tell", hint)
+        if any(one not in self._at and one not in self._numbers for one in node.all_input_nodes):
+            hint = "draw with torch's default generator (torch.manual_seed), or pass the numbers in as an input"
+            raise self._error(
+                node,
+                f"{self._called(node)} takes an object that a schedule cannot hold, such as a torch.Generator",
+                hint,
+            )
 
     def _argument(self, argument: Any, reads: list[int]) -> Any:
         if isinstance(argument, Node):

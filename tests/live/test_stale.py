@@ -208,11 +208,6 @@ def test_a_class_whose_forward_was_replaced_is_refused(sources: Sources, schedul
         apply(model, schedule)
 
 
-class Unwritten(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-
 def test_source_that_cannot_be_read_is_said() -> None:
     scope: dict[str, Any] = {"nn": nn, "F": F, "__name__": "nowhere"}
     exec("class Net(nn.Linear):\n    def forward(self, x):\n        return F.gelu(super().forward(x))", scope)

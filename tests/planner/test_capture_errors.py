@@ -218,3 +218,13 @@ def test_layers_that_no_schedule_can_hold_are_named(layer: Any, told: str) -> No
     model = nn.ModuleDict({"inner": nn.ModuleDict({"layer": layer()})})
     with pytest.raises(CaptureError, match=told):
         capture(model, (x(),))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_generator_of_the_models_own(kept: bool) -> None:
+    own = torch.Generator().manual_seed(1)
+
+    def function(_: Any, a: torch.Tensor) -> torch.Tensor:
+        return a + torch.randn(3, 4, generator=own if kept else torch.Generator())
+
+    assert "torch.Generator" in str(located(function))

@@ -368,3 +368,10 @@ def test_operator_of_a_library() -> None:
     twice.register_fake(torch.empty_like)
     twice.register_autograd(lambda ctx, grad: grad * 2)
     assert "remate_tests.twice" in ops(compare(Returns(lambda self, a: twice(self.linear(a))), (x(),)))
+
+
+def test_complex_numbers_among_complex_tensors() -> None:
+    def function(_: Any, a: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(torch.view_as_complex(torch.tanh(a)) * (1 + 2j)).square().sum()
+
+    compare(Returns(function), (torch.randn(3, 4, 2, requires_grad=True),))
