@@ -70,8 +70,9 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return _cpu_convolution(graph, op, name == "convolution_backward")
     if name in ("native_dropout", "native_dropout_backward"):  # the mask as floats
         return 4 * read[0].numel
-    if name in ("_native_batch_norm_legit_functional", "native_batch_norm"):  # copies of the running statistics
-        return sum(map(_bytes, read[1:]))
+    if name == "_native_batch_norm_legit_functional":  # copies of the running statistics, and sums of matrices
+        running = _argument(graph, op, 3)
+        return 3 * _bytes(running) if running is not None else 0
     if name in ("native_batch_norm_backward", "batch_norm_backward"):
         return _bytes(read[0])
     if name == "native_layer_norm_backward":  # partial sums of the two parameter gradients
