@@ -14,7 +14,7 @@ from ..present.text import count, percent, plain, size
 from . import exit_codes
 from .output import say, say_aside
 from .several import Report, each
-from .usage import replan_command
+from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
     from ..capture.captured import Captured
@@ -29,6 +29,12 @@ def configure(commands: Any) -> None:
     parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
     parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
     parser.add_argument(
+        "--step", action="store_true", help="with --model: also run one step beside the model, and compare the results"
+    )
+    parser.add_argument(
+        "--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators --step may run"
+    )
+    parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
     )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
@@ -38,7 +44,9 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.model:
         require("remate check --model", "torch")
-    model = _Model(args.model) if args.model else None
+    if args.step and not args.model:
+        raise UsageError("--step runs the model: name it with --model FILE.py:build")
+    model = _Model(args.model, args.step, tuple(args.allow)) if args.model else None
     with Report(args.format, len(args.schedules) > 1) as report:
         return each(args.schedules, lambda path: _check(path, model, report, args.quiet))
 
@@ -58,7 +66,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
         return report.faults(path, data, error.faults)
     text = data.decode()
     faults = [*schema_faults(text), *findings(opened, text, path)]
-    stale = model.differences(opened) if model else []
+    stale = model.differences(opened, sound=not faults) if model else []
     if report.form != "text":
         return report.faults(
             path, data, [*faults, *(one.fault(replan_command(path, model.target)) for one in stale if model)]
@@ -70,7 +78,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     if model and stale:
         say_aside(_stale(path, model.target, stale))
     elif model and not quiet:
-        say(f"{path}: fits {model.target}")
+        say(f"{path}: fits {model.target}" + (", and one step is the model's" if model.step and not faults else ""))
     return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
 
 
@@ -94,12 +102,13 @@ def _summary(path: str, opened: Analysis) -> str:
 class _Model:
     """What `FILE.py:build` makes, captured once for all files that differentiate the same outputs."""
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    def __init__(self, target: str, step: bool, allowed: tuple[str, ...]) -> None:
+        self.target, self.step, self._allowed = target, step, allowed
         self._made: Any = None
         self._captured: dict[tuple[str, ...], Captured] = {}
 
-    def differences(self, opened: Analysis) -> list[Difference]:
+    def differences(self, opened: Analysis, sound: bool) -> list[Difference]:
+        """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
         from remate_runtime.format import output_leaves
 
         from ..inspect.staleness import differences, digest_differences
@@ -109,10 +118,24 @@ class _Model:
         if used not in self._captured:
             self._captured[used] = self._capture(used)
         live = self._captured[used]
-        return [
+        found = [
             *digest_differences(opened.schedule, self._made.model),
             *differences(recorded, live.model, opened.graph, live.graph),
         ]
+        return found or (self._beside(opened) if self.step and sound else [])
+
+    def _beside(self, opened: Analysis) -> list[Difference]:
+        from remate_runtime import StaleModelError, apply
+
+        from ..inspect.staleness import Difference
+
+        made = self._made
+        try:
+            apply(made.model, opened.schedule, namespaces=self._allowed, verify=(made.args, made.kwargs))
+        except StaleModelError as error:
+            told = [line.removeprefix("  - ") for line in str(error).splitlines() if line.startswith("  - ")]
+            return [Difference("one step", "as planned", "; ".join(told) or str(error))]
+        return []
 
     def _capture(self, used: tuple[str, ...]) -> Captured:
         from ..capture.capture_step import capture

@@ -82,6 +82,23 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("planned")
+def test_check_runs_a_step_if_asked_to(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from remate_runtime.planned import scheduled_forward
+
+    fits = remate("check", "s.json", "--model", "models.py:build", "--step")
+    assert fits.status == 0
+    assert "s.json: fits models.py:build, and one step is the model's" in fits.out
+    run_step: Any = scheduled_forward.run_step
+    monkeypatch.setattr(scheduled_forward, "run_step", lambda *args: [2 * value for value in run_step(*args)])
+    assert remate("check", "s.json", "--model", "models.py:build").status == 0
+    stale = remate("check", "s.json", "--model", "models.py:build", "--step")
+    assert stale.status == 3
+    assert "one step\n" in stale.err
+    assert "gradient of '0.weight' by" in stale.err
+    assert remate("check", "s.json", "--step").status == 2
+
+
+@pytest.mark.usefixtures("planned")
 def test_other_activations_are_refused(remate: Remate) -> None:
     outcome = remate("run", "s.json", "--model", "models.py:other_activation", "--steps", "1")
     assert outcome.status == 3
