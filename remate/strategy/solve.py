@@ -23,6 +23,7 @@ from .instance import Instance
 from .pool import Pool, better
 from .portfolio import AUTO, Policy, Step, resolved
 
+NEAR = 1000  # part of the floor: a smallest peak so near to it is worth no further search for one who asked for less
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
@@ -200,13 +201,16 @@ class _Search:
             raise InfeasibleError(self.request.budget, least, self.instance.floor, self.policy.name)
 
     def _smallest(self) -> list[Candidate]:
-        """What the strategies offer when asked for the proven floor, until one reaches it. It does not depend on the
-        budget, so the least peak in it is a budget that is met, and so is every larger one."""
+        """What the strategies offer when asked for the proven floor, until one reaches it; where the budget is below the
+        floor, so that nothing fits anyway, until one comes near. But for that it does not depend on the budget, so the
+        least peak in it is a budget that is met, and so is every larger one."""
         instance, kept = self.instance, self.instance.kept
-        key = ("smallest", self.policy.name, self.request.effort)
+        hopeless = self.request.budget < instance.floor
+        key = ("smallest", self.policy.name, self.request.effort, hopeless)
         if key in kept:
             return kept[key]
         request = replace(self.request, budget=instance.floor)
+        enough = instance.floor + (instance.floor // NEAR if hopeless else 0)
         found = [self.base]
         for step in self.policy.smallest:
             strategy, context = resolved(step), Context(self.deadline, self.base.time)
@@ -216,9 +220,9 @@ class _Search:
                 for candidate in candidates(strategy, instance, _shared(request, step), context):
                     found.append(candidate)
                     self.pool.keep(candidate)
-                    if candidate.peak <= request.budget or self.deadline.stopped():
+                    if candidate.peak <= enough or self.deadline.stopped():
                         break
-            if found[-1].peak <= request.budget or self.deadline.stopped():
+            if found[-1].peak <= enough or self.deadline.stopped():
                 break
         if not self.deadline.stopped():  # else it depends on the clock
             kept[key] = found
