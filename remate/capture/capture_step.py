@@ -61,7 +61,7 @@ def capture(
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
         step, branches, captured = _attempt(TracedModule(*call), signature)
         _warn(step, branches)
-        settled = _settled(step, captured, TracedModule(*call), signature)
+        settled = _settled(step, captured, call, signature)
     return replace(captured, digest=step.reads.digest(settled))
 
 
@@ -77,14 +77,14 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
     return step, branches, _captured(signature, step, traced)
 
 
-def _settled(first: TracedModule, captured: Captured, again: TracedModule, signature: Signature) -> bool:
+def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], signature: Signature) -> bool:
     """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if the
-    next call is another step; which is found by tracing that too."""
+    next call is another step; which is found by tracing that too. call: what TracedModule takes."""
     changes = first.reads.changes()
     if not changes or first.left is None:
         return True
     with changes.made(), first.left.again():
-        _, _, later = _attempt(again, signature)
+        again, _, later = _attempt(TracedModule(*call), signature)
     if later.graph != captured.graph:
         changes.refuse()
     unsettled = again.reads.changes()

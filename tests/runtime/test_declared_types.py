@@ -7,7 +7,7 @@ import torch
 
 import remate_runtime.kernels.inferred as inferred
 from remate_runtime import apply
-from remate_runtime.engine.eager.first_run import judged
+from remate_runtime.engine.eager.first_run import counts_elements, judged
 from remate_runtime.errors import ExecutionError, ScheduleError
 from remate_runtime.format.reader import decode
 from remate_runtime.format.writer import encode
@@ -171,6 +171,6 @@ def test_a_listed_view_that_copies_is_refused() -> None:
         slots[given] = inputs()
         if copies:
             with pytest.raises(ExecutionError, match="it gave a copy"):
-                judged(run, graph, View(0), torch.device("cpu"))(slots)
+                judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)
         else:
-            judged(run, graph, View(0), torch.device("cpu"))(slots)
+            judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)

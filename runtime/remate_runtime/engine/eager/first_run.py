@@ -23,13 +23,20 @@ SLACK = 1 << 20  # bytes that a storage may have beyond the declared ones: kerne
 _HINT = "\n  plan again with the installed versions of torch and remate, on the device that trains"
 
 
-def judged(run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device) -> Callable[..., None]:
-    """`run`, and then a look at what it left in the slots. Raises ExecutionError."""
+def counts_elements(graph: Graph) -> bool:
+    """Whether some operation counts elements in a storage. Only there do strides change a result that kernels choose
+    otherwise than torch infers."""
+    return any(op.op.startswith("aten.as_strided") for op in graph.operations)
+
+
+def judged(
+    run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, strides: bool
+) -> Callable[..., None]:
+    """`run`, and then a look at what it left in the slots; at strides, too, where they matter (`counts_elements`). Raises
+    ExecutionError."""
     op = graph.operations[event.op]
     view = isinstance(event, View)
     over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
-    # Strides that kernels choose otherwise than torch infers change no result, unless somebody counts elements in a storage.
-    exact = any(other.op.startswith("aten.as_strided") for other in graph.operations)
 
     def running(slots: Slots) -> None:
         taken = _address(slots[over.value]) if isinstance(over, Ref) else 0
@@ -40,7 +47,7 @@ def judged(run: Callable[[Slots], None], graph: Graph, event: Execution, device:
             if value is None:
                 continue
             made, declared = slots[value], graph.values[value].type
-            _check_type(op, made, declared, device, exact)
+            _check_type(op, made, declared, device, strides)
             at = _address(made)
             if view:
                 _check_view(op, at, read)

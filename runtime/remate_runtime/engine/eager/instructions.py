@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from ...kernels.overloads import constant, in_place, kernel, literal
 from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
 from ...step.graph import Graph, Op, Ref
-from .first_run import judged
+from .first_run import counts_elements, judged
 
 Slots = list[Any]
 Call = Callable[[Slots], None]
@@ -34,6 +34,7 @@ class InstructionCompiler:
         self.graph, self.live, self.device = graph, live, device
         self.constants: list[Any] = []
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
+        self._strides = counts_elements(graph)
         self._known: dict[Any, int] = {}
         self._calls: dict[tuple[int, int | None], Call] = {}  # by operation and argument written over: reruns share it
 
@@ -52,7 +53,7 @@ class InstructionCompiler:
             match event:
                 case Run() | Rerun() | View():
                     run = self._run(event)
-                    run = judged(run, self.graph, event, self.device) if judge else run
+                    run = judged(run, self.graph, event, self.device, self._strides) if judge else run
                     found.append(Instruction(run, (), self.graph.operations[event.op].id))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
