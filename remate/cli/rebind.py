@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.errors import RemateError
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE, count, percent, plain, size
+from ..present.text import count, percent, plain, size
 from . import exit_codes
-from .costs import add_costs, chosen_costs
+from .costs import chosen_costs
 from .output import SCHEDULE, check_output, say, say_aside, write_output, written
-from .replan import add_model, load_model
+from .replan import add_again, load_model
 from .usage import replan_command
 
 if TYPE_CHECKING:
@@ -25,16 +25,7 @@ if TYPE_CHECKING:
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser(
-        "rebind",
-        help="carry a schedule's plans over to the model as it is now",
-        description=__doc__,
-        epilog=PEAK_NOTE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_model(parser)
-    add_costs(parser, None)
-    parser.set_defaults(run=run)
+    add_again(commands, "rebind", "carry a schedule's plans over to the model as it is now", __doc__, run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ The file is written in place, or to -o. Its name and its notes are kept.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
@@ -24,20 +25,20 @@ if TYPE_CHECKING:
 
 
 def configure(commands: Any) -> None:
+    add_again(commands, "replan", "plan a schedule's model again, as it is now", __doc__, run)
+
+
+def add_again(
+    commands: Any, name: str, brief: str, about: str | None, run: Callable[[argparse.Namespace], int]
+) -> None:
+    """A command that brings a schedule to the model as it is now."""
     parser = commands.add_parser(
-        "replan",
-        help="plan a schedule's model again, as it is now",
-        description=__doc__,
+        name,
+        help=brief,
+        description=about,
         epilog=PEAK_NOTE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_model(parser)
-    add_costs(parser, None)
-    parser.set_defaults(run=run)
-
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """What the commands take that bring a schedule to the model as it is now."""
     parser.add_argument("schedule", metavar="S.json", help="the schedule")
     parser.add_argument(
         "--model", metavar="FILE.py:build", required=True, help="function that returns (model, args[, kwargs])"
@@ -46,6 +47,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
+    add_costs(parser, None)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
