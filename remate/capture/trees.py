@@ -6,37 +6,16 @@ dataclass: what they hold counts, fields that are None do not); its leaves are t
 
 from __future__ import annotations
 
-import copy
 import math
 import re
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from remate_runtime.bind import children
+from remate_runtime.bind import children, rebuild
 
 _LITERALS = (type(None), bool, int, float, str)
-
-
-def rebuild(node: Any, parts: dict[str, Any]) -> Any:
-    """An inner node like `node` with other children."""
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return type(node)(**parts)
-    if isinstance(node, tuple | list):
-        return (tuple if isinstance(node, tuple) else list)(parts.values())
-    if type(node) is dict:
-        return parts
-    if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
-        make: Any = type(node)
-        return make(parts)
-    made = copy.copy(node)  # a constructor may want other arguments, or do more than store them
-    for key, part in parts.items():
-        if isinstance(made, MutableMapping):
-            made[key] = part
-        else:
-            object.__setattr__(made, key, part)
-    return made
 
 
 def tensors(node: Any) -> list[torch.Tensor]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .containers import children
+from .containers import children, rebuild
 
-__all__ = ["children"]
+__all__ = ["children", "rebuild"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 
@@ -25,3 +26,25 @@ def children(node: Any) -> tuple[str, dict[str, Any]] | None:
     if isinstance(node, Mapping) and all(isinstance(key, str) for key in node):
         return "dict", dict(node.items())
     return None
+
+
+def rebuild(node: Any, parts: dict[str, Any]) -> Any:
+    """A container like `node` with other children, by key, in the order of `parts`."""
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return type(node)(**parts)
+    if isinstance(node, tuple | list):
+        return (tuple if isinstance(node, tuple) else list)(parts.values())
+    if type(node) is dict:
+        return parts
+    if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
+        make: Any = type(node)
+        return make(parts)
+    made = copy.copy(node)  # a constructor may want other arguments, or do more than store them
+    if isinstance(made, MutableMapping) and not dataclasses.is_dataclass(made) and list(made) != list(parts):
+        made.clear()
+    for key, part in parts.items():
+        if isinstance(made, MutableMapping):
+            made[key] = part
+        else:
+            object.__setattr__(made, key, part)
+    return made

@@ -15,6 +15,7 @@ from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import TORCH_DTYPES, described, empty, laid_out, literal
 from .containers import children
+from .order import arranged, order_error
 
 _MISSING = object()
 _CPU = torch.device("cpu")
@@ -24,23 +25,23 @@ Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks one a
 
 
 class Inputs:
-    """The recorded call.
+    """The recorded call. ordered: refuse keys in another order than the recorded one.
 
     names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's, not
     the file's, so whoever takes the tensors goes by these names.
     """
 
-    def __init__(self, tree: Mapping[str, Any], forward: Callable[..., Any]) -> None:
-        self._signature = inspect.signature(forward)
+    def __init__(self, tree: Mapping[str, Any], forward: Callable[..., Any], ordered: bool = True) -> None:
+        self._signature, self._ordered = inspect.signature(forward), ordered
         self.names: list[str] = []
-        recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
+        self._nodes = recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
         self._extra = [key for key in recorded if key.startswith("**")]
         self._accepts = self._recorded(recorded)
         self._forms: dict[tuple[int, tuple[str, ...]], list[tuple[Accept, int | str | None]]] = {}
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         """The tensors of a live call, in the order of `names`. Raise BindError, naming the input, where the call is not
-        the recorded one."""
+        the recorded one; OrderError, where only the order of keys is not."""
         form = (len(args), tuple(kwargs))
         plan = self._forms.get(form)
         if plan is None:
@@ -50,6 +51,17 @@ class Inputs:
             given = _MISSING if where is None else args[where] if isinstance(where, int) else kwargs[where]
             accept(given, device, found)
         return found
+
+    def as_planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call that `flatten` has taken, with all keys in the recorded order."""
+        given: dict[str, int | str] = self._bind(range(len(args)), {name: name for name in kwargs})
+        where = {place: self._nodes.get(key, {}) for key, place in given.items()}
+        planned = {key[2:]: at for at, key in enumerate(self._extra)}
+        order = sorted(kwargs, key=lambda name: planned.get(name, -1) if f"**{name}" in given else -1)
+        return (
+            tuple(arranged(where[at], item) for at, item in enumerate(args)),
+            {name: arranged(where[name], kwargs[name]) for name in order},
+        )
 
     def _bind(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by parameter; those of `*args` and `**kwargs` as `*0`, `*1` and `**name`: a keyword argument may
@@ -83,7 +95,7 @@ class Inputs:
             parameter = self._signature.parameters.get(key)
             default = _MISSING if parameter is None or parameter.default is parameter.empty else parameter.default
             label = self._label(key)
-            accepts[key] = _or_default(_acceptor(node, label, self.names), default, label)
+            accepts[key] = _or_default(_acceptor(node, label, self.names, self._ordered), default, label)
         for name, parameter in self._signature.parameters.items():
             if name not in accepts and parameter.default is not parameter.empty:
                 accepts[name] = _left_out(name, parameter.default)
@@ -96,8 +108,8 @@ class Inputs:
         if new:
             raise BindError(f"the schedule was planned without the input {', '.join(map(repr, new))}\n  {_PLAN_AGAIN}")
         extra = [key for key in given if key.startswith("**")]
-        if extra != self._extra and len(extra) == len(self._extra):
-            raise BindError(_order("keyword arguments that forward takes as **", [key[2:] for key in self._extra]))
+        if self._ordered and extra != self._extra and len(extra) == len(self._extra):
+            raise order_error("keyword arguments that forward takes as **", [key[2:] for key in self._extra])
         return [(accept, given.get(key)) for key, accept in self._accepts.items()]
 
 
@@ -123,8 +135,9 @@ def _left_out(name: str, default: Any) -> Accept:
     return run
 
 
-def _acceptor(node: Mapping[str, Any], label: str, names: list[str]) -> Accept:
-    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`."""
+def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool) -> Accept:
+    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`. ordered: mappings
+    must have their keys in the recorded order."""
     if "tensor" in node:
         names.append(node.get("name", label))
         return _tensor(parse_type(node["tensor"]), names[-1], node.get("grad", False))
@@ -132,10 +145,10 @@ def _acceptor(node: Mapping[str, Any], label: str, names: list[str]) -> Accept:
         return _literal(literal(node["literal"], _CPU), label)
     if "tuple" in node or "list" in node:
         items = node["tuple"] if "tuple" in node else node["list"]
-        return _sequence([_acceptor(item, f"{label}.{i}", names) for i, item in enumerate(items)], label)
+        return _sequence([_acceptor(item, f"{label}.{i}", names, ordered) for i, item in enumerate(items)], label)
     items = node["dict"] if "dict" in node else node["fields"]
-    parts = {key: _acceptor(item, f"{label}.{key}", names) for key, item in items.items()}
-    return _mapping(parts, label) if "dict" in node else _record(node["record"], parts, label)
+    parts = {key: _acceptor(item, f"{label}.{key}", names, ordered) for key, item in items.items()}
+    return _mapping(parts, label, ordered) if "dict" in node else _record(node["record"], parts, label)
 
 
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
@@ -186,7 +199,7 @@ def _sequence(children: list[Accept], name: str) -> Accept:
     return run
 
 
-def _mapping(parts: dict[str, Accept], name: str) -> Accept:
+def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
     order = list(parts)
 
     def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
@@ -194,8 +207,8 @@ def _mapping(parts: dict[str, Accept], name: str) -> Accept:
             raise BindError(
                 f"the input {name!r} must have the keys {sorted(parts)}, got {_short(given)}\n  {_PLAN_AGAIN}"
             )
-        if list(given) != order:
-            raise BindError(_order(f"keys of the input {name!r}", order))
+        if ordered and list(given) != order:
+            raise order_error(f"keys of the input {name!r}", order)
         for key, part in parts.items():
             part(given[key], device, found)
 
@@ -217,11 +230,6 @@ def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
             part(inner[1][key], device, found)
 
     return run
-
-
-def _order(what: str, planned: list[str]) -> str:
-    """Forward may walk through a mapping (`for x in batch.values()`), and then the order decides what it computes."""
-    return f"the {what} come in another order than when planning\n  give them as planned: {', '.join(planned)}"
 
 
 def _same(given: Any, expected: Any) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..bind.inputs import Inputs
 from ..bind.model_binding import ModelBinding, check_autocast
 from ..bind.outputs import Detached, output_builder
 from ..engine.registry import engine_of
@@ -20,6 +19,7 @@ from ..format.signature import output_leaves
 from ..kernels.live import operators
 from ..link.verifier import verify
 from ..live.trust import Stale, trusted
+from .recorded_call import RecordedCall
 
 
 class ScheduledForward:
@@ -35,7 +35,7 @@ class ScheduledForward:
         live = operators(verified.linked.graph, verified.where, namespaces)
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale)
-        self._inputs = Inputs(schedule.model.inputs, model.forward)
+        self._inputs = RecordedCall(schedule.model.inputs, model)
         self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
         names = [*self._inputs.names, *self._bound.names]
