@@ -109,7 +109,8 @@ class TracedModule(torch.nn.Module):
             if not isinstance(new, torch.Tensor) or new.shape != old.shape or new.dtype != old.dtype:
                 raise CaptureError(
                     f"forward replaces buffer {name!r} by something of another shape or type",
-                    hint="keep its shape and type, or write into it",
+                    hint="if only the first call does that, call the model once before planning; else keep its shape and "
+                    "type, or write into it",
                 )
             with torch.no_grad():
                 old.copy_(new)

@@ -17,6 +17,7 @@ from remate.capture.capture_step import capture
 from remate.errors import CaptureError
 from remate_runtime import Schedule, StaleModelError, StaleModelWarning, apply
 from remate_runtime.format import decode, encode
+from remate_runtime.live import Code
 from tests.runtime.stepping import assert_same, schedule_of, step, with_reruns
 
 from .sources import Sources, sources
@@ -94,6 +95,82 @@ def test_edits_that_change_the_step_are_refused(
 ) -> None:
     with pytest.raises(StaleModelError, match=message):
         apply(sources.build(old, new), schedule)
+
+
+REGISTRY = """
+import torch
+from torch import nn
+
+REGISTERED = set()
+
+
+def registered(function):
+    REGISTERED.add(function)
+    return function
+
+
+class Scaled:
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, x):
+        return self.function(x) * 2
+
+
+@registered
+def one(x):
+    return other(x) if one in REGISTERED else x
+
+
+@registered
+def other(x):
+    return x.tanh() if one in REGISTERED and other in REGISTERED else x
+
+
+@Scaled
+def third(x):
+    return x + 1
+
+
+class Net(nn.Module):
+    def __init__(self, order=0):
+        super().__init__()
+        self.a, self.act = nn.Linear(8, 8), (one, other)[order]
+
+    def forward(self, x):
+        return self.through(self.a(x)).sum()
+
+    def through(self, x):
+        return third(self.act(one(x)))
+
+
+def build():
+    torch.manual_seed(0)
+    return Net()
+"""
+
+
+def test_functions_that_reach_each_other_through_a_registry(sources: Sources) -> None:
+    """What is recorded of them does not depend on where the search begins."""
+    module, found = sources.load(REGISTRY), []
+    for first, second in (("one", "other"), ("other", "one")):
+        code = Code()
+        code.follow(getattr(module, first))
+        code.follow(getattr(module, second))
+        found.append((code.functions, code.values))
+    assert found[0] == found[1]
+    assert all(entry["source"] for entry in found[0][1]["train.REGISTERED"])
+
+
+def test_a_decorator_may_register_more_later(sources: Sources) -> None:
+    text = REGISTRY.replace(" if one in REGISTERED else x", "").replace(
+        " if one in REGISTERED and other in REGISTERED else x", ""
+    )
+    schedule = schedule_of(sources.build(text=text), (X,))
+    later = text + "\n\n@registered\ndef fourth(x):\n    return x\n"
+    apply(sources.build(text=later), schedule)
+    with pytest.raises(StaleModelError, match="__call__"):
+        apply(sources.build(text=text.replace("self.function(x) * 2", "self.function(x) * 3")), schedule)
 
 
 def test_warn_goes_on_with_the_planned_step(sources: Sources, schedule: Schedule) -> None:

@@ -21,6 +21,7 @@ from .syntax import Reference, canonical, function_tree, references
 from .values import OPAQUE, is_config, recorded, short_hash, unwrapped
 
 _FUNCTIONS = 5000  # that are followed; no model reaches so many
+_NESTED = 3  # closures inside closures whose contents count
 _NOTHING = object()
 Place = tuple[str, Mapping[str, Any], str]  # name in the digest, what holds the value, its key there
 _GENERATED = "<string>"  # what dataclass and namedtuple call the file of the methods that they write
@@ -35,7 +36,10 @@ class Code:
 
     def __init__(self) -> None:
         self._hashes: dict[str, set[str | None]] = {}
-        self._made: dict[tuple[Any, Any], str | None] = {}
+        self._made: dict[tuple[Any, int], str | None] = {}  # hashes, by function and the closures around it
+        self._followed: set[tuple[Any, Any]] = set()  # functions, each with the class that `self` is of
+        self._waiting: list[tuple[Any, Any]] = []  # of those, the ones whose references are still to be looked at
+        self._working = False
         self.values: dict[str, Any] = {}
         self.held: dict[str, tuple[Mapping[str, Any], str]] = {}
 
@@ -63,50 +67,74 @@ class Code:
 
     def source(self, function: Any) -> str | None:
         """Hash of a function of the user's own (or of all methods of a class of theirs); None of any other."""
-        function = unwrapped(function)
-        if isinstance(function, type):
-            return self._class(function)
-        function = getattr(function, "__func__", function)
-        return self.follow(function) if is_own_function(function) else None
+        return self._source(function, 0)
 
     def followed(self, function: Any) -> bool:
         """Whether the code of this function is among what was collected."""
-        return any(known is function for known, _ in self._made)
+        return any(known is function for known, _ in self._followed)
 
-    def follow(self, function: Any, kind: Any = None) -> str | None:
-        """Record a function of the user's own and what it reaches; its hash. kind: the class that `self` is of."""
-        key = (function, kind)
-        if key in self._made:
-            return self._made[key]
-        if len(self._made) >= _FUNCTIONS:
-            return None
-        self._made[key] = None
+    def follow(self, function: Any, kind: Any = None) -> None:
+        """Record a function of the user's own and all that it reaches. kind: the class that `self` is of."""
+        if (function, kind) in self._followed or len(self._followed) >= _FUNCTIONS:
+            return
+        self._followed.add((function, kind))
+        self._waiting.append((function, kind))
+        if self._working:  # a list of what waits, not recursion: what is recorded must not depend on where it began
+            return
+        self._working = True
+        try:
+            while self._waiting:
+                self._look(*self._waiting.pop())
+        finally:
+            self._working = False
+
+    def _look(self, function: Any, kind: Any) -> None:
+        self._hashes.setdefault(qualified(function), set()).add(self._hash(function, 0))
         tree = function_tree(function)
-        made = None
-        if tree is not None:
-            bound = _Names(function, kind)
-            outside = []
-            for reference in references(tree):
-                outside += self._reference(bound, reference)
-            outside += [f"{name}={value!r}" for name, value in self._closure(function)]
-            made = short_hash("\n".join([canonical(tree), *sorted(outside)]))
-        self._made[key] = made
-        self._hashes.setdefault(qualified(function), set()).add(made)
+        bound = _Names(function, kind)
+        for reference in references(tree) if tree is not None else ():
+            self._reference(bound, reference)
         inner = getattr(function, "__wrapped__", None)
         if inner is not None:
             self._static(inner, kind)
-        return made
 
-    def _closure(self, function: Any) -> Iterator[tuple[str, Any]]:
+    def _source(self, function: Any, depth: int) -> str | None:
+        function = unwrapped(function)
+        if isinstance(function, type):
+            if (function, depth) not in self._made:
+                self._class(function)
+                self._made[function, depth] = self._class_hash(function, depth)
+            return self._made[function, depth]
+        function = getattr(function, "__func__", function)
+        if not is_own_function(function):
+            return None
+        self.follow(function)
+        return self._hash(function, depth)
+
+    def _hash(self, function: Any, depth: int) -> str | None:
+        """Of a function's source, of what its names mean outside the user's own code (`act = torch.gelu`), and of what its
+        closure holds. depth: closures that it was found in; below some the source alone is taken, for closures may hold
+        each other."""
+        key = (function, depth)
+        if key not in self._made:
+            tree = function_tree(function)
+            bound = _Names(function, None)
+            outside = [] if tree is None else list(filter(None, (bound.meaning(each) for each in references(tree))))
+            if tree is not None and depth < _NESTED:
+                outside += [f"{name}={value!r}" for name, value in self._closure(function, depth)]
+            self._made[key] = None if tree is None else short_hash("\n".join([canonical(tree), *sorted(outside)]))
+        return self._made[key]
+
+    def _closure(self, function: Any, depth: int) -> Iterator[tuple[str, Any]]:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             held = _cell(cell)
             if held is not _NOTHING and name != "__class__" and not isinstance(held, nn.Module):
-                value = recorded(held, self.source)
+                value = recorded(held, lambda inner: self._source(inner, depth + 1))
                 if value is not OPAQUE:
                     yield name, value
 
-    def _reference(self, bound: _Names, reference: Reference) -> Iterator[str]:
-        """Follow one reference. Yields what it means where the meaning is not the user's own code: `act = torch.gelu`."""
+    def _reference(self, bound: _Names, reference: Reference) -> None:
+        """Follow one reference."""
         if reference.own:
             if reference.attributes and bound.kind is not None:
                 found, place = bound.member(reference)
@@ -116,17 +144,14 @@ class Code:
         found, place, rest = bound.resolve(reference)
         found = unwrapped(found)
         if isinstance(found, type):
-            if self._class(found) is None and not is_own(found.__module__):
-                yield f"{reference.name}: {found.__name__}"
+            self._class(found)
         elif isinstance(found, types.ModuleType):
-            yield f"{reference.name}: {found.__name__}"
+            return
         elif is_own_function(found) or hasattr(found, "__wrapped__"):
             self._static(found, None)
             self._hold(place)
-        elif isinstance(found, functools.partial) and place is not None:
-            self._value(place, found)
-        elif callable(found) and not isinstance(found, nn.Module) and not rest:
-            yield f"{reference.name}: {getattr(found, '__name__', type(found).__name__)}"
+        elif callable(found) and not rest and not isinstance(found, functools.partial | nn.Module):
+            self._class(type(found))
         elif place is not None:
             self._value(place, found)
 
@@ -155,28 +180,29 @@ class Code:
         elif hasattr(found, "__wrapped__"):  # functools.lru_cache, a decorator written as a class
             self._static(found.__wrapped__, kind)
 
-    def _class(self, kind: type) -> str | None:
-        """Follow every method of a class of the user's own; one hash of all."""
+    def _class(self, kind: type) -> None:
+        """Follow every method of a class of the user's own."""
+        for _, function in _methods(kind):
+            self.follow(function, kind)
+
+    def _class_hash(self, kind: type, depth: int) -> str | None:
+        """One hash of all methods of a class of the user's own; None of any other."""
         if not is_own(kind.__module__):
             return None
-        if (kind, _class_marker) in self._made:
-            return self._made[kind, _class_marker]
-        self._made[kind, _class_marker] = None
-        hashes = []
-        for base in kind.__mro__:
-            if not is_own(base.__module__) or issubclass(base, nn.Module):
-                continue
-            for name, found in vars(base).items():
-                inner = getattr(found, "__func__", getattr(found, "fget", found))
-                if isinstance(inner, types.FunctionType) and not _is_generated(inner):
-                    hashes.append(f"{name}={self.follow(inner, kind)}")
-        made = short_hash("\n".join(sorted(hashes)))
-        self._made[kind, _class_marker] = made
-        return made
+        return short_hash("\n".join(sorted(f"{name}={self._hash(method, depth)}" for name, method in _methods(kind))))
 
 
-def _class_marker() -> None:
-    """Key of a class's own entry beside those of its functions."""
+def _methods(kind: type) -> Iterator[tuple[str, Any]]:
+    """Functions by name that a class of the user's own has, those of its bases too, as far as they are the user's."""
+    if not is_own(kind.__module__):
+        return
+    for base in kind.__mro__:
+        if not is_own(base.__module__) or issubclass(base, nn.Module):
+            continue
+        for name, found in vars(base).items():
+            inner = getattr(found, "__func__", getattr(found, "fget", found))
+            if isinstance(inner, types.FunctionType) and not _is_generated(inner):
+                yield name, inner
 
 
 class _Names:
@@ -187,6 +213,22 @@ class _Names:
         self._function = function
         code = function.__code__
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
+
+    def meaning(self, reference: Reference) -> str | None:
+        """What a name means where that is not the user's own code; None where it is, or where its value is recorded."""
+        if reference.own:
+            return None
+        found, place, rest = self.resolve(reference)
+        found = unwrapped(found)
+        if isinstance(found, type):
+            return None if is_own(found.__module__) else f"{reference.name}: {found.__name__}"
+        if isinstance(found, types.ModuleType):
+            return f"{reference.name}: {found.__name__}"
+        if is_own_function(found) or hasattr(found, "__wrapped__") or isinstance(found, nn.Module) or rest:
+            return None
+        if not callable(found) or (isinstance(found, functools.partial) and place is not None):
+            return None
+        return f"{reference.name}: {getattr(found, '__name__', type(found).__name__)}"
 
     def member(self, reference: Reference) -> tuple[Any, Place | None]:
         """`self.name`, or `super().name`, as the class has it, and the class that holds it."""

@@ -115,16 +115,18 @@ class Reference(NamedTuple):
 
 
 def references(function: Function) -> list[Reference]:
-    """What a function reads that it does not bind, and what it takes of its first parameter."""
+    """What a function reads that it does not bind, and what it takes of its first parameter. Its decorators ran when it was
+    defined: what they made of it is what is called, and followed."""
     scopes: list[_Scope] = []
     places: dict[int, _Scope] = {}
     _collect(function, _Scope(None), scopes, places)
+    decorators = {id(node) for each in getattr(function, "decorator_list", ()) for node in ast.walk(each)}
     above = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters else ""
     found: dict[Reference, None] = {}
     for node in ast.walk(function):
-        if not isinstance(node, ast.Name) or id(node) not in places:
+        if not isinstance(node, ast.Name) or id(node) not in places or id(node) in decorators:
             continue
         free = not places[id(node)].binds(node.id)
         if free or node.id == first:
