@@ -1,6 +1,7 @@
 """remate plans activation re-materialization for PyTorch training and writes the plan to a schedule file.
 
 `remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
+`remate.solve("instance.json", "80%")` solves a bare DAG of operations, without PyTorch.
 Names load on first use, so that `import remate` costs neither torch nor the solver; without those, a name raises
 MissingExtraError, which is an ImportError.
 """
@@ -16,16 +17,18 @@ from remate_runtime.version import __version__
 if TYPE_CHECKING:
     from .api.frontier import frontier
     from .api.plan import plan
+    from .bare import solve
 
-__all__ = ["__version__", "frontier", "plan"]
+__all__ = ["__version__", "frontier", "plan", "solve"]
 
-_HOME = {"frontier": ".api.frontier", "plan": ".api.plan"}
+_HOME = {"frontier": ".api.frontier", "plan": ".api.plan", "solve": ".bare"}
+_NEEDS = {"solve": ("plan",)}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'remate' has no attribute {name!r}")
-    require(f"remate.{name}", "torch", "plan")
+    require(f"remate.{name}", *_NEEDS.get(name, ("torch", "plan")))
     return getattr(import_module(_HOME[name], __name__), name)
 
 

@@ -53,5 +53,9 @@ class NotApplicableError(RemateError):
     """A strategy that needs what a step lacks: a backward, a hierarchy of blocks, a chain of stages."""
 
 
+class InstanceError(RemateError):
+    """The file of a bare instance, or of its result, that cannot be used. The text says where and why."""
+
+
 class UnknownNameError(RemateError):
     """A name that stands for nothing: in a schedule, or of a strategy. The text says what may have been meant."""

@@ -28,7 +28,19 @@ RUNTIME = [
     "engine",
 ]
 RUNTIME += ["planned", "__init__"]
-PLANNER = ["errors", "budget", "measure", "capture", "profile", "partition", "fold", "strategy", "inspect", "api"]
+PLANNER = [
+    "errors",
+    "budget",
+    "measure",
+    "capture",
+    "profile",
+    "partition",
+    "fold",
+    "strategy",
+    "bare",
+    "inspect",
+    "api",
+]
 PLANNER += ["present", "cli", "__init__", "__main__"]
 HOUSES = {"remate_runtime": (ROOT / "runtime" / "remate_runtime", RUNTIME), "remate": (ROOT / "remate", PLANNER)}
 LINES = 400

@@ -25,6 +25,8 @@ COMMANDS = (
     "rebind",
     "frontier",
     "strategies",
+    "solve",
+    "instance",
     "check",
     "fmt",
     "show",

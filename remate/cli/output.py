@@ -33,6 +33,8 @@ TRACE = Kind("a trace of remate", r'\{"displayTimeUnit":"ns","otherData":\{"prod
 SNAPSHOT = Kind("a snapshot of remate", r"\x80.{0,40}producer.{0,8}remate")
 MEMORY_TRACE = Kind("a memory trace of remate", r'\s*\{\s*"format"\s*:\s*"remate\.memory-trace"')
 SUMMARY = Kind("a summary of remate frontier", r'\s*\{\s*"format"\s*:\s*"remate\.frontier"')
+INSTANCE = Kind("an instance", r'\s*\{\s*"format"\s*:\s*"remate\.instance"')
+RESULT = Kind("a result of remate solve", r'\s*\{\s*"format"\s*:\s*"remate\.result"')
 TABLE = Kind("a table of remate frontier", r"budget +peak +overhead ")
 
 

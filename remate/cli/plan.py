@@ -33,7 +33,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
     limit = parser.add_mutually_exclusive_group(required=True)
-    limit.add_argument("--budget", type=_budget, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%")
+    limit.add_argument("--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%")
     limit.add_argument(
         "--device-memory",
         metavar="SIZE",
@@ -68,7 +68,7 @@ def configure(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
-def _budget(text: str) -> str:
+def budget_text(text: str) -> str:
     try:
         parse_budget(text)
     except BudgetError as error:

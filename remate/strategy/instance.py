@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -14,22 +14,24 @@ from .base import KEEP_ALL, Candidate
 from .bound.floor import proven_floor
 from .problem import Problem
 
+FORBIDDEN = 1 << 62  # bytes
 View = TypeVar("View")
 Key = ParamSpec("Key")
 
 
 class Instance:
-    """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. kept: views,
-    and whatever else a strategy wants to keep of this step, by a key of its own."""
+    """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward
+    operations that may not run again, as a bare instance may say. kept: views, and whatever else a strategy wants to keep
+    of this step, by a key of its own."""
 
-    def __init__(self, graph: Graph, blocks: Sequence[BlockSpan] = ()) -> None:
-        self.graph, self.blocks = graph, tuple(blocks)
+    def __init__(self, graph: Graph, blocks: Sequence[BlockSpan] = (), once: Collection[int] = ()) -> None:
+        self.graph, self.blocks, self.once = graph, tuple(blocks), frozenset(once)
         self.kept: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
     def problem(self) -> Problem:
         """The step at the level of storages."""
-        return Problem(self.graph)
+        return Problem(self.graph, self.once)
 
     @cached_property
     def leaves(self) -> tuple[BlockSpan, ...]:
@@ -51,7 +53,9 @@ class Instance:
         return self.graph.backward_start < len(self.graph.operations)
 
     def judged(self, reruns: Sequence[FlatRerun], strategy: str, solver: str = "none") -> Candidate:
-        """Reruns with their peak and time, by the simulator."""
+        """Reruns with their peak and time, by the simulator; of those that may not be, a peak over every budget."""
+        if self.once and any(rerun.op in self.once for rerun in reruns):
+            return Candidate(tuple(reruns), FORBIDDEN, self.baseline.time, strategy, solver)
         timeline = simulate(link(self.graph, reruns))
         return Candidate(tuple(reruns), timeline.peak, timeline.time, strategy, solver)
 

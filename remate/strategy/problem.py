@@ -6,6 +6,7 @@ parameters, buffers, inputs, constants and tangents are there anyway. *Forward s
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 
 from remate_runtime.link import generator_state, memory_of_workspace
@@ -15,7 +16,7 @@ from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. tangents: of each gradient that backward starts from, its bytes and the last operation that
+    graph: the costed graph. once: forward operations that may not run again. tangents: of each gradient that backward starts from, its bytes and the last operation that
     reads it. turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
     writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
     that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that read s,
@@ -27,8 +28,8 @@ class Problem:
     reads_of_buffers[i]: those of them that operation i reads. All bytes are those of the device's memory.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, once: Collection[int] = ()) -> None:
+        self.graph, self.once = graph, frozenset(once)
         self.backward_start = graph.backward_start
         root, values = graph.root, graph.values
         count = len(values)

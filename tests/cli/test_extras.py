@@ -30,6 +30,8 @@ ARGUMENTS = {
     "replan": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "rebind": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "run": ("mlp.json --model models.py:build", "PyTorch"),
+    "solve": ("i.json --budget 50%", "NumPy, SciPy, Pyomo and HiGHS"),
+    "instance": ("models.py:build -o i.json", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "strategies": ("", "NumPy, SciPy, Pyomo and HiGHS"),
     "check": ("mlp.json", ""),
     "fmt": ("mlp.json", ""),

@@ -29,6 +29,8 @@ WRITERS = {
     "migrate": ("migrate", "mlp.json", "-o"),
     "plot": ("show", "mlp.json", "--plot"),
     "plan": PLAN,
+    "instance": ("instance", "models.py:build", "--cost", "cpu", "--quiet", "-o"),
+    "solve": ("solve", "graph.json", "--budget", "90%", "--quiet", "-o"),
 }
 NAMES = {"plot": "out.svg"}
 
@@ -52,7 +54,9 @@ def test_another_kind_of_file_is_left_as_it_is(remate: Remate, writer: str) -> N
     assert remate(*WRITERS[writer], str(path)).status == 0, "in an empty file there is nothing to lose"
 
 
-@pytest.mark.parametrize("writer", [w for w in WRITERS if w not in ("edit", "migrate", "plan", "plot")])
+@pytest.mark.parametrize(
+    "writer", [w for w in WRITERS if w not in ("edit", "migrate", "plan", "plot", "instance", "solve")]
+)
 def test_no_command_writes_over_its_own_schedule(remate: Remate, writer: str) -> None:
     before = Path("mlp.json").read_bytes()
     assert remate(*WRITERS[writer], "mlp.json").status == 2
@@ -110,7 +114,7 @@ def test_standard_output(remate: Remate, writer: str, tmp_path: Path) -> None:
     """`-` gives the bytes of the file and nothing else; what is said goes to standard error."""
     path = NAMES.get(writer, "-o.json")
     argv = WRITERS[writer]
-    named = ("--name", "same") if writer == "plan" else ()
+    named = ("--name", "same") if writer in ("plan", "instance") else ()
     assert remate(*argv[:-1], f"{argv[-1]}={path}" if argv[-1].startswith("--") else f"-o{path}", *named).status == 0
     line = " ".join(f"'{word}'" for word in (*argv, "-", *named))
     done = in_shell(f"remate {line} > out.bin", tmp_path)
@@ -170,6 +174,8 @@ def test_a_disk_that_is_full_at_the_end(remate: Remate, monkeypatch: pytest.Monk
     if writer == "plan":
         assert load(saved[0]).budget_bytes
         assert str(saved[0].resolve()) in outcome.err
+    elif writer in ("instance", "solve"):
+        assert b"format" in saved[0].read_bytes()
     else:
         assert saved == []
 

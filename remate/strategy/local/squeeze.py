@@ -147,7 +147,7 @@ def _needed(
         if f in needed:
             continue
         needed.add(f)
-        if len(needed) > DEEPEST:
+        if len(needed) > DEEPEST or f in problem.once:
             return None
         for u in problem.reads[f]:
             if u == storage or not _there(by_storage[u], worst, step):

@@ -47,10 +47,11 @@ def allowed_stages(
     problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
 ) -> Mapping[int, set[int]]:
     """Stages in which each forward operation may rerun: where backward, or an operation that reruns there, reads what
-    it makes, and up to `above` stages earlier. Operations that make only `kept` storages never rerun."""
+    it makes, and up to `above` stages earlier. Operations that make only `kept` storages, or may run but once, never
+    rerun."""
     natural: dict[int, set[int]] = {}
     for f in reversed(problem.forward):
-        outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned]
+        outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned and f not in problem.once]
         stages = {
             k
             for s in outputs

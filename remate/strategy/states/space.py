@@ -78,7 +78,8 @@ class Space:
         problem = self.problem
         self.bit = {s: 1 << k for k, s in enumerate(problem.storages)}
         self.size = [problem.size[s] for s in problem.storages]
-        self.makers = [problem.producer[s] for s in problem.storages]
+        makers = (problem.producer[s] for s in problem.storages)
+        self.makers = [-1 if f in problem.once else f for f in makers]
         self.states: dict[int, int] = {}  # by random forward operation: its saved generator state
         self.copies: dict[int, int] = {}  # by buffer that the step updates: its old contents
         for f in problem.forward:
@@ -107,6 +108,7 @@ class Space:
         ]  # before a last view one may rerun
         self.update = sum(i < problem.backward_start for i in self.points)
         self.points[self.update : self.update] = [UPDATE, TURN]
+        self.last = max((p for p, op in enumerate(self.points) if op >= 0), default=0)  # of the last operation
 
     def mask(self, storages: frozenset[int] | tuple[int, ...]) -> int:
         """Those of them that forward makes, as items."""
@@ -116,28 +118,31 @@ class Space:
         """Ways to run what stands at point p: as it is, or over one of the items that it reads."""
         problem, op = self.problem, self.points[p]
         if op == UPDATE:
-            yield Move(UPDATE, self.at_turn, 0, 0, 0, 0)
+            yield Move(UPDATE, self.reads_first(p), 0, 0, 0, 0)
             return
         if op == TURN:
-            yield Move(TURN, self.returned, 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
+            yield Move(TURN, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
             return
         need = self.reads_first(p)
         new = sum(problem.size[s] for s in problem.writes[op] if s not in self.bit)
         fixed = self.beside[op] + problem.workspace[op] + new
         for s in problem.may_overwrite[op]:
             if s in self.bit:
-                yield Move(op, need, self.writes[op], self.bit[s], fixed, 0)
+                if p != self.last or not self.bit[s] & self.at_end:
+                    yield Move(op, need, self.writes[op], self.bit[s], fixed, 0)
             elif s not in problem.gradients and problem.readers[s][-1] == op:
                 fixed -= problem.size[s]
                 break
         yield Move(op, need, self.writes[op], 0, fixed, 0)
 
     def reads_first(self, p: int) -> int:
-        """Items that must be there for what stands at point p."""
+        """Items that must be there for what stands at point p; from the last operation on, what must be there at the end:
+        nothing runs again behind it."""
         op = self.points[p]
+        kept = self.at_end & self.born[p] if p >= self.last else 0
         if op < 0:
-            return self.at_turn if op == UPDATE else self.returned
-        return self.reads[op] | (self.old[op] if p > self.update else 0)
+            return kept | (self.at_turn if op == UPDATE else self.returned)
+        return kept | self.reads[op] | (self.old[op] if p > self.update else 0)
 
     def again(self, p: int, f: int) -> Iterator[Move]:
         """Ways to run forward operation f again at point p."""

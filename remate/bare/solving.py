@@ -1,0 +1,122 @@
+"""Solving a bare instance by the strategies of the field, and holding the answer against the definition of its problem."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..budget import parse_budget
+from ..errors import InfeasibleError, InstanceError
+from ..strategy import Policy, Pool, Request, Solution, effort_named, lacking, policy
+from ..strategy import solve as search
+from ..strategy.registry import is_bound, strategy_names
+from ..strategy.registry import strategy as strategy_named
+from .check import check_sequence
+from .form import BareInstance, checked
+from .graph import BareStep, bare_step, sequence
+from .readers import from_tree, read
+from .result import FORMAT, VERSION, BareResult, digest
+
+Progress = Callable[[str], None]
+
+
+def solve(
+    instance: BareInstance | str | os.PathLike[str] | Mapping[str, Any],
+    budget: str | int = "80%",
+    strategy: str = "auto",
+    *,
+    effort: str = "normal",
+    gap: float = 0.0,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> BareResult:
+    """The fastest sequence found that computes every node of an instance and holds at most `budget` bytes.
+
+    instance: a `BareInstance`, the path of a file of any form that `bare.read` knows, or what a JSON parser or
+    `networkx.node_link_data` makes of one. budget: bytes ("4GiB", 4 << 30) or a share of the peak of the instance's own
+    order ("80%"). strategy: "auto", or a name (`remate strategies` lists them). effort: "quick", "normal" or "thorough",
+    counted, not timed. gap: stop when the sequence is proven to take at most this share of the baseline's time more than
+    any must. time_limit: seconds, a safety net. progress: called with a line of text now and then.
+
+    Raises InstanceError, OSError, BudgetError, UnknownNameError, NotApplicableError (a strategy that needs what the
+    instance lacks), InfeasibleError (with the smallest peak that is reached).
+    """
+    chosen, request = policy(strategy), effort_named(effort)
+    bare = _instance(instance)
+    step = bare_step(bare)
+    base = step.whole.baseline
+    asked = Request(parse_budget(budget).resolve(base.peak), gap, request)
+    found = _solved(step, asked, chosen, time_limit, progress)
+    made = BareResult(
+        FORMAT,
+        VERSION,
+        bare.name,
+        digest(bare),
+        asked.budget,
+        found.peak,
+        found.time,
+        base.peak,
+        base.time,
+        found.lower_bound,
+        found.strategy,
+        found.solver,
+        found.stopped_by,
+        False,
+        sequence(bare, found.reruns),
+    )
+    verify(bare, made)
+    return made
+
+
+def verify(bare: BareInstance, result: BareResult) -> None:
+    """Hold a result against the definition (`check_sequence`). Raises InstanceError for whatever it says that is not so."""
+    if result.digest != digest(bare):
+        raise InstanceError("the result is of another instance\n  hint: solve this one again")
+    taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
+    said = result.peak, result.time, result.baseline_peak, result.baseline_time
+    true = taken.peak, taken.time, base.peak, base.time
+    if said != true:
+        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, the result says {said}")
+    if result.peak > result.budget:
+        raise InstanceError(f"the peak of {result.peak} bytes is over the budget of {result.budget}")
+    if not base.time <= result.lower_bound <= result.time:
+        raise InstanceError(f"the bound {result.lower_bound} is not between {base.time} and {result.time}")
+    if taken.order != bare.order and not result.reordered:
+        raise InstanceError("the nodes first run in another order than the instance's, and the result does not say so")
+
+
+def _solved(
+    step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
+) -> Solution:
+    """Where the instance has a turn, and still any node may run again, strategies that want a backward work on the
+    narrower problem in which only its forward does: what they find holds, what they prove does not."""
+    if step.split is None or step.exact:
+        return search(step.problem, request, chosen, time_limit=time_limit, progress=progress)
+    pool, failed = Pool(), None
+    found: Solution | None = None
+    narrow = msgspec.structs.replace(chosen, steps=tuple(s for s in chosen.steps if not is_bound(s.name)))
+    alone = chosen.name in strategy_names()
+    if not alone or lacking(step.whole, strategy_named(chosen.name).needs) is not None:
+        try:
+            found = search(step.split, request, narrow, pool=pool, time_limit=time_limit, progress=progress)
+        except InfeasibleError as error:
+            failed = error
+        if alone and found is not None:
+            bound = step.whole.baseline.time
+            gap = (found.time - bound) / max(1, bound)
+            return msgspec.structs.replace(found, lower_bound=bound, gap=gap)
+    if not alone or failed is None:
+        try:
+            return search(step.whole, request, chosen, pool=pool, time_limit=time_limit, progress=progress)
+        except InfeasibleError as error:
+            failed = error if failed is None or error.smallest <= failed.smallest else failed
+    raise InfeasibleError(request.budget, failed.smallest, step.whole.floor, chosen.name)
+
+
+def _instance(given: BareInstance | str | os.PathLike[str] | Mapping[str, Any]) -> BareInstance:
+    if isinstance(given, BareInstance):
+        return checked(given)
+    return from_tree(given) if isinstance(given, Mapping) else read(given)

@@ -1,0 +1,55 @@
+"""`remate instance`: a model's training step as a bare graph of operations, which `remate solve` and others can read."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from remate_runtime.extras import require
+
+from ..present.text import count
+from . import exit_codes
+from .costs import add_costs, chosen_costs
+from .output import INSTANCE, STDOUT, add_force, check_output, say, write_output, written
+from .plan import DIFFERENTIATE, EVALUATION
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("instance", help="write a model's training step as a bare DAG", description=__doc__)
+    parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
+    parser.add_argument(
+        "-o", "--output", metavar="I.json", required=True, help="the instance file to write; - for standard output"
+    )
+    add_costs(parser)
+    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
+    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--name", default="", help="name of the instance; default: that of the file")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_force(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    require("remate instance", "torch", "plan")
+    check_output(args.output, INSTANCE, args.force)
+    from .device import check_trains, loaded
+    from .progress import Reporter
+
+    target = loaded(args.target, args.device, args.threads, args.quiet)
+    check_trains(target, args.target, args.evaluation)
+    from ..api.plan import prepare
+    from ..bare import encode, from_step
+
+    name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
+    with Reporter(args.quiet) as report:
+        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
+        made = from_step(step.captured.graph, name)
+        write_output(args.output, encode(made), rescue=True)
+    if not args.quiet:
+        say(f"{count(len(made.nodes), 'node')}, {count(len(made.edges), 'edge')}", args.output)
+        say(written(args.output), args.output)
+    return exit_codes.FINE

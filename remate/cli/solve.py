@@ -1,0 +1,104 @@
+"""`remate solve`: a DAG of operations with times and bytes, solved without PyTorch.
+
+INSTANCE.json: an instance of remate (schema/README.md says how), or a graph of Moccasin, of POET, or of networkx (node-link
+data with `time` and `bytes` on the nodes). Times are in the unit of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from remate_runtime.extras import require
+
+from ..present.text import percent, size, table
+from . import exit_codes
+from .interrupts import Finishing
+from .output import RESULT, add_force, check_output, say, write_output, written
+from .plan import budget_text, positive
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from ..bare import BareResult
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser("solve", help="solve a bare DAG of operations, without PyTorch", description=__doc__)
+    parser.add_argument("instance", metavar="INSTANCE.json", help="the graph to solve")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
+        "--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the peak of the graph's own order: 80%%"
+    )
+    asked.add_argument("--check", metavar="RESULT.json", help="hold a result file against the graph instead of solving")
+    parser.add_argument("-o", "--output", metavar="RESULT.json", help="the result file to write; - for standard output")
+    parser.add_argument(
+        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+    )
+    parser.add_argument(
+        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
+    )
+    parser.add_argument("--time-limit", metavar="S", type=positive, help="seconds, a safety net; default: none")
+    parser.add_argument(
+        "--gap", type=positive, help="stop when proven this close to the fastest; default: proven fastest"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_force(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    require("remate solve", "plan")
+    from .. import bare
+
+    if args.check is not None:
+        return _check(args)
+    if args.output is not None:
+        check_output(args.output, RESULT, args.force)
+    from .progress import Reporter
+
+    instance = bare.read(args.instance)
+    with Reporter(args.quiet) as report, Finishing():
+        found = bare.solve(
+            instance,
+            args.budget,
+            args.strategy,
+            effort=args.effort,
+            gap=args.gap or 0.0,
+            time_limit=args.time_limit,
+            progress=report,
+        )
+        data = found.encode()
+        if args.output is not None:
+            write_output(args.output, data, rescue=True)
+    if not args.quiet:
+        say(summary(found), args.output)
+        if args.output is not None:
+            say(written(args.output, f", {size(len(data))}"), args.output)
+    return exit_codes.FINE
+
+
+def _check(args: argparse.Namespace) -> int:
+    from .. import bare
+    from ..bare.readers import contents
+
+    if args.output is not None:
+        raise UsageError("--check writes nothing: leave out --output")
+    instance = bare.read(args.instance)
+    found = contents(args.check, bare.decode_result)
+    bare.verify(instance, found)
+    if not args.quiet:
+        say(f"{args.check}: as it says\n" + summary(found))
+    return exit_codes.FINE
+
+
+def summary(found: BareResult) -> str:
+    """What was found, in a few lines."""
+    share = found.peak / max(1, found.baseline_peak)
+    again = len(found.sequence) - len(set(found.sequence))
+    rows = [
+        ("peak", size(found.peak), f"{percent(share)} of the baseline's, of a budget of {size(found.budget)}"),
+        ("time", f"{found.time:,}", f"{found.overhead * 100:+.4f}% over the baseline, {again} executions again"),
+        ("bound", f"{found.lower_bound:,}", f"{found.bound * 100:+.4f}%: proven, no sequence is faster"),
+    ]
+    how = f"solved by {found.strategy} ({found.solver}), stopped by {found.stopped_by}; checked by the definition"
+    return "\n".join([table(rows, right=(1,)), how])
