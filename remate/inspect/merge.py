@@ -133,7 +133,7 @@ def _bounded(made: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
     return replace(made, solve=replace(made.solve, lower_bound=bound, gap=None if bound is None else 0.0))
 
 
-def _costs_of(schedule: Schedule) -> dict[tuple[str, str], tuple[int, int]]:
+def _costs_of(schedule: Schedule) -> dict[tuple[str, str], tuple[int, int | str]]:
     blocks = schedule.blocks.items()
     return {(name, op.id): (op.ns, op.workspace) for name, b in blocks for op in (*b.forward, *b.backward)}
 
@@ -144,7 +144,7 @@ def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
             yield (name, op["id"]), op
 
 
-def _costs(tree: Any) -> dict[tuple[str, str], tuple[int, int]]:
+def _costs(tree: Any) -> dict[tuple[str, str], tuple[int, int | str]]:
     return {key: (op.get("ns", 0), op.get("workspace", 0)) for key, op in _operations(tree)}
 
 

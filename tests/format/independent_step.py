@@ -53,10 +53,40 @@ def tensor(text: str) -> Tensor:
     return Tensor(found[1], numbers[0] or (), numbers[1], found[4] is not None)
 
 
+def number(text: str, size: dict[str, int]) -> int:
+    """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no rest."""
+    made = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
+    return int(made)
+
+
+def numbered(node: Any, size: dict[str, int]) -> Any:
+    """A file at a size: numbers for names."""
+    if isinstance(node, list):
+        return [numbered(item, size) for item in node]
+    if not isinstance(node, dict):
+        return (
+            re.sub(r"(?<=[\[{,])[^\[\]{},]+", lambda found: str(number(found[0], size)), node)
+            if is_type(node)
+            else node
+        )
+    if node.keys() == {"size"}:
+        return number(node["size"], size)
+    made = {key: numbered(item, size) for key, item in node.items()}
+    if isinstance(made.get("workspace"), str):
+        made["workspace"] = max(0, number(made["workspace"], size))
+    return made
+
+
+def is_type(text: Any) -> bool:
+    return isinstance(text, str) and re.fullmatch(r"[a-z]+\d*\[[^\[\]]*\](\{[^}]*\})?(@cpu)?", text) is not None
+
+
 class Step:
     """The flat step of a file: `ops` in order, `turn` the number of those in forward, `plan` before which op what reruns."""
 
     def __init__(self, file: Json) -> None:
+        dims = file["model"].get("dims", {})
+        file = numbered(file, {name: dim["planned"] for name, dim in dims.items()}) if dims else file
         self.file, self.model = file, file["model"]
         self.types: dict[str, Tensor] = {}
         self.ops: list[Op] = []

@@ -38,9 +38,10 @@ def test_the_json_schema_states_the_same_words() -> None:
     assert model["autocast"]["enum"] == [None, *DTYPE_NAMES]
     assert DEFINITIONS["dtype"]["enum"] == list(DTYPE_NAMES) == list(DTYPES)
     assert re.findall(r"^\^\((.*?)\)", DEFINITIONS["tensor_text"]["pattern"]) == ["|".join(DTYPE_NAMES)]
-    assert list(special) == list(SPELLINGS) == [*CHOICES, "complex"]
+    assert list(special) == list(SPELLINGS) == [*CHOICES, "complex", "size"]
     for key in CHOICES.keys() - {"dtype"}:
-        assert special[key]["enum"] == list(CHOICES[key]), key
+        words = special[key]["anyOf"][0] if key == "float" else special[key]
+        assert words["enum"] == list(CHOICES[key]), key
     assert special["dtype"]["$ref"] == "#/$defs/dtype"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.errors import ScheduleError
 from remate_runtime.format.tensor_type import parse_type
 from remate_runtime.link.events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from remate_runtime.link.inference import forward_alone
@@ -309,10 +309,3 @@ def test_each_memory_has_its_own_account(device: str) -> None:
     replays = (both + 12 + 100 + saved[0], saved[1] + 12 + saved[1])
     assert timeline.memories["host"].during == (saved[0] + 112, both + 12, both, *replays, 0, 0, 0, 0)
     assert timeline.peak == 1512
-
-
-def test_a_graph_of_numbers_has_no_named_sizes() -> None:
-    graph = two_operations()
-    assert graph.at({}) is graph
-    with pytest.raises(BindError, match=r"no sizes named batch: all are numbers\n  plan again"):
-        link(graph, dims={"batch": 8})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from .codes import CODES
+from .expression_text import parse_real, parse_size
+from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided
 from .fingerprints import check_fingerprint, fingerprint
 from .limits import MAX_FAULTS
 from .module_paths import fold_paths, unfold_paths
@@ -16,6 +18,7 @@ from .schedule import (
     Block,
     Constant,
     Digest,
+    Dimension,
     Instance,
     Model,
     ModuleGroup,
@@ -27,6 +30,8 @@ from .schedule import (
     Statement,
 )
 from .signature import escape, input_leaves, output_leaves
+from .sized_type import SizedType, parse_sized
+from .substitution import at_size
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, parse_type
 from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
@@ -47,22 +52,33 @@ __all__ = [
     "Constant",
     "Device",
     "Digest",
+    "Dimension",
     "Dtype",
+    "Factor",
     "Instance",
     "Model",
     "ModuleGroup",
     "Operation",
+    "Real",
     "Rerun",
     "Schedule",
     "Settings",
+    "Side",
+    "Size",
+    "SizedType",
     "Solve",
     "Statement",
     "StoppedBy",
     "TensorType",
+    "Term",
+    "at_size",
     "check_fingerprint",
     "checked_text",
+    "constant",
     "decode",
     "did_you_mean",
+    "dimension",
+    "divided",
     "encode",
     "escape",
     "fingerprint",
@@ -71,6 +87,9 @@ __all__ = [
     "load",
     "locate",
     "output_leaves",
+    "parse_real",
+    "parse_size",
+    "parse_sized",
     "parse_type",
     "places",
     "read",

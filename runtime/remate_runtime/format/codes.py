@@ -29,6 +29,9 @@ CODES: dict[str, str] = {
     "R021": "malformed literal",
     "R022": "malformed reference to a value",
     "R023": "elements of a constant do not fit its type",
+    "R024": "malformed expression of sizes",
+    "R025": "an expression of sizes that gives no size",
+    "R026": "malformed dimension, or one that no input has by itself",
     # Names and references
     "R030": "reference to a value that does not exist",
     "R031": "the same id or name twice",

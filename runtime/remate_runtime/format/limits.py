@@ -29,3 +29,10 @@ MAX_FAULTS = 100  # of one file: whoever looks for faults stops there
 MAX_BRACKETS = 1 << 16, 32  # arrays and objects
 MAX_KEYS = 1 << 16, 32
 MAX_COMMAS = 1 << 20, 12
+# Sizes that follow from named dimensions
+MAX_DIMS = 8
+MAX_SIZE = 1 << 31  # of a named dimension
+MAX_EXPRESSION = 256  # characters
+MAX_TERMS = 16
+MAX_DEGREE = 8
+MAX_COEFFICIENT = 1 << 60  # also offsets and divisors

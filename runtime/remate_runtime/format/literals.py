@@ -21,6 +21,12 @@ class Faults(Protocol):
     def name(self, name: str, where: str) -> None: ...
     def reference(self, text: str, where: str) -> None: ...
     def tensor_type(self, text: str, where: str) -> bool: ...
+    def expression(self, text: str, where: str, real: bool = False) -> None: ...
+
+    @property
+    def sized(self) -> bool:
+        """Whether the file names sizes, so that expressions of them may stand for numbers."""
+        ...
 
 
 def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
@@ -38,9 +44,18 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
             if type(item) is not int or not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:  # most are small integers
                 check_argument(faults, item, f"{where}/{index}", depth + 1)
     elif isinstance(value, dict):
-        check_spelling(faults, value, where)
+        check_object(faults, value, where)
     else:
         check_number(faults, value, where)
+
+
+def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
+    """A literal that JSON has no spelling for; in a file that names sizes also `{"size": "t+1"}` and `{"float": "1/t"}`."""
+    key, item = next(iter(value.items()), ("", None))
+    if faults.sized and len(value) == 1 and key in ("size", "float") and type(item) is str and item not in NON_FINITE:
+        faults.expression(item, f"{where}/{key}", key == "float")
+    else:
+        check_spelling(faults, value, where)
 
 
 def check_spelling(faults: Faults, value: dict[str, Any], where: str) -> None:
@@ -61,6 +76,9 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
             return None
         message = "a complex number has a real and an imaginary part"
         return ScheduleError("R021", message, "/complex", "write [0.0, 1.0]")
+    if key == "size":
+        hint = "name the size in `model.dims`, or write the number"
+        return ScheduleError("R021", "an expression of sizes, where none is named", "", hint)
     if isinstance(item, str) and item in CHOICES[key]:
         return None
     found = repr(item)[:80] if isinstance(item, str) else "what is there"

@@ -21,6 +21,7 @@ from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
 from .schedule import FEATURES, FORMAT, VERSION, Schedule, statement
 from .semantic_check import SemanticCheck
+from .size_check import dims_in
 
 _PIECE = 1 << 20
 _decoder = msgspec.json.Decoder(Schedule, dec_hook=statement)
@@ -51,7 +52,8 @@ def decode(data: bytes | str) -> Schedule:
     text = _text(data)
     schedule = _fast(text)
     if schedule is not None:
-        faults = _header(msgspec.structs.asdict(schedule)) or SemanticCheck(schedule.namespaces).schedule(schedule)
+        check = SemanticCheck(schedule.namespaces, schedule.model.dims)
+        faults = _header(msgspec.structs.asdict(schedule)) or check.schedule(schedule)
         if not faults:
             return schedule
         raise ScheduleFaultsError(locate(text, faults))
@@ -124,7 +126,7 @@ def _diagnose(text: bytes) -> list[ScheduleError]:
     if header:
         return locate(text, [*found, *header][:MAX_FAULTS])
     named = tree.get("namespaces")
-    content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [])
+    content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [], dims_in(tree))
     shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
     faults = _once([*found, *shape.faults, *content.faults])

@@ -2,7 +2,7 @@
 
 One struct per JSON object, fields in canonical order. What a field means is specified in `schema/README.md`; this
 module only gives it a type. Bytes and nanoseconds are integers. A tensor type is text such as `f32[8,256,768]`
-(see `tensor_type`). A name that starts with `%` refers to a value; any other text is a literal.
+(see `tensor_type`), or with named sizes `f32[b,t,768]` (see `sized_type`); `at_size` makes numbers of names. A name that starts with `%` refers to a value; any other text is a literal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Operation(_Object, frozen=True, kw_only=True):
     kwargs: dict[str, Any] = {}
     out: str | tuple[str | None, ...]
     ns: int = 0
-    workspace: int = 0  # bytes the operation allocates and frees beyond its outputs
+    workspace: int | str = 0  # bytes the operation allocates and frees beyond its outputs; text: an expression of sizes
     source: str = ""  # `file.py:Block.forward+3`: the line, counted from the first one of its function
     note: str = ""
 
@@ -104,6 +104,16 @@ class Block(_Object, frozen=True):
     note: str = ""
 
 
+class Dimension(_Object, frozen=True, kw_only=True):
+    """A named size that calls may differ in: its range, both ends included, in steps of `multiple`; and what it was when the
+    schedule was planned, the size that `solve` speaks of."""
+
+    min: int
+    max: int
+    multiple: int = 1
+    planned: int
+
+
 class Model(_Object, frozen=True):
     """The live model that the schedule fits.
 
@@ -124,6 +134,7 @@ class Model(_Object, frozen=True):
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name -> the name used in this file
     buffers: dict[str, str] = {}
+    dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
     inputs: dict[str, Any] = {}
     outputs: Any = None
     gradients: dict[str, str] = {}  # parameters and inputs whose gradient no block states

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from ..operators.tables import NAMESPACES, OPERATORS, namespace, permissible, pe
 from .digest_check import DigestCheck
 from .enough import EnoughFaultsError
 from .limits import (
+    MAX_DIMS,
     MAX_FAULTS,
     MAX_INTEGER,
     MAX_NAME,
@@ -32,6 +34,7 @@ from .schedule import (
     Block,
     Constant,
     Digest,
+    Dimension,
     Instance,
     Model,
     ModuleGroup,
@@ -42,9 +45,9 @@ from .schedule import (
     Solve,
     Statement,
 )
-from .signature import escape
+from .signature import escape, unescape
+from .size_check import SizeCheck, dimension_fault, unsolved
 from .suggest import did_you_mean
-from .tensor_type import parse_type
 from .tree_check import TreeCheck
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
@@ -55,21 +58,25 @@ _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[^/\\:\x00-\x1f]+\+[0-9]{1,9})?")
 _HASH = re.compile(r"[0-9a-f]{16}")
 _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 _FIGURES = ("budget", "peak", "time", "baseline_peak", "baseline_time", "lower_bound")
+_NO_DIMS: Mapping[str, Dimension] = MappingProxyType({})
 _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
 
 
 class SemanticCheck:
     """Collects faults. `schedule` checks a whole file, `struct` one object by itself (not the objects in it)."""
 
-    def __init__(self, namespaces: Collection[str] = ()) -> None:
-        """namespaces: what the file itself says that its operators are of, beyond the usual ones."""
+    def __init__(self, namespaces: Collection[str] = (), dims: Mapping[str, Dimension] = _NO_DIMS) -> None:
+        """namespaces: what the file itself says that its operators are of, beyond the usual ones. dims: the sizes that it
+        names."""
         self.faults: list[ScheduleError] = []
+        self._sizes = SizeCheck(dims)
         self._namespaces = NAMESPACES | set(namespaces)
         self._operators: dict[str, tuple[str, str, str] | None] = {}
         self._digest = DigestCheck(self)
         self._checks: dict[type, Callable[[Any, str], None]] = {
             Schedule: self._schedule,
             Model: self._model,
+            Dimension: self._dimension,
             Solve: self._solve,
             Settings: self._settings,
             Block: self._block,
@@ -89,6 +96,8 @@ class SemanticCheck:
 
     def _whole(self, schedule: Schedule) -> None:
         self._schedule(schedule, "")
+        for name, dim in schedule.model.dims.items():
+            self._dimension(dim, f"/model/dims/{escape(name)}")
         self._model(schedule.model, "/model")
         self._solve(schedule.solve, "/solve")
         if schedule.solve.settings is not None:
@@ -154,7 +163,7 @@ class SemanticCheck:
         for field in ("name", "torch", "note"):
             self._text(getattr(model, field), f"{where}/{field}")
         for field in ("parameters", "buffers"):
-            self._types(getattr(model, field), f"{where}/{field}")
+            self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         for field in ("mode_overrides", "frozen"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")
@@ -170,6 +179,14 @@ class SemanticCheck:
             )
         else:
             trees.output(model.outputs, f"{where}/outputs")
+        if len(model.dims) > MAX_DIMS:
+            self.add("R072", f"over {MAX_DIMS} named sizes", f"{where}/dims")
+        elif not self.faults:
+            for name, fault in unsolved(model):
+                self._fault(fault, f"{where}/dims/{name}")
+
+    def _dimension(self, dim: Dimension, where: str) -> None:
+        self._fault(dimension_fault(unescape(where.rpartition("/")[2]), dim), where)
 
     def _solve(self, solve: Solve, where: str) -> None:
         for field in ("strategy", "solver", "cost", "note"):
@@ -198,8 +215,9 @@ class SemanticCheck:
         if block.instances and (block.forward or block.backward or block.constants):
             hint = "put the operations into a block of their own and name it in `instances`"
             self.add("R015", "a block has either operations or instances", where, hint)
-        for field in ("inputs", "parameters", "buffers"):
-            self._types(getattr(block, field), f"{where}/{field}")
+        self._types(block.inputs, f"{where}/inputs", self._sizes.type_fault)
+        for field in ("parameters", "buffers"):
+            self._types(getattr(block, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         self._names(block.constants, f"{where}/constants")
         self._references(block.gradients, f"{where}/gradients")
         self._references(block.updates, f"{where}/updates")
@@ -226,8 +244,11 @@ class SemanticCheck:
             for index, item in enumerate(out[:MAX_OUTPUTS]):
                 if item is not None:
                     self.tensor_type(item, f"{where}/out/{index}")
-        if not (0 <= operation.ns <= MAX_INTEGER and 0 <= operation.workspace <= MAX_INTEGER):
+        if not 0 <= operation.ns <= MAX_INTEGER:
             self._number(operation.ns, f"{where}/ns")
+        if isinstance(operation.workspace, str):
+            self.expression(operation.workspace, f"{where}/workspace")
+        elif not 0 <= operation.workspace <= MAX_INTEGER:
             self._number(operation.workspace, f"{where}/workspace")
         if operation.source and (len(operation.source) > MAX_NAME or not _SOURCE.fullmatch(operation.source)):
             self.add("R014", "not a source line", f"{where}/source", "write file.py:Block.forward+3, without folders")
@@ -235,7 +256,9 @@ class SemanticCheck:
 
     def _constant(self, constant: Constant, where: str) -> None:
         self._text(constant.note, f"{where}/note")
-        if self.tensor_type(constant.type, f"{where}/type"):
+        fault = self._sizes.fixed_type_fault(constant.type)
+        self._fault(fault, f"{where}/type")
+        if fault is None:
             check_elements(self, constant, where)
 
     def _instance(self, instance: Instance, where: str) -> None:
@@ -293,17 +316,25 @@ class SemanticCheck:
             self.reference(entries[name], f"{where}/{escape(name)}")
 
     def tensor_type(self, text: str, where: str) -> bool:
-        try:
-            parse_type(text)
-        except ScheduleError as error:
-            self.add(error.code, error.message, where, error.hint)
-            return False
-        return True
+        fault = self._sizes.type_fault(text)
+        self._fault(fault, where)
+        return fault is None
 
-    def _types(self, entries: Mapping[str, str], where: str) -> None:
+    @property
+    def sized(self) -> bool:
+        return bool(self._sizes.dims)
+
+    def expression(self, text: str, where: str, real: bool = False) -> None:
+        self._fault(self._sizes.expression_fault(text, real), where)
+
+    def _fault(self, fault: ScheduleError | None, where: str) -> None:
+        if fault is not None:
+            self.add(fault.code, fault.message, where, fault.hint)
+
+    def _types(self, entries: Mapping[str, str], where: str, judge: Callable[[str], ScheduleError | None]) -> None:
         for name in self._few(entries, where):
             self.name(name, f"{where}/{escape(name)}")
-            self.tensor_type(entries[name], f"{where}/{escape(name)}")
+            self._fault(judge(entries[name]), f"{where}/{escape(name)}")
 
     def _text(self, text: str, where: str) -> None:
         if len(text) > MAX_TEXT:

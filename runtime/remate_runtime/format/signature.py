@@ -63,3 +63,8 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 def escape(part: str) -> str:
     """One part of a JSON pointer (RFC 6901)."""
     return part.replace("~", "~0").replace("/", "~1")
+
+
+def unescape(part: str) -> str:
+    """What `escape` was given."""
+    return part.replace("~1", "/").replace("~0", "~")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
-from .literals import Faults, check_number, check_spelling
+from .literals import Faults, check_number, check_object
 from .signature import escape
 from .vocabulary import CONTAINERS
 
@@ -98,7 +98,7 @@ class TreeCheck:
 
     def _literal(self, value: Any, where: str) -> None:
         if isinstance(value, dict):
-            check_spelling(self._faults, value, where)
+            check_object(self._faults, value, where)
         elif isinstance(value, (list, tuple)):
             self._faults.add("R016", "a literal is null, true, false, a number or a text", where)
         elif isinstance(value, str):

@@ -39,7 +39,9 @@ MemoryFormat = Literal["contiguous_format", "channels_last", "channels_last_3d",
 Layout = Literal["strided"]
 Place = Literal["main", "cpu"]  # a device inside arguments; main: the one the step was captured for
 NonFinite = Literal["inf", "-inf", "nan"]
-Spelling = Literal["dtype", "device", "layout", "memory_format", "float", "complex"]  # of what JSON has no literal for
+Spelling = Literal[
+    "dtype", "device", "layout", "memory_format", "float", "complex", "size"
+]  # of what JSON has no literal for
 InputLeaf = Literal["tensor"]
 OutputLeaf = Literal["value"]
 Container = Literal[
@@ -53,7 +55,8 @@ MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
 NON_FINITE: tuple[NonFinite, ...] = get_args(NonFinite)
 SPELLINGS: tuple[Spelling, ...] = get_args(Spelling)
 CONTAINERS: tuple[Container, ...] = get_args(Container)
-# the words that each spelling takes; `complex` takes an array of two numbers instead
+# the words that each spelling takes; `complex` takes an array of two numbers instead, `size` an expression of named sizes,
+# and `float` one, too
 CHOICES: dict[Spelling, tuple[str, ...]] = {
     "dtype": DTYPE_NAMES,
     "device": get_args(Place),

@@ -15,7 +15,6 @@ All of it holds for any reruns whatever, which is why an edit of a plan can chan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from ..errors import ScheduleError
 from ..format.limits import MAX_EVENTS
@@ -26,15 +25,10 @@ from .events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from .storages import Storages
 
 TURN = -1  # stands for the turn from forward to backward among operation indices
-NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
-def link(graph: Graph, reruns: Sequence[FlatRerun] = (), dims: Mapping[str, int] = NO_DIMS) -> Linked:
-    """Derive the events. dims: numbers for the named sizes of the graph.
-
-    Raise ScheduleError R04x for a rerun that is not legal, BindError for dims that the graph does not have.
-    """
-    graph = graph.at(dims)
+def link(graph: Graph, reruns: Sequence[FlatRerun] = ()) -> Linked:
+    """Derive the events. Raise ScheduleError R04x for a rerun that is not legal."""
     order, again, turn = _executions(graph, reruns)
     return _assemble(graph, order, again, deliveries(graph, order, turn), *_liveness(graph, order, turn))
 

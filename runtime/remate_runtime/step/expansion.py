@@ -16,6 +16,7 @@ import msgspec
 from ..errors import ScheduleError
 from ..format.schedule import Operation, Schedule
 from ..format.signature import escape, input_leaves, output_leaves
+from ..format.substitution import at_size
 from ..format.suggest import close_names, did_you_mean
 from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
@@ -41,8 +42,9 @@ class Expanded(msgspec.Struct, frozen=True):
 
 
 def expand(schedule: Schedule) -> Expanded:
-    """Expand blocks and plans. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
-    return _Expansion(schedule).result()
+    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size` makes that of
+    another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    return _Expansion(at_size(schedule)).result()
 
 
 class _Expansion:
@@ -276,7 +278,7 @@ class _Expansion:
             view,
             line.op in RANDOM,
             line.ns,
-            line.workspace,
+            int(line.workspace),
             line.source,
         )
 

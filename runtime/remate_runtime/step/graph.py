@@ -6,12 +6,10 @@ refers to them by number. A *view* shares its base's storage: `root[v]` is the v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from ..errors import BindError
 from ..format.tensor_type import TensorType
 from ..operators.tables import DEVICES
 
@@ -67,16 +65,6 @@ class Graph(msgspec.Struct, frozen=True):
     updates: tuple[tuple[int, int], ...]
     root: tuple[int, ...]
     device: str = "cpu"
-
-    def at(self, dims: Mapping[str, int]) -> Graph:
-        """This step with numbers for its named sizes. Raises BindError for a name that the step does not have.
-
-        It is the one place where sizes become numbers; where all of them are numbers already, it is the step itself.
-        """
-        if dims:
-            unknown = ", ".join(sorted(dims))
-            raise BindError(f"the step has no sizes named {unknown}: all are numbers\n  plan again for other sizes")
-        return self
 
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""

@@ -1,0 +1,124 @@
+"""Checks of named dimensions, and of the expressions that follow from them. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError
+from .expression_text import RESERVED, is_dimension, parse_real, parse_size
+from .expressions import Real, Size
+from .limits import MAX_DIMS, MAX_SIZE
+from .schedule import Dimension, Model
+from .signature import escape, input_leaves
+from .sized_type import SizedType, parse_sized
+from .suggest import did_you_mean
+from .tensor_type import parse_type
+
+_CORNERS = ("planned", "min", "max")  # the sizes at which every expression must give a number
+
+
+def dims_in(tree: Any) -> dict[str, Dimension]:
+    """The dimensions of a file that is faulty somewhere: those that can be read."""
+    model = tree.get("model") if isinstance(tree, dict) else None
+    stated = model.get("dims") if isinstance(model, dict) else None
+    found: dict[str, Dimension] = {}
+    for name, value in stated.items() if isinstance(stated, dict) else ():
+        try:
+            found[name] = msgspec.convert(value, Dimension)
+        except msgspec.ValidationError:  # reported where the field is looked at
+            found[name] = Dimension(min=0, max=0, planned=0)
+    return found
+
+
+class SizeCheck:
+    """Judges the expressions of one file; each text once."""
+
+    def __init__(self, dims: Mapping[str, Dimension]) -> None:
+        self.dims = dims
+        sound = len(dims) <= MAX_DIMS and all(dimension_fault(name, dim) is None for name, dim in dims.items())
+        self._sizes = [{name: getattr(dim, corner) for name, dim in dims.items()} for corner in _CORNERS]
+        self._sizes = self._sizes if sound else []
+        self._found: dict[tuple[Any, str], ScheduleError | None] = {}
+        self._told: set[str] = set()  # names that are not known: each is told of once
+
+    def type_fault(self, text: str) -> ScheduleError | None:
+        """What is wrong with a tensor type whose sizes may be expressions."""
+        return self._once(parse_sized if self.dims else parse_type, text)
+
+    def fixed_type_fault(self, text: str) -> ScheduleError | None:
+        """What is wrong with the type of what the model holds: no size of it can differ."""
+        return self._once(parse_type, text)
+
+    def expression_fault(self, text: str, real: bool = False) -> ScheduleError | None:
+        """What is wrong with the text of a Size, or (real) of a Real."""
+        return self._once(parse_real if real else parse_size, text)
+
+    def _once(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
+        key = parse, text
+        if key not in self._found:
+            self._found[key] = self._judge(parse, text)
+        return self._found[key]
+
+    def _judge(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
+        try:
+            made = parse(text)
+            if isinstance(made, (SizedType, Size, Real)):
+                self._known(made)
+                for size in self._sizes if made.dims <= self.dims.keys() else ():
+                    made.at(size)
+        except ScheduleError as fault:
+            return fault
+        return None
+
+    def _known(self, made: SizedType | Size | Real) -> None:
+        unknown = sorted(made.dims - self.dims.keys())
+        for name in unknown:
+            if name in self._told:
+                continue
+            self._told.add(name)
+            hint = did_you_mean(name, self.dims, "name it in `model.dims`")
+            raise ScheduleError("R025", f"{made}: the size {name!r} is not known", hint=hint)
+        for factor in _factors(made) if not unknown else ():
+            dim = self.dims[factor.dim]
+            if factor.exact and dim.multiple % factor.divisor and dim.min != dim.max:
+                message = f"{factor.bare} leaves a rest at some sizes: {factor.dim} is a multiple of {dim.multiple}"
+                raise ScheduleError("R025", message, hint=f'give it "multiple": {factor.divisor}, or round down: //')
+
+
+def _factors(made: SizedType | Size | Real) -> Iterator[Any]:
+    if isinstance(made, SizedType):
+        sizes = [*made.shape, *(made.strides or ())]
+    elif isinstance(made, Real):
+        sizes = [side.size for side in (made.above, made.below) if side and side.size]
+    else:
+        sizes = [made]
+    return (factor for size in sizes for term in size.terms for factor in term.factors)
+
+
+def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
+    """What is wrong with one dimension by itself (R026)."""
+    if not is_dimension(name):
+        hint = f"letters, digits and _, up to 32 characters, and none of {', '.join(RESERVED)}"
+        return ScheduleError("R026", f"{name[:80]!r} cannot be the name of a size", hint=hint)
+    if not 1 <= dim.min <= dim.planned <= dim.max <= MAX_SIZE:
+        message = f"{name} is planned at {dim.planned} and ranges from {dim.min} to {dim.max}"
+        return ScheduleError("R026", message[:200], hint=f"1 <= min <= planned <= max <= {MAX_SIZE}")
+    if dim.multiple < 1 or any(getattr(dim, corner) % dim.multiple for corner in _CORNERS):
+        message = f"{name}: min, max or planned is no multiple of {dim.multiple}"
+        return ScheduleError("R026", message[:200], hint="state the first and the last size that there are")
+    return None
+
+
+def unsolved(model: Model) -> Iterator[tuple[str, ScheduleError]]:
+    """(name, fault) of every dimension that no input has as a size by itself: a call could not tell what it is."""
+    plain: set[str] = set()
+    if model.dims:
+        for leaf in input_leaves(model.inputs):
+            plain |= {str(size) for size in parse_sized(leaf.text).shape}
+    for name in model.dims:
+        if name not in plain:
+            hint = f"a call tells what {name} is by an input such as f32[{name},256]"
+            yield escape(name), ScheduleError("R026", f"no input has the size {name} by itself", hint=hint)

@@ -1,0 +1,76 @@
+"""Tensor types whose sizes follow from named dimensions: `f32[b,t,768]{768*t,768,1}`. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from ..errors import ScheduleError
+from .expression_text import parse_size
+from .expressions import Size, spelled
+from .tensor_type import DTYPES, MAX_BYTES, MAX_RANK, TensorType
+
+_TYPE = re.compile(r"([a-z0-9]+)\[([^\[\]{}@]*)\](?:\{([^\[\]{}@]*)\})?(@cpu)?")
+
+
+class SizedType(msgspec.Struct, frozen=True):
+    """dtype, shape, strides (None: contiguous at every size) and whether the tensor stays on the CPU. A number is a Size, too."""
+
+    dtype: str
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...] | None = None
+    cpu: bool = False
+
+    @property
+    def dims(self) -> frozenset[str]:
+        return frozenset[str]().union(*(size.dims for size in (*self.shape, *(self.strides or ()))))
+
+    def at(self, dims: Mapping[str, int]) -> TensorType:
+        """The type at a size, without strides where they are those of a contiguous tensor. Raises ScheduleError R025."""
+        shape = tuple(size.at(dims) for size in self.shape)
+        strides = None if self.strides is None else tuple(size.at(dims) for size in self.strides)
+        made = TensorType(self.dtype, shape, None if _contiguous(shape, strides) else strides, self.cpu)
+        if any(number < 0 for number in (*shape, *(strides or ()))):
+            raise ScheduleError("R025", f"{self} has a negative size at {spelled(dims)}: {made}")
+        if made.nbytes > MAX_BYTES or made.numel > MAX_BYTES:
+            raise ScheduleError("R025", f"{self} is larger than any tensor can be at {spelled(dims)}")
+        return made
+
+    def __str__(self) -> str:
+        strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"
+
+
+@lru_cache(maxsize=65536)
+def parse_sized(text: str) -> SizedType:
+    """Raise ScheduleError R020 if `text` is no tensor type, R024 for a size that is no expression of sizes."""
+    found = _TYPE.fullmatch(text)
+    if found is None or found[1] not in DTYPES:
+        raise ScheduleError(
+            "R020", f"{text[:80]!r} is not a tensor type", hint="write it as f32[b,256] or bf16[b,4]{1,b}"
+        )
+    shape = _sizes(found[2])
+    strides = None if found[3] is None else _sizes(found[3])
+    if len(shape) > MAX_RANK or (strides is not None and len(strides) != len(shape)):
+        raise ScheduleError("R020", f"{text[:80]!r}: rank over {MAX_RANK}, or strides that do not fit the shape")
+    return SizedType(found[1], shape, strides, found[4] is not None)
+
+
+def _sizes(text: str) -> tuple[Size, ...]:
+    return tuple(map(parse_size, text.split(","))) if text else ()
+
+
+def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Whether torch calls a tensor of these strides contiguous: the strides of sizes of 1 do not count."""
+    if strides is None or 0 in shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True

@@ -1,0 +1,155 @@
+"""A schedule for a range of sizes -> the plain schedule of one of them. Needs no torch.
+
+Everything that works on a step (expansion, linking, simulation, binding) sees plain schedules only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..errors import BindError, ScheduleError
+from .expression_text import parse_real, parse_size
+from .fingerprints import fingerprint
+from .schedule import Block, Dimension, Operation, Schedule
+from .signature import escape
+from .sized_type import parse_sized
+from .vocabulary import NON_FINITE
+
+PLANNED: Mapping[str, int] = MappingProxyType({})
+
+
+def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
+    """The schedule at a size: numbers in place of every expression, strides of contiguous types left out, no `dims`.
+
+    dims: numbers for named sizes; those that it leaves out are as planned. A schedule that names no sizes is its own. The
+    figures of `solve` stay those of the planned size; at another one the bound and the gap, which speak of that alone, are
+    left out. The fingerprint is that of the step at this size where the schedule has the right one, and wrong where it has not.
+
+    Raises BindError for a name that the schedule does not have and for a number out of its range, ScheduleError R02x for an
+    expression that gives no size here.
+    """
+    size = checked_size(schedule.model.dims, dims)
+    if not size:
+        return schedule
+    at_this = _At(size)
+    model = schedule.model
+    made = replace(
+        schedule,
+        model=replace(
+            model,
+            dims={},
+            inputs=at_this.inputs(model.inputs),
+            outputs=at_this.tree(model.outputs, "/model/outputs"),
+        ),
+        blocks={name: at_this.block(block, f"/blocks/{escape(name)}") for name, block in schedule.blocks.items()},
+    )
+    if any(number != model.dims[name].planned for name, number in size.items()):
+        made = replace(made, solve=replace(made.solve, lower_bound=None, gap=None))
+    if fingerprint(schedule) == model.fingerprint:
+        made = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
+    return made
+
+
+def checked_size(declared: Mapping[str, Dimension], dims: Mapping[str, int]) -> dict[str, int]:
+    """A number for every dimension: that of `dims`, else the planned one. Raises BindError as `at_size` does."""
+    unknown = [name for name in dims if name not in declared]
+    if unknown:
+        known = ", ".join(declared)
+        has = f"it has {known}" if known else "it is for one size: plan again with dims"
+        raise BindError(f"the schedule has no size named {unknown[0][:80]!r}\n  {has}")
+    size = {name: dims.get(name, dim.planned) for name, dim in declared.items()}
+    for name, number in size.items():
+        fault = out_of_range(name, declared[name], number)
+        if fault:
+            raise BindError(f"{fault}\n  plan again for a range that holds it")
+    return size
+
+
+def out_of_range(name: str, dim: Dimension, number: int) -> str:
+    """What is wrong with a number for a dimension: `t is 2000, the schedule is for 16 to 1024`; "" where it is in range."""
+    if dim.min <= number <= dim.max and not number % dim.multiple:
+        return ""
+    return f"{name} is {number}, the schedule is for {ranged(dim)}"
+
+
+def ranged(dim: Dimension) -> str:
+    """`16 to 1024 in steps of 8`."""
+    steps = f" in steps of {dim.multiple}" if dim.multiple != 1 else ""
+    return f"{dim.min} to {dim.max}{steps}" if dim.min != dim.max else str(dim.min)
+
+
+class _At:
+    """Numbers for the expressions of one schedule. Each text is looked at once."""
+
+    def __init__(self, size: Mapping[str, int]) -> None:
+        self._size = size
+        self._types: dict[str, str] = {}
+
+    def type(self, text: str) -> str:
+        made = self._types.get(text)
+        if made is None:
+            made = self._types[text] = str(parse_sized(text).at(self._size))
+        return made
+
+    def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        where = "/model/inputs"
+        return {key: self._nodes(nodes, f"{where}/{escape(key)}") for key, nodes in given.items()}
+
+    def tree(self, node: Any, where: str) -> Any:
+        """A node of the trees of inputs and outputs."""
+        if "tensor" in node:
+            return {**node, "tensor": self._located(self.type, node["tensor"], where)}
+        if "literal" in node:
+            return {"literal": self._located(self.argument, node["literal"], where)}
+        kind = next((kind for kind in ("tuple", "list", "dict", "fields") if kind in node), None)
+        return node if kind is None else {**node, kind: self._nodes(node[kind], f"{where}/{kind}")}
+
+    def _nodes(self, nodes: Any, where: str) -> Any:
+        if isinstance(nodes, dict):
+            return {key: self.tree(node, f"{where}/{escape(key)}") for key, node in nodes.items()}
+        return [self.tree(node, f"{where}/{at}") for at, node in enumerate(nodes)]
+
+    def block(self, block: Block, where: str) -> Block:
+        return replace(
+            block,
+            inputs={n: self._located(self.type, t, f"{where}/inputs/{escape(n)}") for n, t in block.inputs.items()},
+            forward=self._operations(block.forward, f"{where}/forward"),
+            backward=self._operations(block.backward, f"{where}/backward"),
+        )
+
+    def _operations(self, operations: tuple[Operation, ...], where: str) -> tuple[Operation, ...]:
+        return tuple(self._located(self.operation, op, f"{where}/{at}") for at, op in enumerate(operations))
+
+    def operation(self, op: Operation) -> Operation:
+        out = op.out
+        return replace(
+            op,
+            args=self.argument(op.args),
+            kwargs={name: self.argument(value) for name, value in op.kwargs.items()},
+            out=self.type(out) if isinstance(out, str) else tuple(None if t is None else self.type(t) for t in out),
+            workspace=self.workspace(op.workspace),
+        )
+
+    def workspace(self, given: int | str) -> int:
+        if isinstance(given, int):
+            return given
+        return max(0, parse_size(given).at(self._size))
+
+    def argument(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.argument(item) for item in value)
+        if isinstance(value, dict) and "size" in value:
+            return parse_size(value["size"]).at(self._size)
+        if isinstance(value, dict) and "float" in value and value["float"] not in NON_FINITE:
+            return parse_real(value["float"]).at(self._size)
+        return value
+
+    def _located(self, make: Any, given: Any, where: str) -> Any:
+        try:
+            return make(given)
+        except ScheduleError as fault:
+            raise ScheduleError(fault.code, fault.message, fault.where or where, fault.hint) from None
