@@ -1,7 +1,8 @@
 """remate plans activation re-materialization for PyTorch training and writes the plan to a schedule file.
 
 `remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
-`remate.solve("instance.json", "80%")` solves a bare DAG of operations, without PyTorch.
+`remate.record(model)` takes the call to plan from a training loop. `remate.solve("instance.json", "80%")` solves a bare DAG
+of operations, without PyTorch.
 Names load on first use, so that `import remate` costs neither torch nor the solver; without those, a name raises
 MissingExtraError, which is an ImportError.
 """
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from .api.frontier import frontier
     from .api.plan import plan
     from .bare import solve
+    from .capture.recorded import record
 
-__all__ = ["__version__", "frontier", "plan", "solve"]
+__all__ = ["__version__", "frontier", "plan", "record", "solve"]
 
-_HOME = {"frontier": ".api.frontier", "plan": ".api.plan", "solve": ".bare"}
-_NEEDS = {"solve": ("plan",)}
+_HOME = {"frontier": ".api.frontier", "plan": ".api.plan", "record": ".capture.recorded", "solve": ".bare"}
+_NEEDS = {"record": ("torch",), "solve": ("plan",)}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from remate_runtime.format import Schedule
 
 from ..budget import Asked, parse_budget
+from ..capture.recorded import called
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..strategy import (
@@ -31,7 +32,7 @@ from .plan import Progress, prepare, schedule_of, settings_of
 
 def frontier(
     model: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budgets: Sequence[str | int] = ("80%", "60%", "40%"),
     cost: str = "measured",
@@ -68,7 +69,7 @@ def frontier(
         sweep.solve(limit)
     if not sweep.found and limits:
         raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy)
-    named = name or type(model).__name__
+    named = name or type(called(model).model).__name__
     return [
         schedule_of(step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit]))
         for limit, solution in sweep.solutions().items()

@@ -17,6 +17,7 @@ from remate_runtime.step import expand
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
+from ..capture.recorded import called
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
@@ -29,7 +30,7 @@ Progress = Callable[[str], None]
 
 def plan(
     model: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budget: str | int = "60%",
     cost: str = "measured",
@@ -48,6 +49,7 @@ def plan(
 ) -> Schedule:
     """Plan one training step of `model(*args, **kwargs)` under a memory budget.
 
+    model: the live model, in the mode that it trains in; or the call that `remate.record` took from a loop, without args.
     budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
     the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
     gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
@@ -68,7 +70,9 @@ def plan(
     settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
-    return plan_step(step, settings, cost, name=name or type(model).__name__, note=note, progress=progress)
+    return plan_step(
+        step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
+    )
 
 
 def settings_of(
@@ -86,7 +90,7 @@ def settings_of(
 
 def prepare(
     model: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     cost: str = "measured",
     *,
@@ -98,8 +102,10 @@ def prepare(
 ) -> Hierarchy:
     """All that does not depend on the budget: the captured step with its costs, partitioned into blocks."""
     say = progress or (lambda text: None)
+    call = called(model, args, kwargs)
     say("tracing forward and backward")
-    captured = capture(model, args, dict(kwargs or {}), differentiate=differentiate)
+    with call.in_effect():
+        captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
     say(f"finding out what {len(captured.graph.operations):,} operations cost")
     graph = costed(captured.graph, cost, profile, progress, cached=cache, again=measure_again)
     say("looking for blocks that repeat")

@@ -20,7 +20,7 @@ from .plan import Progress, plan_step, prepare
 def prepare_again(
     schedule: Schedule,
     model: Any,
-    args: Sequence[Any],
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     cost: str | None = None,

@@ -1,4 +1,5 @@
-"""`FILE.py:build`: import a user's file and call its function, which returns (model, args) or (model, args, kwargs)."""
+"""`FILE.py:build`: import a user's file and call its function, which returns (model, args) or (model, args, kwargs), or a
+call that `remate.record` took from a loop."""
 
 from __future__ import annotations
 
@@ -14,15 +15,25 @@ from .usage import UsageError
 if TYPE_CHECKING:
     import torch
 
+    from ..capture.recorded import RecordedCall, State
+
 _SHAPE = '\n  hint: end it with `return model, (x, y)` or `return model, (x,), {"labels": labels}`'
 
 
 class Target(NamedTuple):
-    """What `build()` made."""
+    """What `build()` made. state: what a recorded call was made in, None for a call that was written down."""
 
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    state: State | None = None
+
+    @property
+    def call(self) -> RecordedCall:
+        """What planning takes."""
+        from ..capture.recorded import RecordedCall
+
+        return RecordedCall.of(self.model, self.args, self.kwargs, self.state)
 
 
 def load_target(text: str) -> Target:
@@ -88,6 +99,10 @@ def _shown(filename: str, path: Path) -> str:
 def _checked(made: Any, where: str) -> Target:
     import torch
 
+    from ..capture.recorded import RecordedCall
+
+    if isinstance(made, RecordedCall):
+        return Target(made.model, made.args, made.kwargs, made.state)
     if not isinstance(made, tuple | list) or len(made) not in (2, 3):
         got = f"{len(made)} things" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
         raise UsageError(f"{where} must return (model, args) or (model, args, kwargs), not {got}{_SHAPE}")

@@ -118,11 +118,12 @@ class _Model:
         if used not in self._captured:
             self._captured[used] = self._capture(used)
         live = self._captured[used]
-        found = [
-            *digest_differences(opened.schedule, self._made.model),
-            *differences(recorded, live.model, opened.graph, live.graph),
-        ]
-        return found or (self._beside(opened) if self.step and sound else [])
+        with self._made.call.in_effect():
+            found = [
+                *digest_differences(opened.schedule, self._made.model),
+                *differences(recorded, live.model, opened.graph, live.graph),
+            ]
+            return found or (self._beside(opened) if self.step and sound else [])
 
     def _beside(self, opened: Analysis) -> list[Difference]:
         from remate_runtime import StaleModelError, apply
@@ -142,7 +143,8 @@ class _Model:
         from .build_file import load_target
 
         made = self._made = load_target(self.target)
-        return capture(made.model, made.args, made.kwargs, differentiate=list(used))
+        with made.call.in_effect():
+            return capture(made.model, made.args, made.kwargs, differentiate=list(used))
 
 
 def _stale(path: str, model: str, found: list[Difference]) -> str:

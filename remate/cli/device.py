@@ -38,7 +38,7 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
         return tensor.detach().to(place).requires_grad_(tensor.requires_grad)
 
     args, kwargs = pytree.tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
-    return Target(model, args, kwargs)
+    return Target(model, args, kwargs, target.state)
 
 
 def check_trains(target: Target, name: str, evaluation: bool) -> None:
@@ -50,13 +50,14 @@ def check_trains(target: Target, name: str, evaluation: bool) -> None:
 
     inputs = pytree.tree_leaves((target.args, target.kwargs))
     parameters = list(target.model.parameters())
-    if not any(getattr(one, "requires_grad", False) for one in (*parameters, *inputs)):
+    training = target.model.training if target.state is None else target.state.training[""]
+    if target.state is None and not any(getattr(one, "requires_grad", False) for one in (*parameters, *inputs)):
         what = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"
         raise UsageError(
             f"{name}: {what}: there is nothing to train, and nothing to plan\n"
             "  hint: model.requires_grad_(True), or of the parameters that train, before build() returns"
         )
-    if not target.model.training and not evaluation:
+    if not training and not evaluation:
         raise UsageError(
             f"{name}: the model is in evaluation mode: without dropout, with fixed batch norm, as `from_pretrained` "
             "returns models\n  hint: model.train() before build() returns; --evaluation if this is meant"

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
-        step = prepare(target.model, target.args, target.kwargs, args.cost, **chosen, progress=report)
+        step = prepare(target.call, cost=args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)
         with Finishing() as finishing:

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
-        step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
+        step = prepare(target.call, cost=args.cost, **options, progress=report)
         residents = held(args, step.captured.model) if args.device_memory else ()
         if args.device_memory:
             settings = replace(settings, budget=str(left_for_the_step(args, residents)))

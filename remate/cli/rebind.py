@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     with Reporter(args.quiet) as report:
-        step = prepare_again(schedule, *target, cost=args.cost, progress=report, **chosen_costs(args))
+        step = prepare_again(schedule, target.call, cost=args.cost, progress=report, **chosen_costs(args))
         carried = rebind(schedule, step, args.cost)
     if not carried.instances[0]:
         hint = replan_command(args.schedule, args.model)

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     with Reporter(args.quiet) as report:
-        step = prepare_again(schedule, *target, cost=args.cost, progress=report, **chosen_costs(args))
+        step = prepare_again(schedule, target.call, cost=args.cost, progress=report, **chosen_costs(args))
         with Finishing():
             made, lost = replan(schedule, step, args.cost, report)
             text = checked_text(made)

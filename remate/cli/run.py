@@ -66,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
     with Reporter(args.quiet) as report:
         options = {"curve": args.memory_trace is not None, "namespaces": args.allow}
-        trial = try_schedule(*target, schedule, args.steps, args.lr, report, **options)
+        with target.call.in_effect(cast=False):
+            trial = try_schedule(
+                target.model, target.args, target.kwargs, schedule, args.steps, args.lr, report, **options
+            )
     say(measured(trial, schedule), args.memory_trace)
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, schedule, trial.curve)

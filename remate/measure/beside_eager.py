@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from remate_runtime import apply
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+from remate_runtime.kernels import TORCH_DTYPES
 from remate_runtime.live import beyond_reordering, clear_gradients, coarsest, default_loss, tensors_of
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
@@ -57,8 +58,15 @@ class Trial(msgspec.Struct, frozen=True):
 class _Side:
     """One of the two models, with inputs and an optimizer of its own."""
 
-    def __init__(self, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], rate: float) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rate: float,
+        cast: torch.dtype | None,
+    ) -> None:
+        self.model, self.cast = model, cast
         self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
@@ -66,8 +74,11 @@ class _Side:
         self.loss = 0.0
 
     def step(self, turn: Callable[[], None] = lambda: None) -> None:
-        """Forward, `turn`, backward. The outputs live until its end, as in a training loop that reports them."""
-        outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
+        """Forward, under the planned autocast, `turn`, backward. The outputs live until its end, as in a training loop that
+        reports them."""
+        device = next((p.device.type for p in self.model.parameters()), "cpu")
+        with torch.autocast(device, self.cast, enabled=self.cast is not None):
+            outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
         if self.start_from is None:
             self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
         loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
@@ -117,8 +128,9 @@ def try_schedule(
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
-    ours = _Side(apply(copy.deepcopy(model), schedule, namespaces=namespaces), args, kwargs, rate)
-    eager = _Side(copy.deepcopy(model), args, kwargs, rate)
+    cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
+    ours = _Side(apply(copy.deepcopy(model), schedule, namespaces=namespaces), args, kwargs, rate, cast)
+    eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast)
     say("measuring the peak of the schedule")
     with _explained("training by the schedule"):
         peak = ours.peak(device)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from remate.cli.build_file import load_target
+from remate_runtime import load
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -68,3 +69,16 @@ def test_output_folder_that_is_missing_is_told_before_anything_is_solved(remate:
         "",
         "error: no/such/s.json: No such file or directory\nhint: name a file in a folder that exists\n",
     )
+
+
+def test_a_recorded_call_is_planned_checked_and_run(remate: Remate) -> None:
+    assert remate("plan", "models.py:recorded", "--budget", "60%", "-o", "s.json", "--quiet")[0] == 0
+    planned = load("s.json").model
+    assert (planned.autocast, planned.training) == ("bf16", True)
+    assert remate("check", "s.json", "--model", "models.py:recorded", "--step")[:2] == (
+        0,
+        remate("check", "s.json")[1] + "s.json: fits models.py:recorded, and one step is the model's\n",
+    )
+    assert remate("run", "s.json", "--model", "models.py:recorded", "--steps", "2")[0] == 0
+    assert remate("replan", "s.json", "--model", "models.py:recorded")[1].startswith("the schedule is as it was")
+    assert remate("check", "s.json", "--model", "models.py:build")[0] == 3

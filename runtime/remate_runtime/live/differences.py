@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..format.module_paths import fold_paths
 from .values import OPAQUE
+
+_SETTINGS = 4  # assignments that a message writes down
 
 
 class Differences:
@@ -17,6 +19,7 @@ class Differences:
         self._modules: dict[tuple[str, str], list[str]] = {}  # (class, what) -> paths
         self._code: list[str] = []
         self._replaced = False
+        self._settings: dict[str, None] = {}
         self.warnings: list[str] = []
 
     @property
@@ -36,12 +39,18 @@ class Differences:
             return "apply the schedule before a library wraps the model, or plan the model as it is now"
         return ""
 
+    @property
+    def settings(self) -> str:
+        """The assignments that bring attributes back to what was planned, as Python; "" where there are none to write."""
+        return told_settings(self._settings)
+
     def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
         self._modules.setdefault((kind, what), []).append(path)
         self._replaced |= wrapped and not path
 
     def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
         self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
+        self._settings.update(dict.fromkeys(assignment(path, name, was)))
 
     def packages(self, was: Mapping[str, str], now: Mapping[str, str]) -> None:
         for name, version in was.items():
@@ -68,6 +77,19 @@ class Differences:
                 f"forward reached {name!r} when planned, and does not now" for name in was if name not in now
             ]
             self._code += [f"forward reaches {name!r} now, and did not when planned" for name in now if name not in was]
+
+
+def assignment(path: str, name: str, was: Any) -> list[str]:
+    """What sets an attribute to a value that was recorded, if Python can write it."""
+    if was is not None and not isinstance(was, bool | int | float | str):
+        return []
+    owner = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split(".") if part)
+    return [f"model{owner}.{name} = {was!r}"]
+
+
+def told_settings(settings: Collection[str]) -> str:
+    more = len(settings) - _SETTINGS
+    return "; ".join(list(settings)[:_SETTINGS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _changed(name: str) -> str:

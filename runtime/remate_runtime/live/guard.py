@@ -23,15 +23,15 @@ from .attributes import (
     underlying,
 )
 from .code import Code
-from .differences import shown
+from .differences import assignment, shown, told_settings
 from .digest import accepts, at_index, at_path, same
 from .ownership import qualified
 
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _FORWARD, _FORWARD_PRE, _BACKWARD, _BACKWARD_PRE = HOOKS.values()
 _HINT = (
-    f"set it back, or {REPLAN}; what changes while training belongs into a buffer or a tensor "
-    "attribute, which are read at every call"
+    f"{REPLAN}; what changes while training belongs into a buffer or a tensor attribute, which are read at every call; "
+    "what a training loop sets before it begins is planned with remate.record(model)"
 )
 
 
@@ -105,7 +105,10 @@ class Guard:
             faults = list(self._faults())
             if faults:
                 told = "\n  - ".join(faults)
-                raise StaleModelError(f"the model changed after the schedule was applied:\n  - {told}\n  {_HINT}")
+                back = f": {settings}" if (settings := self._settings()) else ""
+                raise StaleModelError(
+                    f"the model changed after the schedule was applied:\n  - {told}\n  set it back{back}, or {_HINT}"
+                )
             self._prepare()
 
     def _is_as_it_was(self) -> bool:
@@ -133,6 +136,13 @@ class Guard:
         except (ValueError, RuntimeError):  # things that do not compare, arrays say: looked at one by one
             return False
         return True
+
+    def _settings(self) -> str:
+        found: dict[str, None] = {}
+        for read in self._reads:
+            if not accepts(read.was, record(attribute(read.thing, read.name), self._code.source)):
+                found.update(dict.fromkeys(assignment(read.path, read.name, read.was)))
+        return told_settings(found)
 
     def _faults(self) -> Iterator[str]:
         for read in self._reads:

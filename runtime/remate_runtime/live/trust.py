@@ -18,6 +18,7 @@ from .guard import Guard
 Stale = Literal["error", "warn"]
 _SHOWN = 20
 _HINT = f"{REPLAN}, or bring it back to what was planned"
+_LOOP = "what a training loop sets is planned with remate.record(model)"
 _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model and compares"
 
 
@@ -40,7 +41,8 @@ def trusted(model: nn.Module, schedule: Schedule, stale: Stale) -> Guard:
             [f"{type(model).__name__} is not what the schedule was planned for ({schedule.model.name}):", *shown]
         )
         if stale == "error":
-            raise StaleModelError(f"{told}\n  {found.hint or _HINT}")
+            settings = f": {found.settings}; {_LOOP}" if found.settings else ""
+            raise StaleModelError(f"{told}\n  {found.hint or _HINT + settings}")
         warnings.warn(told, StaleModelWarning, stacklevel=5)
     if found.warnings:
         warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)

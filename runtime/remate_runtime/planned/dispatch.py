@@ -17,6 +17,7 @@ from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..quantities import size
+from .plan_call import plan_call
 from .scheduled_forward import ScheduledForward
 
 Otherwise = Literal["error", "original"]
@@ -61,13 +62,15 @@ class Dispatch:
         if self.otherwise == "original":
             self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
             return model.forward(*args, **kwargs)
-        raise faults[0] if len(faults) == 1 else BindError(_none_of(steps, faults))
+        told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults)
+        raise BindError(f"{told}\n  for this call: {plan_call(model, args, kwargs, steps[0].schedule)}")
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model
         if model.training and self.otherwise == "error":
             raise BindError(
-                "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode"
+                "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
+                + plan_call(model, args, kwargs, self.steps[0].schedule)
             )
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
             mode = "train()" if model.training else "eval()"

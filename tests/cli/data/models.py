@@ -89,3 +89,14 @@ def returns_a_list_as_kwargs():
 
 
 not_a_function = 3
+
+
+def recorded() -> object:
+    """A loop that casts, and changes the mode behind the call."""
+    import remate
+
+    model, args = build()
+    with remate.record(model.train(), stop=True) as call, torch.autocast("cpu", torch.bfloat16):
+        model(*args)
+    model.eval()
+    return call

@@ -1,0 +1,233 @@
+"""`remate.record`: the first training call of a real loop, as it is made there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from remate_runtime.live import is_config
+
+from ..errors import CaptureError
+from . import trees
+
+_PLAIN = (bool, int, float, str, type(None))
+_ABSENT: Any = object()
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a call depends on beside its arguments. training: of modules, grad: requires_grad of parameters, by path.
+    attributes: (path, name, value) of plain ones, of modules and of the configs that they hold. autocast: its dtype."""
+
+    training: Mapping[str, bool] = {}
+    grad: Mapping[str, bool] = {}
+    attributes: tuple[tuple[str, str, Any], ...] = ()
+    autocast: torch.dtype | None = None
+
+    @contextlib.contextmanager
+    def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
+        """Meanwhile `model`, which has the modules of the recorded one, is in this state. cast: autocast is on, too."""
+        before = state_of(model, ())
+        changed = [(thing, name, vars(thing).get(name, _ABSENT), value) for thing, name, value in self._settings(model)]
+        device = next((p.device.type for p in model.parameters()), "cpu")
+        ambient = torch.autocast(device, self.autocast) if cast and self.autocast else contextlib.nullcontext()
+        try:
+            _switch(model, self.training, self.grad)
+            for thing, name, _, value in changed:
+                setattr(thing, name, value)
+            with ambient:
+                yield
+        finally:
+            _switch(model, before.training, before.grad)
+            for thing, name, value, _ in changed:
+                if value is _ABSENT:
+                    delattr(thing, name)
+                else:
+                    setattr(thing, name, value)
+
+    def _settings(self, model: nn.Module) -> list[tuple[Any, str, Any]]:
+        things = dict(_things(model))
+        found = [(things[path], name, value) for path, name, value in self.attributes if path in things]
+        return [(thing, name, v) for thing, name, v in found if not _same(vars(thing).get(name, _ABSENT), v)]
+
+
+def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> State:
+    """The state that `model` is in now. autocast: kinds of devices, of which the model's counts."""
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    casts = device in autocast and torch.is_autocast_enabled(device)
+    return State(
+        training={path: module.training for path, module in model.named_modules()},
+        grad={name: p.requires_grad for name, p in model.named_parameters()},
+        attributes=tuple(
+            (path, name, value)
+            for path, thing in _things(model)
+            for name, value in vars(thing).items()
+            if type(value) in _PLAIN and name != "training"
+        ),
+        autocast=torch.get_autocast_dtype(device) if casts else None,
+    )
+
+
+def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Modules, and the configs in their attributes, by path; each once."""
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        yield path, module
+        for name, value in vars(module).items():
+            if is_config(value) and hasattr(value, "__dict__") and id(value) not in seen:
+                seen.add(id(value))
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one == other or one != one)
+
+
+def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, bool]) -> None:
+    for path, module in model.named_modules():
+        module.training = training.get(path, module.training)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(grad.get(name, parameter.requires_grad))
+
+
+class RecordedCall:
+    """A call of `model` in training, as `remate.record` found it: `model`, `args`, `kwargs`, and the `state` it was in.
+
+    What `remate.plan` and `remate.frontier` take in place of a model, and what `build()` of `FILE.py:build` may return.
+    Tensors are copies. Without a training call yet, reading `args`, `kwargs` or `state` raises CaptureError.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.open = False  # the loop still runs
+        self._found: tuple[tuple[Any, ...], dict[str, Any], State] | None = None
+        self._others = 0
+
+    @classmethod
+    def of(
+        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: State | None = None
+    ) -> RecordedCall:
+        """A call that somebody wrote down."""
+        made = cls(model)
+        made._found = (tuple(args), dict(kwargs), state or State())
+        return made
+
+    def in_effect(self, cast: bool = True) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile the model is in the state that it was called in. cast: autocast is on, too."""
+        return self.state.in_effect(self.model, cast)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self._taken[0]
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._taken[1]
+
+    @property
+    def state(self) -> State:
+        return self._taken[2]
+
+    @property
+    def _taken(self) -> tuple[tuple[Any, ...], dict[str, Any], State]:
+        if self._found is None:
+            seen = f"{self._others} call(s), all without gradients" if self._others else "no call of it"
+            raise CaptureError(
+                f"no training call of the {type(self.model).__name__} was recorded: there was {seen}",
+                hint="record the module that the loop calls, while it trains: with remate.record(model) as call: ...",
+            )
+        return self._found
+
+    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Keep a call if it is the first with gradients. Returns whether it is."""
+        if self._found is not None:
+            return False
+        wanted = any(p.requires_grad for p in self.model.parameters()) or any(
+            t.requires_grad for t in trees.tensors((args, kwargs))
+        )
+        if not torch.is_grad_enabled() or not wanted:
+            self._others += 1
+            return False
+        copies = [t.detach().clone().requires_grad_(t.requires_grad) for t in trees.tensors((args, kwargs))]
+        args, kwargs = trees.substitute((args, kwargs), copies)
+        self._found = (args, kwargs, state_of(self.model))
+        return True
+
+
+def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
+    """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for arguments
+    beside a recorded call."""
+    if not isinstance(model, RecordedCall):
+        return RecordedCall.of(model, args, kwargs or {})
+    if args or kwargs:
+        raise CaptureError("a recorded call has its arguments", hint="remate.plan(call, budget=...)")
+    if model.open:
+        raise CaptureError("the loop is still recorded", hint="plan behind the `with` statement")
+    return model
+
+
+class _Recorded(BaseException):
+    """Leaves a loop behind; no loop is to take it for a failure of a step."""
+
+
+@contextlib.contextmanager
+def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
+    """Record the first training call that is made of `model` meanwhile: arguments, autocast, modes, frozen parameters and
+    plain attributes, as they are when forward begins. The loop runs on unchanged.
+
+        with remate.record(model) as call:
+            trainer.train()
+        remate.plan(call, budget="60%").save("model.json")
+
+    Enter it before a library wraps the model (accelerate's `prepare`, a Trainer's `train`), so that what the library does
+    around forward is seen. stop: leave the loop at that call, before forward; what stands behind the `with` goes on.
+
+    Raises CaptureError for what is no module of its own class (TorchScript, a model that a schedule was applied to) or
+    has a forward that was replaced already.
+    """
+    if getattr(model, "_remate_step", None) is not None:
+        raise CaptureError("the model has a schedule already", hint="record the model that it was applied to")
+    if "forward" in vars(model):
+        named = getattr(vars(model)["forward"], "__qualname__", "something else")
+        raise CaptureError(
+            f"the forward of the model was replaced by {named!r}", hint="record before a library wraps the model"
+        )
+    call, kind = RecordedCall(model), type(model)
+    recording = _recording(kind, call, stop)
+    try:
+        model.__class__ = recording
+    except TypeError:
+        raise CaptureError(
+            f"the calls of a {kind.__name__} cannot be recorded", hint="record a Python module"
+        ) from None
+    call.open = True
+    try:
+        yield call
+    except _Recorded:
+        pass
+    finally:
+        call.open = False
+        if type(model) is recording:
+            model.__class__ = kind
+
+
+def _recording(kind: type[nn.Module], call: RecordedCall, stop: bool) -> type[nn.Module]:
+    """A subclass whose forward hands `call` what it is called with. A subclass, so that whoever wraps the model's forward
+    wraps this one; copies of the model are of the class itself."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self is call.model and call.take(args, kwargs) and stop:
+            raise _Recorded
+        return kind.forward(self, *args, **kwargs)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        return (object.__new__, (kind,), *kind.__reduce_ex__(self, protocol)[2:])
+
+    space = {"forward": forward, "__reduce_ex__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), {**space, "__qualname__": kind.__qualname__})

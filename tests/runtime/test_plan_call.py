@@ -1,0 +1,89 @@
+"""A refused call prints the plan that fits it: taken at its word, it does."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate_runtime import BindError, StaleModelError, apply
+
+from .small import data, seeded
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.scale = nn.Linear(8, 4), 1.0
+
+    def forward(self, x: Any, labels: Any = None, flag: bool = True) -> torch.Tensor:
+        out = self.lin(x["ids"].float() if isinstance(x, dict) else x) * self.scale
+        return (out - (labels[0] if flag else labels[1]) if labels is not None else out).square().mean()
+
+
+def printed(planned: Any, *args: Any, **kwargs: Any) -> str:
+    with pytest.raises(BindError) as caught:
+        planned(*args, **kwargs)
+    return str(caught.value).rpartition("remate.plan(")[2]
+
+
+CALLS: list[tuple[Any, dict[str, Any]]] = [
+    ((data(5, 8),), {}),
+    ((data(3, 8).requires_grad_(),), {}),
+    ((data(3, 8),), {"labels": [data(3, 4), data(4)], "flag": False}),
+    (({"ids": torch.ones(3, 8, dtype=torch.int64)},), {"labels": (torch.tensor(1.0),)}),
+]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+@pytest.mark.parametrize("call", CALLS, ids=["shape", "grad", "arguments", "nested"])
+def test_the_printed_plan_is_for_the_call(call: Any, cast: bool) -> None:
+    model = seeded(Net())
+    args, kwargs = call
+    first = remate.plan(model, (data(3, 8),), budget="100%", cost="cpu")
+    planned = apply(model, first)
+    with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
+        text = f"remate.plan({printed(planned, *args, **kwargs)}"
+        made = []
+        plan = lambda *a, **k: made.append(remate.plan(*a, **k, cost="cpu"))  # noqa: E731
+        before = "with torch.autocast('cpu', torch.bfloat16): " if cast else ""
+        with pytest.raises(BindError) as caught:
+            planned(*args, **kwargs)
+        assert f"for this call: {before}{text}" in str(caught.value)
+    exec(f"{before}{text}".replace("remate.plan(", "plan("), {"plan": plan, "torch": torch, "model": model})
+    assert made[0].solve.settings.budget == "100%"
+    again = apply(model, made[0])
+    with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
+        assert torch.equal(again(*args, **kwargs), model(*args, **kwargs))
+
+
+def test_a_model_planned_in_evaluation_mode_prints_the_plan_for_training() -> None:
+    model = seeded(Net()).eval()
+    planned = apply(model, remate.plan(model, (data(3, 8),), budget="100%", cost="cpu"))
+    model.train()
+    assert printed(planned, data(3, 8)).startswith("model.train(), (torch.zeros(3, 8),), budget=")
+
+
+def test_long_calls_are_to_be_recorded() -> None:
+    model = seeded(Net())
+    planned = apply(model, remate.plan(model, (data(3, 8),), budget="100%", cost="cpu"))
+    with pytest.raises(BindError, match=r"for this call: with remate.record\(model\) as call"):
+        planned(data(3, 8), labels=[torch.zeros(())] * 99)
+
+
+def test_attributes_are_told_with_what_sets_them_back() -> None:
+    model = seeded(Net())
+    schedule = remate.plan(model, (data(3, 8),), budget="100%", cost="cpu")
+    planned = apply(model, schedule)
+    model.scale = 2.0
+    told = r"set it back: model.scale = 1.0, or (.|\n)*is planned with remate.record"
+    with pytest.raises(StaleModelError, match=told):
+        planned(data(3, 8))
+    with pytest.raises(
+        StaleModelError, match=r"bring it back to what was planned: model.scale = 1.0; (.|\n)*remate.record"
+    ):
+        apply(model, schedule)
