@@ -114,6 +114,11 @@ def measured(trial: Trial, schedule: Schedule) -> str:
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
+    if trial.parted:
+        from remate_runtime.live import BEYOND_EAGER
+
+        told = [plain(one) for one in trial.parted[:_SHOWN]]
+        lines.append(f"{BEYOND_EAGER} {'; '.join(told)}: sums may be made in another order")
     lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
     return "\n".join(lines)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
 from typing import Any
 
@@ -16,7 +16,16 @@ from remate_runtime import apply
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 from remate_runtime.kernels import TORCH_DTYPES
-from remate_runtime.live import beyond_reordering, clear_gradients, coarsest, default_loss, tensors_of
+from remate_runtime.live import (
+    EagerOperators,
+    beyond_eager,
+    beyond_reordering,
+    clear_gradients,
+    coarsest,
+    default_loss,
+    tensors_of,
+)
+from remate_runtime.step import expand
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
 
@@ -43,6 +52,7 @@ class Trial(msgspec.Struct, frozen=True):
     scale: float
     losses: tuple[float, ...]
     beyond: tuple[str, ...] = ()  # gradients of the first step that sums made in another order do not explain
+    parted: tuple[str, ...] = ()  # operations of the schedule's forward that eager's does not run
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if asked for
 
     @property
@@ -71,14 +81,16 @@ class _Side:
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
         self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
+        self.during: AbstractContextManager[object] = nullcontext()  # entered around the next forward
         self.loss = 0.0
 
     def step(self, turn: Callable[[], None] = lambda: None) -> None:
         """Forward, under the planned autocast, `turn`, backward. The outputs live until its end, as in a training loop that
         reports them."""
         device = next((p.device.type for p in self.model.parameters()), "cpu")
-        with torch.autocast(device, self.cast, enabled=self.cast is not None):
+        with torch.autocast(device, self.cast, enabled=self.cast is not None), self.during:
             outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
+        self.during = nullcontext()
         if self.start_from is None:
             self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
         loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
@@ -136,6 +148,7 @@ def try_schedule(
         peak = ours.peak(device)
     followed = ours.curve(device) if curve else None
     eager.start_from = ours.start_from
+    eager.during = operators = EagerOperators()
     say("measuring eager's peak")
     with _explained("training by eager PyTorch"):
         eager_peak = eager.peak(device)
@@ -156,7 +169,8 @@ def try_schedule(
                 side.optimizer.step()
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
-    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, followed)
+    parted = tuple(beyond_eager(expand(schedule).graph, operators))
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed)
 
 
 def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:

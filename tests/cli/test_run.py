@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -96,6 +97,18 @@ def test_check_runs_a_step_if_asked_to(remate: Remate, monkeypatch: pytest.Monke
     assert "one step\n" in stale.err
     assert "gradient of '0.weight' by" in stale.err
     assert remate("check", "s.json", "--step").status == 2
+
+
+@pytest.mark.usefixtures("planned")
+def test_operators_that_eager_does_not_run_are_named(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        return (x.unsqueeze(-2) * weight).sum(-1) + bias
+
+    assert "does not run" not in remate("run", "s.json", "--model", "models.py:build", "--steps", "1").out
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
+    assert outcome.status in (0, 1)
+    assert "the model's own forward does not run aten.addmm, as in" in outcome.out
 
 
 @pytest.mark.usefixtures("planned")

@@ -39,6 +39,33 @@ def test_a_change_that_the_digest_does_not_see(monkeypatch: pytest.MonkeyPatch) 
         apply(model, schedule, verify=((x,), {}))
 
 
+class Spelled(nn.Module):
+    """The same product by one operator or by two."""
+
+    def __init__(self, wide: bool = False, gain: float = 1.0) -> None:
+        super().__init__()
+        self.lin, self.norm, self.drop = nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Dropout(0.2)
+        self.wide, self.gain = wide, gain
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = (x.unsqueeze(1) * self.lin.weight).sum(-1) if self.wide else self.lin(x)
+        return self.lin(self.drop(self.norm(y)).relu_()).pow(2).mean() * self.gain
+
+
+def test_operators_that_eager_does_not_run_are_named(recwarn: pytest.WarningsRecorder) -> None:
+    model, x = seeded(Spelled()), data(4, 8)
+    schedule = schedule_of(model, (x,))
+    apply(model, schedule, verify=((x,), {}))
+    assert not recwarn.list
+    other = seeded(Spelled(wide=True))
+    with pytest.warns(
+        UserWarning, match=r"does not run aten.mm 2 times but 1, as in 'model.lin.mm' \(test_beside.py:.*another order"
+    ):
+        apply(other, schedule, stale="warn", verify=((x,), {}))
+    with pytest.raises(StaleModelError, match=r"  - the model's own forward does not run aten.mm 2 times but 1"):
+        apply(seeded(Spelled(wide=True, gain=2.0)), schedule, stale="warn", verify=((x,), {}))
+
+
 @pytest.mark.parametrize(
     ("build", "args", "kwargs"),
     [

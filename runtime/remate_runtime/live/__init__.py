@@ -28,22 +28,26 @@ from .compare import (
 )
 from .differences import Differences, shown
 from .digest import Made, at_path, compare_digest, make_digest, same
+from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .guard import Guard
 from .ownership import is_own, qualified
 from .values import OPAQUE, is_config
 
 __all__ = [
+    "BEYOND_EAGER",
     "FORWARDS_OWN_FLAG",
     "MISSING",
     "OPAQUE",
     "Code",
     "Difference",
     "Differences",
+    "EagerOperators",
     "Guard",
     "Made",
     "NothingToTrainError",
     "at_path",
     "attribute",
+    "beyond_eager",
     "beyond_reordering",
     "clear_gradients",
     "coarsest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,9 @@ from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves, output_leaves
 from ..format.tensor_type import parse_type
 from ..kernels.overloads import TORCH_DTYPES, empty
+from ..step.expansion import expand
 from .compare import compare_models, default_loss, tensors_of
+from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 _SHOWN = 8
@@ -28,7 +31,8 @@ def verify_beside(
     outputs, buffers and generators. Parameters, buffers, `.grad` and generators are left as they were.
 
     call: (args, kwargs) to run with; None: random ones of the planned types. Takes the memory of an eager step.
-    Raises StaleModelError if they differ beyond the order of sums, BindError if the step cannot be run so.
+    Raises StaleModelError if they differ beyond the order of sums, BindError if the step cannot be run so. Warns if the
+    schedule's forward runs operators that the model's does not.
     """
     recorded = schedule.model
     if model.training != recorded.training:
@@ -42,9 +46,10 @@ def verify_beside(
     def loss(outputs: Any) -> torch.Tensor:
         return default_loss([t for t, grad in zip(tensors_of(outputs), chosen, strict=False) if grad])
 
+    eager = EagerOperators()
     with _autocast(recorded, device):
         try:
-            found = compare_models(model, planned, args, kwargs, loss=loss)
+            found = compare_models(model, planned, args, kwargs, loss=loss, during=eager)
         except RemateError:
             raise
         except Exception as error:
@@ -54,10 +59,18 @@ def verify_beside(
                 f"verify cannot run the model on random inputs of the planned types: {error}\n  give it a batch: "
                 "apply(..., verify=(args, kwargs))"
             ) from error
+    parted = beyond_eager(expand(schedule).graph, eager)
     if found.beyond:
-        told = "\n  - ".join(found.beyond[:_SHOWN])
+        told = "\n  - ".join([*found.beyond[:_SHOWN], *(f"{BEYOND_EAGER} {one}" for one in parted[:1])])
         raise StaleModelError(
             f"one step of the schedule is not one of the model; they differ in\n  - {told}\n  {REPLAN}"
+        )
+    if parted:
+        warnings.warn(
+            f"{BEYOND_EAGER} {'; '.join(parted[:_SHOWN])}: the schedule took another branch there, so its sums may be made in "
+            "another order, and eager's peak is another",
+            UserWarning,
+            stacklevel=3,
         )
 
 

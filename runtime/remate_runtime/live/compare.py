@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -100,16 +101,19 @@ def compare_models(
     kwargs: Mapping[str, Any] | None = None,
     steps: int = 1,
     loss: Loss = default_loss,
+    during: contextlib.AbstractContextManager[Any] | None = None,
 ) -> Difference:
     """Run `steps` training steps of both models on the same inputs, each step from the same parameters, buffers and
     generator states, and say how far the second is off. Buffers and generators advance as the first model leaves them,
-    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers.
+    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers. during:
+    entered around the first forward of the first model.
     """
     start = _State(first)
     begin, worst = start, None
     try:
         for _ in range(steps):
-            one = _Outcome(first, args, kwargs, loss)
+            one = _Outcome(first, args, kwargs, loss, during)
+            during = None
             begin.restore(first)
             begin.restore(second)
             other = _Outcome(second, args, kwargs, loss)
@@ -155,11 +159,19 @@ def generator_states() -> list[torch.Tensor]:
 class _Outcome:
     """What a step left behind."""
 
-    def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, loss: Loss) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None,
+        loss: Loss,
+        during: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         leaves = {f"input {i}": t for i, t in enumerate(tensors_of((args, kwargs or {}))) if t.is_leaf}
         named = {**dict(model.named_parameters()), **leaves}
         holders = {name: holder for name, holder in named.items() if holder.requires_grad}
-        outputs = model(*args, **(kwargs or {}))
+        with during or contextlib.nullcontext():
+            outputs = model(*args, **(kwargs or {}))
         made = torch.autograd.grad(loss(outputs), list(holders.values()), allow_unused=True)
         self.gradients = dict(zip(holders, made, strict=True))
         self.outputs = [t.detach().clone() for t in tensors_of(outputs)]
