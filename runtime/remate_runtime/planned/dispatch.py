@@ -9,18 +9,19 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.utils import _pytree as pytree
 
-from ..errors import BindError, ExecutionError, SteppedAsideWarning
+from ..errors import BindError, SteppedAsideWarning
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..quantities import size
 from .plan_call import plan_call
+from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
 from .scheduled_forward import ScheduledForward
 
 Otherwise = Literal["error", "original"]
+_CALLER = 8  # frames between a warning and the call of the model
 _TOLD = 8  # different reasons for stepping aside that are warned of
 
 
@@ -37,19 +38,21 @@ class Dispatch:
         """Warn, once for each reason, that the model's own forward runs."""
         if why not in self._told and len(self._told) < _TOLD:
             self._told.add(why)
-            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=6)
+            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=_CALLER)
 
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__code__", "__globals__"):  # what torch.export and torch.jit ask a forward for
+            raise AttributeError(NO_PROGRAM)
+        raise AttributeError(f"'Dispatch' object has no attribute {name!r}")
+
+    @outside_compiler
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         model = self.model
         steps = [step for step in self.steps if step.schedule.model.training == model.training]
         if not steps:
             return self._other_mode(args, kwargs)
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            raise ExecutionError(
-                "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
-                "\n  use the original model there"
-            )
+        refuse_transforms()
         faults: list[BindError] = []
         for step in steps:
             step.check()

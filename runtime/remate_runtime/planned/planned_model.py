@@ -24,6 +24,7 @@ from ..gc_pause import gc_paused
 from ..live.beside import Call, verify_beside
 from ..live.trust import Stale
 from .dispatch import Dispatch, Otherwise
+from .programs import CompiledCall, refuse_compiled, refuse_transforms
 from .scheduled_forward import ScheduledForward
 
 Given = Schedule | str | os.PathLike[str]
@@ -62,6 +63,7 @@ def apply(
     Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are asked for, and with
     StaleModelWarning of another version of torch or of a package that defines modules.
     """
+    refuse_compiled(model)
     with gc_paused():
         original = _original(model)
         how: How = (tuple(namespaces), stale, engine)
@@ -114,12 +116,13 @@ def _planned(step: Dispatch, how: How) -> nn.Module:
         base.__name__,
         (base,),
         {
-            "__slots__": ("_remate_forward", "_remate_how", "_remate_step"),
+            "__slots__": ("_remate_compiled", "_remate_forward", "_remate_how", "_remate_step"),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
             "__reduce_ex__": _reduce,
             "__deepcopy__": _deepcopy,
+            "_compiled_call_impl": CompiledCall(),
             "forward": _Forward(base.forward),
         },
     )
@@ -138,6 +141,7 @@ class _Forward:
 
     def __get__(self, module: Any, owner: type) -> Callable[..., Any]:
         if module is None:
+            refuse_transforms()  # torch.fx traces the forward of the class
             return self._original
         override = getattr(module, "_remate_forward", None) or getattr(module, "_remate_step", None)
         if override is None and "_is_replica" in vars(module):
