@@ -13,6 +13,7 @@ import msgspec
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import locate, scan
+from remate_runtime.plain import plain
 
 from ..errors import InstanceError
 
@@ -107,7 +108,7 @@ def typed(data: bytes, kind: type[Made]) -> Made:
         where = "".join(f"/{part}" for part in _PATH.findall(path))
         raise InstanceError(str(locate(data, [ScheduleError("R012", message, where)])[0])) from None
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise InstanceError(f"the file is not JSON: {error}") from None
+        raise InstanceError(f"the file is not JSON: {plain(str(error))}") from None
 
 
 def checked(given: BareInstance) -> BareInstance:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from remate_runtime.plain import plain
+
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ def load_target(text: str) -> Target:
     it returns. Raises UsageError, with the line of the user's file where it failed."""
     path, name = _split(text)
     if not path.is_file():
-        raise UsageError(f"{path}: no such file\n  hint: --model and plan take FILE.py:build")
+        raise UsageError(f"{plain(str(path))}: no such file\n  hint: --model and plan take FILE.py:build")
     module = _user_code(path, "while it was imported", lambda: _import(path))
     function = getattr(module, name, None)
     if not callable(function):

@@ -16,6 +16,7 @@ import msgspec
 
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+from remate_runtime.plain import plain
 
 FORMAT = "remate.memory-trace"
 VERSION = 1
@@ -65,7 +66,7 @@ def load_memory_trace(path: str, schedule: Schedule) -> MemoryTrace:
         trace = msgspec.json.decode(Path(path).read_bytes(), type=MemoryTrace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         hint = "write one with `remate run S.json --model FILE.py:build --memory-trace OUT.json`"
-        raise MemoryTraceError(f"{path}: no memory trace: {error}\n  hint: {hint}") from None
+        raise MemoryTraceError(f"{path}: no memory trace: {plain(str(error))}\n  hint: {hint}") from None
     fault = _fault(trace)
     if fault:
         raise MemoryTraceError(f"{path}: {fault}")

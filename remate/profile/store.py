@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from remate_runtime.files import advice, write_atomically
+from remate_runtime.plain import plain
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -39,16 +40,16 @@ def read(path: Path) -> Profile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ProfileError(f"the profile {path} cannot be read: {error.strerror}") from None
+        raise ProfileError(f"the profile {plain(str(path))} cannot be read: {error.strerror}") from None
     try:
         found = msgspec.json.decode(text, type=Profile)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProfileError(
-            f"{path} is not a profile: {error}\n  hint: delete it, or give another path; it will be measured again"
+            f"{plain(str(path))} is not a profile: {plain(str(error))}\n  hint: delete it, or give another path; it will be measured again"
         ) from None
     if found.format != FORMAT or found.version != VERSION:
         raise ProfileError(
-            f"{path} is {found.format!r} version {found.version}; this program reads {FORMAT!r} version {VERSION}\n"
+            f"{plain(str(path))} is {found.format!r} version {found.version}; this program reads {FORMAT!r} version {VERSION}\n"
             "  hint: delete it, or give another path; it will be measured again"
         )
     return found
@@ -81,7 +82,9 @@ def write(path: Path, profile: Profile) -> None:
     try:
         write_atomically(path, encode(profile))
     except OSError as error:
-        raise ProfileError(f"the profile {path} cannot be written: {error.strerror}\n  hint: {advice(error)}") from None
+        raise ProfileError(
+            f"the profile {plain(str(path))} cannot be written: {error.strerror}\n  hint: {advice(error)}"
+        ) from None
 
 
 def _json(value: object) -> str:

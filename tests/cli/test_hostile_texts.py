@@ -150,13 +150,15 @@ def test_faults(form: str) -> None:
         "edit S.json --plan layers.3=keep-all --dry-run",
         "migrate S.json --check",
         "report S.json -o out.html",
-        "report mlp.json -o out.html --frontier .",
+        "report mlp.json -o out.html --frontier many",
         "trace S.json -o out.json",
         "trace S.json --snapshot out.pickle",
     ],
 )
 def test_every_command(remate: Remate, hostile: bytes, command: str) -> None:
-    Path("S.json").write_bytes(hostile)
+    Path("many").mkdir()
+    for path in ("S.json", "many/S.json"):
+        Path(path).write_bytes(hostile)
     outcome = remate(*command.split())
     assert outcome.status in (0, 1), outcome
     assert "R0" not in outcome.err.replace("R081", "").replace("R082", ""), "the file was not taken"
@@ -165,6 +167,72 @@ def test_every_command(remate: Remate, hostile: bytes, command: str) -> None:
     for path in Path().glob("out.*"):
         if path.suffix != ".pickle":
             written(path)
+
+
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "replan S.json --model models.py:build -o out.json --quiet",
+        "rebind S.json --model models.py:build -o out.json",
+        "check S.json --model models.py:build",
+        "check S.json --model models.py:build --step",
+        "run S.json --model models.py:build --steps 1 --quiet",
+        "fmt --figures S.json",
+        "merge s.json S.json s.json",
+        "merge s.json s.json S.json",
+        "merge S.json s.json T.json",
+        "merge S.json T.json s.json",
+        "merge S.json S.json T.json",
+        "plan models.py:build --budget 75% -o out.json --profile S.json --quiet",
+        "plan models.py:build --budget 75% -o out.json --profile P.json --quiet",
+        "plan models.py:build --budget 75% -o S.json --quiet",
+    ],
+)
+def test_commands_that_bring_a_model_or_two_files_together(remate: Remate, hostile: bytes, command: str) -> None:
+    tree = json.loads(hostile)
+    Path("S.json").write_bytes(hostile)
+    tree["note"] = tree["program"][0]["note"] = ATTACK + "2"
+    Path("T.json").write_text(json.dumps(tree))
+    profile = {
+        "format": "remate.profile",
+        "version": 1,
+        ATTACK: ATTACK,
+        "entries": {ATTACK: {"ns": 1, "workspace": ATTACK}},
+    }
+    Path("P.json").write_text(json.dumps(profile))
+    outcome = remate(*command.split())
+    assert "internal error" not in outcome.err
+    check(outcome.out)
+    check(outcome.err)
+    for path in Path().glob("out.*"):
+        written(path)
+
+
+def test_bare_instances(remate: Remate) -> None:
+    """Names with such characters are refused, and the refusal is plain."""
+    tree = json.loads(Path("graph.json").read_text())
+    for number in range(sum(1 for _ in places(tree))):
+        made = copy.deepcopy(tree)
+        holder, key = list(places(made))[number]
+        old, holder[key] = holder[key], ATTACK
+        Path("I.json").write_text(json.dumps(made).replace(json.dumps(old), json.dumps(ATTACK)))
+        for command in (
+            "solve I.json --budget 80% -o out.json --quiet",
+            "solve I.json --check graph.json",
+            "check I.json",
+        ):
+            outcome = remate(*command.split())
+            assert "internal error" not in outcome.err
+            check(outcome.out + outcome.err)
+            assert outcome.status in (1, 2)
+
+
+def test_names_of_models_and_functions(remate: Remate) -> None:
+    for target in (f"{SOURCE}:build", f"models.py:{ATTACK}", f"{ATTACK}:build"):
+        outcome = remate("plan", target, "--budget", "75%", "-o", "out.json")
+        assert outcome.status == 2
+        check(outcome.out + outcome.err)
 
 
 def written(path: Path) -> None:
