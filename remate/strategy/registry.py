@@ -27,6 +27,8 @@ STRATEGIES = {
     "greedy": ".local.greedy:GREEDY",
     "recreate": ".local.recreate:RECREATE",
     "polish": ".local.polish:POLISH",
+    "checkmate": ".milp.checkmate:CHECKMATE",
+    "checkmate-approx": ".milp.checkmate:CHECKMATE_APPROX",
     "exact": ".states.exact:EXACT",
     "beam": ".states.beam:BEAM",
     "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",

@@ -162,12 +162,20 @@ class _Search:
                 continue
             request = _shared(self.request, step)
             if isinstance(tried, Strategy):
-                for found in candidates(tried, self.instance, request, self.context):
+                for found in self._tried(tried, request, self.context):
                     self._offer(found)
                     if self._done():
                         return
             else:
                 self._prove(tried.prove(self.instance, request, self.context))
+
+    def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
+        """Candidates of a strategy. One among several may find that it cannot work on this step; a single one says so."""
+        try:
+            yield from candidates(strategy, self.instance, request, context)
+        except NotApplicableError:
+            if self.policy.names is not None:
+                raise
 
     def _prove(self, proven: int) -> None:
         if proven > self.context.bound:
@@ -217,7 +225,7 @@ class _Search:
             if step.when is not None and not step.when(instance, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
-                for candidate in candidates(strategy, instance, _shared(request, step), context):
+                for candidate in self._tried(strategy, _shared(request, step), context):
                     found.append(candidate)
                     self.pool.keep(candidate)
                     if candidate.peak <= enough or self.deadline.stopped():

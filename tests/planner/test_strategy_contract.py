@@ -31,6 +31,8 @@ from .strategy_graphs import forward_only, frozen_base, random_graph, transforme
 
 GRAPHS = (("random", False), ("frozen", True), ("layers", True), ("forward", False))
 SHARES = (0.9, 0.7)
+SLOW = {"checkmate"}  # many budgets of one step take it long; its own tests are quick
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in ("auto", *strategy_names())]
 
 
 def blocks(graph: Graph, count: int) -> tuple[BlockSpan, ...]:
@@ -63,7 +65,7 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
 
 
 @pytest.mark.parametrize(("graph", "hierarchy"), GRAPHS)
-@pytest.mark.parametrize("name", ["auto", *strategy_names()])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:
     about = instance(graph, hierarchy)
     lacks = None if name == "auto" else lacking(about, strategy(name).needs)
@@ -72,8 +74,8 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
         found = outcome(name, graph, hierarchy, share)
         budget = int(share * about.baseline.peak)
         if isinstance(found, NotApplicableError):
-            assert lacks is not None
-            assert name in str(found)
+            assert lacks is not None or "variables, and quick effort goes up to" in str(found)
+            assert name.removesuffix("-approx") in str(found)
         elif isinstance(found, InfeasibleError):
             honest(found, name, graph, hierarchy)
         else:

@@ -1,0 +1,151 @@
+"""Checkmate: the integer program of `every_stage` solved as such, or its relaxation, rounded.
+
+The rounding is that of the paper (section 4.6, deterministic): what the relaxation holds by more than a half is held, and
+from that the runs follow, each stage by itself; since rounding may exceed the budget, the relaxation is solved for a
+little less. "Optimal" is meant within the model: an operation runs again at most once in a stage, in step order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec.structs import replace
+
+from remate_runtime.step import FlatRerun
+
+from ...errors import NotApplicableError
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..feedback import Answer, feedback
+from ..instance import Instance
+from ..local.polish import pruned
+from .every_stage import EveryStage, horizon
+from .highs import SOLVER
+
+LARGEST = 150  # variables of a model that is tried, times the nodes of the effort
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2)  # shares of the budget that rounding is left
+THRESHOLDS = (0.5, 0.25, 0.75)
+NODES = 40  # times those of the effort: one model is all that is solved
+WORK = 10  # times that of the effort, for a relaxation
+GAP = 1e-4  # % of the time of the step: closer than any published figure
+TOLERANCE = 0.005
+PAPER = "P. Jain et al., Checkmate, MLSys 2020"
+
+
+def checkmate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The optimum of the model, corrected by what the simulator says of it; where it has none, its smallest peak."""
+    model = _model(instance, request)
+
+    gap = max(GAP, 50.0 * request.gap)  # half of what is asked for, in %
+
+    def ask(budget: float) -> Answer[None] | None:
+        model.limit(budget)
+        model.engine.set_cost(model.time_cost)
+        effort = request.effort
+        found = model.engine.solve(
+            context.deadline, stage="checkmate", absolute_gap=gap, nodes=NODES * effort.nodes, work=effort.work
+        )
+        if found.x is None:
+            return None
+        return Answer(_needed(instance, model.reruns(found.x)), 0.0, None)  # it counts as the simulator does, or less
+
+    heard = yield from feedback(request, context, ask)
+    if heard.best is None:
+        yield from _smallest(instance, request, context, model)
+
+
+def rounded(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Relaxations for a little less than the budget, rounded; the fastest that fits is among what is proposed."""
+    model, fits = _model(instance, request), False
+    model.engine.set_cost(model.time_cost)
+    for margin in MARGINS:
+        model.limit((1.0 - margin) * request.budget)
+        found = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+        if found.x is None:
+            break
+        for threshold in THRESHOLDS:
+            candidate = yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
+            fits |= candidate.peak <= request.budget
+    if fits:
+        return
+    model.limit(float(instance.baseline.peak))
+    model.engine.set_cost(_peak_cost(model))
+    found = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+    if found.x is not None:
+        for threshold in THRESHOLDS:
+            yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
+
+
+def _model(instance: Instance, request: Request) -> EveryStage:
+    size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
+    if size > most:
+        raise NotApplicableError(
+            f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up to "
+            f"{most:,}\n  hint: ask for more effort, for another strategy, or for auto"
+        )
+    return instance.view(EveryStage)
+
+
+def _smallest(instance: Instance, request: Request, context: Context, model: EveryStage) -> Proposals[None]:
+    """The smallest peak of the model. It does not depend on the budget."""
+    model.limit(float(instance.baseline.peak))
+    model.engine.set_cost(_peak_cost(model))
+    found = model.engine.solve(
+        context.deadline,
+        stage="smallest peak",
+        relative_gap=TOLERANCE,
+        nodes=NODES * request.effort.nodes,
+        work=request.effort.work,
+    )
+    if found.x is not None:
+        yield Proposal(_needed(instance, model.reruns(found.x)))
+
+
+def _peak_cost(model: EveryStage) -> np.ndarray:
+    cost = 0.0 * model.time_cost
+    cost[model.peak_column] = 1.0
+    return cost
+
+
+def _needed(instance: Instance, reruns: tuple[FlatRerun, ...]) -> tuple[FlatRerun, ...]:
+    return tuple(pruned(instance.problem, reruns))
+
+
+def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold: float) -> tuple[FlatRerun, ...]:
+    """Runs that make what is held, and what each stage needs, from what is held before it."""
+    problem, about = model.problem, model.about
+    there: set[int] = set()  # storages resident when the stage begins
+    made: list[FlatRerun] = []
+    for t, operation in enumerate(about.operations):
+        keep = {s for s in model.maker if held.get((t + 1, s), 0.0) > threshold or _must(about.pinned, s, t + 1)}
+        keep = {s for s in keep if model.maker[s] <= t}
+        wanted = [s for s in (*problem.reads[operation], *keep) if s not in there and model.maker[s] != t]
+        again: set[int] = set()
+        while wanted:
+            s = wanted.pop()
+            if s in there or model.maker[s] in again:
+                continue
+            if not about.again[model.maker[s]]:
+                there.add(s)  # it can only have been held: the judge sees what that takes
+                continue
+            again.add(model.maker[s])
+            wanted += problem.reads[about.operations[model.maker[s]]]
+        made += [FlatRerun(about.operations[n], operation) for n in sorted(again)]
+        there = keep
+    return tuple(made)
+
+
+def _must(pinned: Mapping[int, int], s: int, t: int) -> bool:
+    return s in pinned and t >= pinned[s]
+
+
+CHECKMATE = Strategy(
+    "checkmate",
+    "integer program with a stage for every operation: exact for small steps",
+    checkmate,
+    reference=PAPER,
+    solver=SOLVER,
+)
+CHECKMATE_APPROX = replace(
+    CHECKMATE, name="checkmate-approx", summary="Checkmate's relaxation, rounded", propose=rounded
+)
