@@ -27,6 +27,7 @@ from ..strategy import (
     policy,
     solve,
 )
+from .meant import check_meant
 from .plan import Progress, prepare, schedule_of, settings_of
 
 
@@ -59,6 +60,7 @@ def frontier(
     settings = settings_of("", strategy, effort, gap, time_limit, differentiate)
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
+    check_meant(called(model, args, kwargs))
     step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
     texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}

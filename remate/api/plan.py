@@ -24,6 +24,7 @@ from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import MEASURED, costed, costs_digest
 from ..strategy import Instance, Request, Solution, effort_named, policy, solve
+from .meant import check_meant
 
 Progress = Callable[[str], None]
 
@@ -63,12 +64,14 @@ def plan(
     that of the model's class. note: a remark to keep in the file. progress: called with a line of text now and then.
     Ctrl-C while it solves ends the search: the best schedule by then is returned.
 
-    Raises CaptureError, BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
+    Warns of a model in evaluation mode, which is planned as it is. Raises CaptureError (also where nothing trains),
+    BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
     strategy that needs what the model lacks), InfeasibleError (with the smallest peak that is reached).
     """
     parse_budget(budget)
     settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
+    check_meant(called(model, args, kwargs))
     step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
     return plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress

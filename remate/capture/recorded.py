@@ -161,8 +161,12 @@ class RecordedCall:
 
 def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
     """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for arguments
-    beside a recorded call."""
+    beside a recorded call, and for what is no module."""
     if not isinstance(model, RecordedCall):
+        if not isinstance(model, nn.Module):
+            raise CaptureError(
+                f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module"
+            )
         return RecordedCall.of(model, args, kwargs or {})
     if args or kwargs:
         raise CaptureError("a recorded call has its arguments", hint="remate.plan(call, budget=...)")

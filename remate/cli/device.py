@@ -46,19 +46,12 @@ def check_trains(target: Target, name: str, evaluation: bool) -> None:
 
     name: of the file and function. evaluation: a model in evaluation mode is meant.
     """
-    from torch.utils import _pytree as pytree
+    from ..api.meant import EVALUATION, in_evaluation, trains_nothing
 
-    inputs = pytree.tree_leaves((target.args, target.kwargs))
-    parameters = list(target.model.parameters())
-    training = target.model.training if target.state is None else target.state.training[""]
-    if target.state is None and not any(getattr(one, "requires_grad", False) for one in (*parameters, *inputs)):
-        what = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"
+    if why := trains_nothing(target.call):
+        hint = "model.requires_grad_(True), or of the parameters that train, before build() returns"
+        raise UsageError(f"{name}: {why}\n  hint: {hint}")
+    if in_evaluation(target.call) and not evaluation:
         raise UsageError(
-            f"{name}: {what}: there is nothing to train, and nothing to plan\n"
-            "  hint: model.requires_grad_(True), or of the parameters that train, before build() returns"
-        )
-    if not training and not evaluation:
-        raise UsageError(
-            f"{name}: the model is in evaluation mode: without dropout, with fixed batch norm, as `from_pretrained` "
-            "returns models\n  hint: model.train() before build() returns; --evaluation if this is meant"
+            f"{name}: {EVALUATION}\n  hint: model.train() before build() returns; --evaluation if this is meant"
         )

@@ -1,0 +1,38 @@
+"""Is it a step that trains, and the one that is meant? What can be told of a call before it is traced."""
+
+from __future__ import annotations
+
+import warnings
+
+from torch.utils import _pytree as pytree
+
+from ..capture.recorded import RecordedCall
+from ..errors import CaptureError
+
+EVALUATION = (
+    "the model is in evaluation mode: without dropout, with fixed batch norm, as `from_pretrained` returns models"
+)
+
+
+def trains_nothing(call: RecordedCall) -> str:
+    """Why no gradient could come of a call, as text; "" if one could."""
+    with call.state.in_effect(call.model, cast=False):
+        parameters = list(call.model.parameters())
+        inputs = pytree.tree_leaves((call.args, call.kwargs))
+        if any(getattr(one, "requires_grad", False) for one in (*parameters, *inputs)):
+            return ""
+    what = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"
+    return f"{what}: there is nothing to train, and nothing to plan"
+
+
+def in_evaluation(call: RecordedCall) -> bool:
+    """Whether the call is made in evaluation mode."""
+    return not call.state.training.get("", call.model.training)
+
+
+def check_meant(call: RecordedCall) -> None:
+    """Raise CaptureError for a call that trains nothing, and warn of a model in evaluation mode, which is planned as it is."""
+    if why := trains_nothing(call):
+        raise CaptureError(why, hint="model.requires_grad_(True), or of the parameters that train")
+    if in_evaluation(call):
+        warnings.warn(f"{EVALUATION}; call model.train() first, unless this is meant", UserWarning, stacklevel=3)
