@@ -22,6 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """No test, nor a process that it starts, reads or writes the user's cache."""
     folder = tempfile.mkdtemp(prefix="remate-test-cache-")
     os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)
+    if not hasattr(config, "workerinput"):  # what one process compiles, all have
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "inductor")
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 

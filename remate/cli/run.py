@@ -40,6 +40,12 @@ def configure(commands: Any) -> None:
         help="write the measured memory curve, for `remate report`; -: standard output",
     )
     parser.add_argument("--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators may run")
+    parser.add_argument(
+        "--engine",
+        metavar="NAME",
+        default="eager",
+        help="what executes the schedule: eager (default), compiled or auto",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_force(parser)
     parser.set_defaults(run=run)
@@ -65,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
-        options = {"curve": args.memory_trace is not None, "namespaces": args.allow}
+        options = {"curve": args.memory_trace is not None, "namespaces": args.allow, "engine": args.engine}
         with target.call.in_effect(cast=False):
             trial = try_schedule(
                 target.model, target.args, target.kwargs, schedule, args.steps, args.lr, report, **options

@@ -131,17 +131,19 @@ def try_schedule(
     report: Report | None = None,
     curve: bool = False,
     namespaces: Sequence[str] = (),
+    engine: str = "eager",
 ) -> Trial:
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
     curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. Model and inputs must be on the device to train on.
-    Raises BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
+    them. engine: what executes the schedule, as `apply` takes it. Model and inputs must be on the device to train on.
+    Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
-    ours = _Side(apply(copy.deepcopy(model), schedule, namespaces=namespaces), args, kwargs, rate, cast)
+    applied = apply(copy.deepcopy(model), schedule, namespaces=namespaces, engine=engine)
+    ours = _Side(applied, args, kwargs, rate, cast)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast)
     say("measuring the peak of the schedule")
     with _explained("training by the schedule"):

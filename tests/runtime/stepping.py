@@ -11,7 +11,8 @@ from torch import nn
 
 from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
-from remate.fold.folding import fold_flat
+from remate.fold.folding import Folded, fold, fold_flat
+from remate.partition.partitioning import partition
 from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
 from remate_runtime.link.linker import link
@@ -58,7 +59,17 @@ def schedule_of(
 
 
 def with_reruns(captured: Captured, reruns: Reruns) -> Schedule:
-    folded = fold_flat(captured, reruns(captured.graph))
+    return schedule_from(fold_flat(captured, reruns(captured.graph)), captured)
+
+
+def in_blocks(model: nn.Module, args: Sequence[Any], reruns: Reruns = just_in_time) -> Schedule:
+    """A schedule with the blocks that planning finds, and with these reruns."""
+    hierarchy = partition(capture(model, tuple(args)))
+    captured = hierarchy.captured
+    return schedule_from(fold(captured, reruns(captured.graph), hierarchy), captured)
+
+
+def schedule_from(folded: Folded, captured: Captured) -> Schedule:
     no_cost: dict[str, Any] = {"budget": 1 << 60, "peak": 0, "time": 0, "baseline_peak": 0, "baseline_time": 0}
     solve = Solve(strategy="hand", solver="none", stopped_by="edited", cost="cpu", **no_cost)
     schedule = Schedule(

@@ -43,13 +43,28 @@ class CompiledStep(NamedTuple):
     segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
 
 
+class LinkedStep(NamedTuple):
+    """What an engine executes. operators: the live operator of every name in the graph. leaves: by id of an operation, the
+    number of the block instance that it belongs to. budget: bytes, as the file states it."""
+
+    linked: Linked
+    contract: StepContract
+    operators: Mapping[str, OpOverload]
+    leaves: Mapping[str, int]
+    budget: int
+
+
+Compile = Callable[[LinkedStep, torch.device], CompiledStep]
+
+
 class Engine(NamedTuple):
     """A way to execute steps. name: as `apply(..., engine=name)` asks for it. about: what it does, in a few words.
 
-    compile(linked, contract, operators, device): makes the step ready. operators: the live operator of every name in the
-    graph. Raises BindError for a device that the step cannot run on, EngineError for a step that the engine cannot execute.
+    start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises EngineError
+    if the engine does not work here. What it returns raises BindError for a device that the step cannot run on, EngineError
+    for a step that the engine cannot execute.
     """
 
     name: str
     about: str
-    compile: Callable[[Linked, StepContract, Mapping[str, OpOverload], torch.device], CompiledStep]
+    start: Callable[[], Compile]

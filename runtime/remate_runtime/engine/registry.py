@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..errors import EngineError
+from .compiled.compiled_engine import AUTO, COMPILED
 from .compiled_step import Engine
 from .eager.eager_engine import EAGER
 
-ENGINES: tuple[Engine, ...] = (EAGER,)
+ENGINES: tuple[Engine, ...] = (EAGER, COMPILED, AUTO)
 
 
 def engine_of(name: str) -> Engine:

@@ -11,27 +11,29 @@ from ..format.signature import Leaf
 from ..link.contract import StepContract, step_contract
 from ..link.events import Linked
 from ..link.frozen import without_gradients
-from .compiled_step import Engine
+from ..link.verifier import Verified
+from .compiled_step import Engine, LinkedStep
 from .step_function import StepFunction
 
 _FORMS = 8  # that are kept, beside the planned one of each device; the oldest goes
 
 
 class Steps:
-    """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them."""
+    """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
+    operators: the live operator of every name in the graph. Raises EngineError if the engine does not work here."""
 
     def __init__(
         self,
         engine: Engine,
-        linked: Linked,
+        verified: Verified,
         outputs: Sequence[Leaf],
         names: Sequence[str],
         operators: Mapping[str, OpOverload],
     ) -> None:
-        self._engine, self._operators = engine, operators
+        self._compile, self._operators, self._verified = engine.start(), operators, verified
         self._outputs, self._names = outputs, names
-        self._linked = linked
-        self._contract = step_contract(linked, outputs, names)
+        self._linked = verified.linked
+        self._contract = step_contract(verified.linked, outputs, names)
         self._planned: dict[torch.device, StepFunction] = {}
         self._reduced: dict[tuple[torch.device, tuple[bool, ...]], StepFunction] = {}
 
@@ -59,4 +61,6 @@ class Steps:
         return self._reduced[key]
 
     def _compiled(self, linked: Linked, contract: StepContract, device: torch.device) -> StepFunction:
-        return StepFunction(self._engine.compile(linked, contract, self._operators, device), contract, device)
+        about = self._verified
+        step = LinkedStep(linked, contract, self._operators, about.leaves, about.budget)
+        return StepFunction(self._compile(step, device), contract, device)

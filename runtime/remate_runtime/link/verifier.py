@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,12 +19,15 @@ from .simulator import simulate
 class Verified(msgspec.Struct, frozen=True):
     """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
 
-    where: JSON pointer of every operation.
+    where: JSON pointer of every operation. budget: in bytes, as the file states it. leaves: by id of an operation, the
+    number of the instance without instances inside that it belongs to.
     """
 
     linked: Linked
     peak: int
     where: tuple[str, ...]
+    budget: int
+    leaves: Mapping[str, int]
 
 
 def verify(schedule: Schedule) -> Verified:
@@ -42,4 +46,11 @@ def verify(schedule: Schedule) -> Verified:
             UserWarning,
             stacklevel=4,
         )
-    return Verified(linked, peak, expanded.where)
+    operations = expanded.graph.operations
+    leaves = {
+        operations[index].id: number
+        for number, place in enumerate(expanded.places)
+        if place.leaf
+        for index in (*place.forward, *place.backward)
+    }
+    return Verified(linked, peak, expanded.where, schedule.budget_bytes, leaves)

@@ -39,7 +39,7 @@ class ScheduledForward:
         self._detached = Detached(schedule.model.outputs)
         self._build = output_builder(schedule.model.outputs, model)
         names = [*self._inputs.names, *self._bound.names]
-        self._steps = Steps(executes, verified.linked, tuple(output_leaves(schedule.model.outputs)), names, live)
+        self._steps = Steps(executes, verified, tuple(output_leaves(schedule.model.outputs)), names, live)
         self._steps.planned(self.device)
 
     @property

@@ -6,35 +6,34 @@ its slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
-from torch._ops import OpOverload
 
 from ...kernels.overloads import check_kernels
 from ...link.contract import StepContract
 from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
-from ..compiled_step import CompiledStep, Engine, Forwarded
-from .instructions import Instruction, InstructionCompiler, Slots
+from ..compiled_step import CompiledStep, Engine, Forwarded, LinkedStep
+from .instructions import InstructionCompiler, Slots
+from .part import Part, part_of
 
 
-def compile_step(
-    linked: Linked, contract: StepContract, operators: Mapping[str, OpOverload], device: torch.device
-) -> CompiledStep:
+def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
     """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+    linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
     compiler = InstructionCompiler(graph, operators, device)
-    ahead = _Part(compiler, linked.forward)
-    alone = _Part(compiler, forward_alone(linked))
+    ahead = part_of(compiler, linked.forward)
+    alone = part_of(compiler, forward_alone(linked))
     back = _segments(linked, contract, compiler)
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
 
-    def run(part: _Part, sources: Sequence[torch.Tensor]) -> Forwarded:
+    def run(part: Part, sources: Sequence[torch.Tensor]) -> Forwarded:
         slots = empty.copy()
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
@@ -73,7 +72,7 @@ def _segments(
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        part, given, is_last = _Part(compiler, cut[at]), values[at], at == len(cut) - 1
+        part, given, is_last = part_of(compiler, cut[at]), values[at], at == len(cut) - 1
         later = {value for follow in values[at + 1 :] for value in follow}
         emptied = [value for value in given if value not in later]
 
@@ -91,44 +90,4 @@ def _segments(
     return tuple(segment(at) for at in range(len(cut)))
 
 
-class _Part:
-    """Instructions that run one after the other. The first run that comes to its end has judged their results; calls that
-    overlap it judge them too."""
-
-    def __init__(self, compiler: InstructionCompiler, events: Sequence[Event]) -> None:
-        self._instructions = compiler.instructions(events)
-        self._first: tuple[Instruction, ...] | None = compiler.instructions(events, judge=True)
-
-    def run(self, slots: Slots) -> None:
-        if self._first is None:
-            _loop(self._instructions, slots)
-        else:
-            _loop(self._first, slots)
-            self._first = None
-
-
-def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
-    """The step. Autocast stays off: the casts that it made are operations of the schedule."""
-    at = ""
-    try:
-        with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
-            for run, free, at in instructions:  # noqa: B007 (the error's note reads `at`)
-                run(slots)
-                for slot in free:
-                    slots[slot] = None
-    except Exception as error:
-        slots.clear()
-        error.add_note(f"in operation {at!r} of the schedule")
-        raise
-
-
-def _above_kernels() -> torch._C.DispatchKeySet:
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
-        keys = keys.add(getattr(torch._C.DispatchKey, key))
-    return keys
-
-
-_ABOVE_KERNELS = _above_kernels()
-
-EAGER = Engine("eager", "calls one operator after the other", compile_step)
+EAGER = Engine("eager", "calls one operator after the other", lambda: compile_step)

@@ -1,0 +1,121 @@
+"""Segments -> instructions over slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from ...errors import ExecutionError
+from ...format.tensor_type import TensorType
+from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
+from ...link.events import Event, Free, View
+from ...step.graph import Graph
+from ..eager.instructions import Instruction, InstructionCompiler, Slots
+from .graphs import SegmentGraph
+from .inductor import Compiled
+from .segments import Segment, views_to
+
+_CPU = torch.device("cpu")
+
+
+def interpreted(graph: Graph, segment: Segment) -> list[Event]:
+    """The segment's events, operator by operator, with the views that each reads."""
+    found: list[Event] = []
+    for piece in segment.pieces:
+        op = graph.operations[piece.event.op]
+        views, made = view_events(graph, op.reads)
+        found += [*views, piece.event]
+        if free := (*made, *piece.dead):
+            found.append(Free(free))
+    return found
+
+
+def view_events(graph: Graph, values: Iterable[int]) -> tuple[list[Event], list[int]]:
+    """What makes those of `values` that are views from the owners of their storages; and the values that it makes."""
+    operations = dict.fromkeys(index for value in values for index in views_to(graph, value))
+    made = [value for index in operations for value in graph.operations[index].writes if value is not None]
+    return [View(index) for index in operations], made
+
+
+class Reader:
+    """Reads values from slots; views among them are made for it."""
+
+    def __init__(self, compiler: InstructionCompiler, values: Sequence[int]) -> None:
+        events, self._views = view_events(compiler.graph, values)
+        self.instructions = compiler.instructions(events)
+        self._values = tuple(values)
+
+    def read(self, slots: Slots) -> list[torch.Tensor]:
+        """To be called when the instructions have run."""
+        found = [slots[value] for value in self._values]
+        for value in self._views:
+            slots[value] = None
+        return found
+
+
+class CompiledCall:
+    """A compiled segment over slots.
+
+    The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
+    copied in this run and all that follow, because each storage has one owner here.
+    """
+
+    def __init__(self, segment: Segment, about: SegmentGraph, function: Compiled, name: str) -> None:
+        self._segment, self._about, self._function, self._name = segment, about, function, name
+        self._relaid: tuple[int, ...] = ()
+        self._copied: tuple[int, ...] = ()
+
+    @property
+    def instruction(self) -> Instruction:
+        return Instruction(self._run, (), self._name)
+
+    @property
+    def first(self) -> Instruction:
+        return Instruction(self._first, (), self._name)
+
+    def _run(self, slots: Slots) -> None:
+        segment = self._segment
+        given = [slots[owner] for owner in segment.reads]
+        for at in self._relaid:
+            given[at] = empty(self._about.takes[at], _CPU).copy_(given[at])
+        for owner in segment.dead:
+            slots[owner] = None
+        made = self._function(given)
+        for owner, tensor in zip(segment.makes, made, strict=True):
+            slots[owner] = tensor
+        for at in self._copied:
+            slots[segment.makes[at]] = _copy(made[at], self._about.gives[at])
+
+    def _first(self, slots: Slots) -> None:
+        segment, about = self._segment, self._about
+        pairs = list(zip(segment.reads, about.takes, strict=True))
+        self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
+        kept = {
+            slots[owner].untyped_storage().data_ptr() for at, (owner, _) in enumerate(pairs) if at not in about.donated
+        }
+        self._run(slots)
+        copied, seen = [], kept - {0}
+        # The largest share of a storage keeps it.
+        order = sorted(range(len(segment.makes)), key=lambda at: -about.gives[at].nbytes)
+        for at in order:
+            tensor, kind = slots[segment.makes[at]], about.gives[at]
+            self._check(tensor, kind)
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() and (storage.data_ptr() in seen or storage.nbytes() > kind.nbytes):
+                copied.append(at)
+                slots[segment.makes[at]] = _copy(tensor, kind)
+            seen.add(storage.data_ptr())
+        self._copied = tuple(copied)
+
+    def _check(self, made: torch.Tensor, kind: TensorType) -> None:
+        dtype = TORCH_DTYPES[kind.dtype]
+        if made.dtype is not dtype or tuple(made.shape) != kind.shape or not laid_out(made, kind):
+            raise ExecutionError(
+                f"{self._name}: a compiled result is {described(made)}, the file declares {kind}"
+                "\n  use engine='eager', or plan again with the installed version of torch"
+            )
+
+
+def _copy(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
+    return empty(kind, _CPU).copy_(tensor)

@@ -1,0 +1,138 @@
+"""The engine "compiled", and "auto", which is it where it works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ...errors import EngineError
+from ...kernels.overloads import check_kernels
+from ...link.contract import StepContract
+from ...link.events import Deliver, Event, Linked, Turn
+from ...link.inference import forward_alone
+from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
+from ..eager.eager_engine import EAGER
+from ..eager.instructions import Slots
+from .artefacts import Artefacts
+from .inductor import unavailable
+from .lives import Held, drop, pieces, sources
+from .sections import Section, SectionCompiler
+
+_log = logging.getLogger(__name__)
+
+
+def _start() -> Compile:
+    if reason := unavailable():
+        raise EngineError(f"the engine 'compiled' does not work here: {reason}\n  engine='eager' needs no compiler")
+    artefacts = Artefacts()
+
+    def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
+        if device.type != "cpu":
+            raise EngineError(
+                f"the engine 'compiled' is for the CPU alone, and the model is on {device.type}\n  use engine='eager'"
+            )
+        return compile_step(step, device, artefacts)
+
+    return compile_
+
+
+def _start_auto() -> Compile:
+    eager = EAGER.start()
+    if reason := unavailable():
+        _log.info("steps are interpreted: %s", reason)
+        return eager
+    artefacts = Artefacts()
+
+    def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
+        if device.type == "cpu":
+            return compile_step(step, device, artefacts)
+        _log.info("the step is interpreted: steps are compiled for the CPU alone, and the model is on %s", device.type)
+        return eager(step, device)
+
+    return compile_
+
+
+def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
+    """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+    linked, contract, graph = step.linked, step.contract, step.linked.graph
+    if device.type != graph.device:
+        check_kernels(tuple(step.operators.items()), device, graph.device)
+    building = SectionCompiler(step, artefacts)
+    shown = [output.value for output in contract.outputs], [value for _, value in contract.updates]
+    held = sources(graph)
+    ahead = building.section(pieces(graph, linked.forward, held), *shown)
+    turn = linked.events[linked.turn]
+    assert isinstance(turn, Turn)
+    drop(graph, turn.frees, held)
+    left = tuple(value for value in range(len(graph.values)) if value not in held)
+    back = _backward(building, linked, contract, held)
+    empty = building.slots()
+    alone: list[tuple[Section, Slots]] = []  # made by the first call that needs it
+
+    def filled(slots: Slots, given: Sequence[torch.Tensor]) -> Slots:
+        slots = slots.copy()
+        for slot, tensor in zip(contract.sources, given, strict=True):
+            slots[slot] = tensor
+        return slots
+
+    def forward(given: Sequence[torch.Tensor]) -> Forwarded:
+        slots = filled(empty, given)
+        outputs, updates = ahead.run(slots)
+        for buffer in contract.preserved:
+            slots[buffer] = slots[buffer].clone()
+        for slot in left:
+            slots[slot] = None
+        return Forwarded(outputs, updates, slots)
+
+    def inference(given: Sequence[torch.Tensor]) -> Forwarded:
+        if not alone:
+            only = SectionCompiler(step, artefacts)
+            section = only.section(pieces(graph, forward_alone(linked), sources(graph)), *shown)
+            alone.append((section, only.slots()))
+        section, slots = alone[0]
+        outputs, updates = section.run(filled(slots, given))
+        return Forwarded(outputs, updates, None)
+
+    def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:
+        for at, tangent in enumerate(contract.tangents):
+            slots[tangent.value] = tangents[at]
+        tangents.clear()
+
+    return CompiledStep(forward, inference, begin, back)
+
+
+def _backward(
+    building: SectionCompiler, linked: Linked, contract: StepContract, held: Held
+) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
+    """Backward, a section per delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+    events, start, rows = linked.backward, 0, list[Sequence[Event]]()
+    for at, event in enumerate(events):
+        if isinstance(event, Deliver):
+            rows.append(events[start:at])
+            start = at + 1
+    root = linked.graph.root
+    values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
+
+    def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
+        section = building.section(pieces(linked.graph, rows[at], held), values[at])
+        later = {root[value] for follow in values[at + 1 :] for value in follow}
+        emptied = {root[value] for value in values[at]} - later
+        is_last = at == len(rows) - 1
+
+        def run(slots: Slots) -> list[torch.Tensor]:
+            (gradients,) = section.run(slots)
+            for owner in emptied:
+                slots[owner] = None
+            if is_last:
+                slots.clear()
+            return gradients
+
+        return run
+
+    return tuple(segment(at) for at in range(len(rows)))
+
+
+COMPILED = Engine("compiled", "compiles segments of the step with Inductor", _start)
+AUTO = Engine("auto", "compiles where there is a compiler, calls one operator after the other elsewhere", _start_auto)

@@ -1,0 +1,84 @@
+"""A segment as an fx graph of the schedule's own operators. Views are made inside, from the owners of their storages."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from ...format.tensor_type import TensorType
+from ...kernels.overloads import literal
+from ...step.graph import Graph, Op, Ref
+from .segments import Segment, views_to
+
+_CPU = torch.device("cpu")
+
+
+class SegmentGraph(NamedTuple):
+    """takes, gives: types of the tensors, in the order of the segment's `reads` and `makes`. donated: numbers of what it
+    takes and may write over. Equal `key`: the same function."""
+
+    module: fx.GraphModule
+    takes: tuple[TensorType, ...]
+    gives: tuple[TensorType, ...]
+    donated: tuple[int, ...]
+
+    @property
+    def key(self) -> str:
+        types = "; ".join(",".join(map(str, kinds)) for kinds in (self.takes, self.gives))
+        return f"{self.module.code}\n{types}\n{self.donated}"
+
+
+def segment_graph(graph: Graph, segment: Segment, operators: Mapping[str, OpOverload]) -> SegmentGraph:
+    """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model, or
+    what came from the caller."""
+    outputs = {graph.root[value] for value in graph.outputs}
+    gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
+    donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
+    building = _Building(graph, operators)
+    for at, owner in enumerate(segment.reads):
+        # Inductor frees inputs early by their names: never those that begin with `arg`.
+        building.made[owner] = building.fx.placeholder(f"v{at}" if at in donated else f"arg{at}")
+    for piece in segment.pieces:
+        building.run(graph.operations[piece.event.op])
+    building.fx.output(tuple(building.made[owner] for owner in segment.makes))
+    takes = tuple(graph.values[owner].type for owner in segment.reads)
+    gives = tuple(graph.values[owner].type for owner in segment.makes)
+    return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated)
+
+
+class _Building:
+    def __init__(self, graph: Graph, operators: Mapping[str, OpOverload]) -> None:
+        self.graph, self.operators = graph, operators
+        self.fx = fx.Graph()
+        self.made: dict[int, fx.Node] = {}  # by owner of a storage: its latest contents
+        self._views: dict[tuple[int, fx.Node], fx.Node] = {}
+
+    def run(self, op: Op) -> None:
+        for value, node in self._results(op):
+            self.made[value] = node
+
+    def _results(self, op: Op) -> list[tuple[int, fx.Node]]:
+        kwargs = {name: self._argument(value) for name, value in op.kwargs.items()}
+        node = self.fx.call_function(self.operators[op.op], tuple(map(self._argument, op.args)), kwargs)
+        part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
+        return [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return self._value(argument.value)
+        if isinstance(argument, tuple):
+            return [self._argument(one) for one in argument]
+        return literal(argument, _CPU)
+
+    def _value(self, value: int) -> fx.Node:
+        owner = self.made[self.graph.root[value]]
+        for index in views_to(self.graph, value):
+            op = self.graph.operations[index]
+            if any((made, owner) not in self._views for made in op.writes if made is not None):
+                self._views.update({(made, owner): node for made, node in self._results(op)})
+        return owner if value == self.graph.root[value] else self._views[value, owner]

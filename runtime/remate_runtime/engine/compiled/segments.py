@@ -1,0 +1,85 @@
+"""Computations in a row -> segments: cut where the block instance changes, and around what is interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from ...link.events import Run
+from ...step.graph import Graph, Op
+from .lives import Piece
+
+
+class Segment(NamedTuple):
+    """Computations that run one after the other. compiled: as one; otherwise operator by operator.
+
+    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads` that
+    are gone behind it.
+    """
+
+    pieces: tuple[Piece, ...]
+    compiled: bool
+    reads: tuple[int, ...]
+    makes: tuple[int, ...]
+    dead: tuple[int, ...]
+
+
+def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
+    """The segment of these pieces."""
+    reads: dict[int, None] = {}
+    made: set[int] = set()
+    left: dict[int, None] = {}
+    dead: dict[int, None] = {}
+    for piece in row:
+        op = graph.operations[piece.event.op]
+        reads.update((graph.root[value], None) for value in op.reads if graph.root[value] not in made)
+        for value in op.writes:
+            if value is not None:
+                made.add(value)
+                left[value] = None
+        for owner in piece.dead:
+            if owner in made:
+                del left[owner]
+            else:
+                dead[owner] = None
+    return Segment(tuple(row), compiled, tuple(reads), tuple(left), tuple(dead))
+
+
+def cut(graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int]) -> list[Segment]:
+    """leaves: number of its block instance by the id of an operation. A rerun belongs to the first run that follows it."""
+    keys: list[tuple[int, bool]] = []
+    leaf = -1
+    for piece in reversed(row):
+        op = graph.operations[piece.event.op]
+        if isinstance(piece.event, Run) or leaf < 0:
+            leaf = leaves.get(op.id, -1)
+        keys.append((leaf, compiles(graph, op)))
+    marked = list(zip(reversed(keys), row, strict=True))
+    return [
+        segment(graph, [piece for _, piece in group], key[1]) for key, group in groupby(marked, key=lambda one: one[0])
+    ]
+
+
+def compiles(graph: Graph, op: Op) -> bool:
+    """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
+    operators of libraries are as they are; Inductor has no complex numbers; and `as_strided` counts elements in storages,
+    whose layout Inductor chooses."""
+    if op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
+        return False
+    values = [value for value in (*op.reads, *op.writes) if value is not None]
+    for value in values:
+        chain = [graph.operations[index].op for index in views_to(graph, value)]
+        kinds = {graph.values[one].type.dtype for one in (value, graph.root[value])}
+        if any(name.startswith("aten.as_strided") for name in chain) or kinds & {"c64", "c128"}:
+            return False
+    return True
+
+
+def views_to(graph: Graph, value: int) -> list[int]:
+    """The views that lead from the owner of the storage to `value`, as operations."""
+    chain: list[int] = []
+    while value != graph.root[value]:
+        chain.append(graph.values[value].producer)
+        value = graph.operations[chain[-1]].reads[0]
+    return chain[::-1]

@@ -1,0 +1,56 @@
+"""A part of a step: instructions in a loop, below autograd and without autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ...link.events import Event
+from .instructions import Instruction, InstructionCompiler, Slots
+
+
+class Part:
+    """Instructions that run one after the other. first: the same, holding their results against the file: they run until one
+    run has come to its end; calls that overlap it judge them too."""
+
+    def __init__(self, instructions: Sequence[Instruction], first: Sequence[Instruction]) -> None:
+        self._instructions = instructions
+        self._first: Sequence[Instruction] | None = first
+
+    def run(self, slots: Slots) -> None:
+        if self._first is None:
+            _loop(self._instructions, slots)
+        else:
+            _loop(self._first, slots)
+            self._first = None
+
+
+def part_of(compiler: InstructionCompiler, events: Sequence[Event]) -> Part:
+    """One instruction for every event that computes."""
+    return Part(compiler.instructions(events), compiler.instructions(events, judge=True))
+
+
+def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
+    """The step. Autocast stays off: the casts that it made are operations of the schedule."""
+    at = ""
+    try:
+        with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
+            for run, free, at in instructions:  # noqa: B007 (the error's note reads `at`)
+                run(slots)
+                for slot in free:
+                    slots[slot] = None
+    except Exception as error:
+        slots.clear()
+        error.add_note(f"in operation {at!r} of the schedule")
+        raise
+
+
+def _above_kernels() -> torch._C.DispatchKeySet:
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
+        keys = keys.add(getattr(torch._C.DispatchKey, key))
+    return keys
+
+
+_ABOVE_KERNELS = _above_kernels()
