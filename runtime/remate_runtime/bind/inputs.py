@@ -25,14 +25,18 @@ Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks one a
 
 
 class Inputs:
-    """The recorded call. ordered: refuse keys in another order than the recorded one.
+    """The recorded call. ordered: refuse keys in another order than the recorded one. sized: the tree names sizes; then
+    `flatten` leaves tensors as they are and looks at neither their types nor literals.
 
     names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's, not
     the file's, so whoever takes the tensors goes by these names.
     """
 
-    def __init__(self, tree: Mapping[str, Any], forward: Callable[..., Any], ordered: bool = True) -> None:
+    def __init__(
+        self, tree: Mapping[str, Any], forward: Callable[..., Any], ordered: bool = True, sized: bool = False
+    ) -> None:
         self._signature, self._ordered = inspect.signature(forward), ordered
+        self._leaf = _any_leaf if sized else _leaf
         self.names: list[str] = []
         self._nodes = recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
         self._extra = [key for key in recorded if key.startswith("**")]
@@ -95,7 +99,8 @@ class Inputs:
             parameter = self._signature.parameters.get(key)
             default = _MISSING if parameter is None or parameter.default is parameter.empty else parameter.default
             label = self._label(key)
-            accepts[key] = _or_default(_acceptor(node, label, self.names, self._ordered), default, label)
+            accept = _acceptor(node, label, self.names, self._ordered, self._leaf)
+            accepts[key] = _or_default(accept, default, label)
         for name, parameter in self._signature.parameters.items():
             if name not in accepts and parameter.default is not parameter.empty:
                 accepts[name] = _left_out(name, parameter.default)
@@ -135,20 +140,44 @@ def _left_out(name: str, default: Any) -> Accept:
     return run
 
 
-def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool) -> Accept:
+Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor or a literal, and what errors call it
+
+
+def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool, leaf: Leaf) -> Accept:
     """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`. ordered: mappings
     must have their keys in the recorded order."""
     if "tensor" in node:
         names.append(node.get("name", label))
-        return _tensor(parse_type(node["tensor"]), names[-1], node.get("grad", False))
+        return leaf(node, names[-1])
     if "literal" in node:
-        return _literal(literal(node["literal"], _CPU), label)
+        return leaf(node, label)
     if "tuple" in node or "list" in node:
         items = node["tuple"] if "tuple" in node else node["list"]
-        return _sequence([_acceptor(item, f"{label}.{i}", names, ordered) for i, item in enumerate(items)], label)
+        return _sequence([_acceptor(item, f"{label}.{i}", names, ordered, leaf) for i, item in enumerate(items)], label)
     items = node["dict"] if "dict" in node else node["fields"]
-    parts = {key: _acceptor(item, f"{label}.{key}", names, ordered) for key, item in items.items()}
+    parts = {key: _acceptor(item, f"{label}.{key}", names, ordered, leaf) for key, item in items.items()}
     return _mapping(parts, label, ordered) if "dict" in node else _record(node["record"], parts, label)
+
+
+def _leaf(node: Mapping[str, Any], label: str) -> Accept:
+    if "tensor" in node:
+        return _tensor(parse_type(node["tensor"]), label, node.get("grad", False))
+    return _literal(literal(node["literal"], _CPU), label)
+
+
+def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
+    """A tensor of any type, or any literal: where sizes are still to be read from the call."""
+
+    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
+        if "tensor" in node:
+            if not isinstance(given, torch.Tensor):
+                was = f"a tensor {node['tensor']}"
+                raise BindError(
+                    f"the input {label!r} was {was} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+                )
+            found.append(given)
+
+    return run
 
 
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:

@@ -30,8 +30,8 @@ class Verified(msgspec.Struct, frozen=True):
     leaves: Mapping[str, int]
 
 
-def verify(schedule: Schedule) -> Verified:
-    """Expand, link and simulate. Raises ScheduleError for what is illegal, and for operations that somebody edited;
+def verify(schedule: Schedule, size: str = "") -> Verified:
+    """Expand, link and simulate. size: which one of several the schedule is for, as a warning tells it. Raises ScheduleError for what is illegal, and for operations that somebody edited;
     warns if the peak is over the file's budget (plans may be edited).
     """
     check_fingerprint(schedule)
@@ -41,7 +41,7 @@ def verify(schedule: Schedule) -> Verified:
     budget = schedule.solve.budget
     if peak > budget:
         warnings.warn(
-            f"schedule {schedule.name!r}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
+            f"schedule {schedule.name!r}{f' at {size}' if size else ''}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
             f"parameters, buffers, inputs and optimizer state); add reruns, or {REPLAN}",
             UserWarning,
             stacklevel=4,

@@ -57,11 +57,11 @@ class Dispatch:
         for step in steps:
             step.check()
             try:
-                inputs = step.inputs(args, kwargs)
+                call = step.call(args, kwargs)
             except BindError as fault:
                 faults.append(fault)
             else:
-                return step.run(inputs)
+                return step.run(call)
         if self.otherwise == "original":
             self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
             return model.forward(*args, **kwargs)
@@ -94,7 +94,7 @@ def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> 
 def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any) -> str:
     """Why, and whether the call is likely to fit: activations grow with the inputs, or faster (attention)."""
     nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
-    solve, planned = nearest.schedule.solve, _elements(nearest.schedule.model)
+    solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
     given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
     why = f"{str(fault).splitlines()[0]}; the model's own forward runs, without reruns"
     if not planned or not torch.is_grad_enabled():

@@ -73,7 +73,7 @@ def apply(
             call = None if verify is True else verify
             for step in steps:
                 if call is None or len(steps) == 1 or step.takes(*call):
-                    verify_beside(original, planned, step.schedule, step.device, call)
+                    verify_beside(original, planned, step.planned, step.device, call)
         return planned
 
 

@@ -9,21 +9,20 @@ import torch
 from torch import nn
 
 from ..bind.model_binding import ModelBinding, check_autocast
-from ..bind.outputs import Detached, output_builder
+from ..bind.outputs import Detached
+from ..bind.sizes import CallSizes
 from ..engine.registry import engine_of
 from ..engine.step_function import run_step
-from ..engine.steps import Steps
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
-from ..format.signature import output_leaves
-from ..kernels.live import operators
-from ..link.verifier import verify
 from ..live.trust import Stale, trusted
-from .recorded_call import RecordedCall
+from .step_at_size import StepAtSize, StepsAtSizes
+
+Call = tuple[StepAtSize, list[torch.Tensor]]  # the step that is for a call, and its tensors
 
 
 class ScheduledForward:
-    """keep_all: bytes that the step holds at its worst moment without reruns, as the file states."""
+    """One schedule of a model, at every size that it is for."""
 
     def __init__(
         self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale, engine: str
@@ -31,16 +30,21 @@ class ScheduledForward:
         self.schedule = schedule
         executes = engine_of(engine)
         _permit(schedule, namespaces)
-        verified = verify(schedule)
-        live = operators(verified.linked.graph, verified.where, namespaces)
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale)
-        self._inputs = RecordedCall(schedule.model.inputs, model)
+        self._steps = StepsAtSizes(model, schedule, executes, namespaces, self._bound.names)
+        planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
-        self._build = output_builder(schedule.model.outputs, model)
-        names = [*self._inputs.names, *self._bound.names]
-        self._steps = Steps(executes, verified, tuple(output_leaves(schedule.model.outputs)), names, live)
-        self._steps.planned(self.device)
+        self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
+        planned.steps.planned(self.device)
+
+    def _planned_size(self) -> dict[str, int]:
+        return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
+
+    @property
+    def planned(self) -> Schedule:
+        """The schedule at the size that it was planned at."""
+        return self._steps.at(self._planned_size()).schedule
 
     @property
     def device(self) -> torch.device:
@@ -52,26 +56,28 @@ class ScheduledForward:
         self._bound.check_modules()
         self._guard.check()
 
-    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call that the schedule is for. Raises BindError for any other call."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """What runs for a call that the schedule is for. Raises BindError for any other call."""
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
-        return self._inputs.flatten(args, kwargs, device)
+        step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
+        return step, step.call.flatten(args, kwargs, device)
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the schedule is for this call."""
         try:
-            self.inputs(tuple(args), dict(kwargs))
+            self.call(tuple(args), dict(kwargs))
         except BindError:
             return False
         return True
 
-    def run(self, inputs: Sequence[torch.Tensor]) -> Any:
-        """The step's forward on what `inputs` gave; the module's outputs."""
+    def run(self, call: Call) -> Any:
+        """The step's forward on what `call` gave; the module's outputs."""
         device = self.device
+        step, inputs = call
         sources = [*inputs, *self._bound.tensors(device)]
-        values = run_step(self._steps.wanted(device, sources), sources)
-        return self._build(self._detached.guard(values, sources))
+        values = run_step(step.steps.wanted(device, sources), sources)
+        return step.build(self._detached.guard(values, sources))
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

@@ -1,0 +1,85 @@
+"""The named sizes of a call, read from its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from ..errors import BindError
+from ..format.schedule import Model
+from ..format.signature import input_leaves
+from ..format.sized_type import SizedType, parse_sized
+from ..format.substitution import out_of_range
+from ..kernels.overloads import described
+from .inputs import Inputs
+
+
+class _Read(NamedTuple):
+    """Where a call shows a named size: axis `axis` of tensor number `at`, the input `name`."""
+
+    dim: str
+    at: int
+    axis: int
+    name: str
+
+
+class CallSizes:
+    """Reads the sizes that a schedule names. `of` looks at shapes alone: what it gives is for `Inputs` of that size to check
+    a call against."""
+
+    def __init__(self, model: Model, forward: Callable[..., Any]) -> None:
+        self._dims = model.dims
+        self._inputs = Inputs(model.inputs, forward, ordered=False, sized=True)
+        types = {leaf.name: parse_sized(leaf.text) for leaf in input_leaves(model.inputs)}
+        self._types = [types[name] for name in self._inputs.names]
+        self._reads = [self._first(dim) for dim in self._dims]
+
+    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
+        """The number of every named size. Raises BindError, naming the input, for a call of other arguments, for sizes out of
+        their range, and for tensors of which no one size is right."""
+        tensors = self._inputs.flatten(args, kwargs, device)
+        size: dict[str, int] = {}
+        for dim, at, axis, name in self._reads:
+            self._check_rank(at, tensors[at])
+            size[dim] = tensors[at].shape[axis]
+            fault = out_of_range(dim, self._dims[dim], size[dim])
+            if fault:
+                raise BindError(
+                    f"the input {name!r} is {described(tensors[at])}: {fault} (dimension {axis})"
+                    "\n  pad or cut it, or plan again for a range that holds it"
+                )
+        for at, tensor in enumerate(tensors):
+            self._check(at, tensor, size)
+        return size
+
+    def _check_rank(self, at: int, tensor: torch.Tensor) -> None:
+        if tensor.dim() != len(self._types[at].shape):
+            raise self._other(at, tensor, "")
+
+    def _check(self, at: int, tensor: torch.Tensor, size: Mapping[str, int]) -> None:
+        """Raise BindError for a shape that is not the one that the other inputs ask for."""
+        self._check_rank(at, tensor)
+        wanted = [number.at(size) for number in self._types[at].shape]
+        if list(tensor.shape) != wanted:
+            given = ", ".join(f"{read.dim}={size[read.dim]} by {read.name!r}" for read in self._reads)
+            raise self._other(at, tensor, f" with {given}")
+
+    def _other(self, at: int, tensor: torch.Tensor, given: str) -> BindError:
+        name, wanted = self._inputs.names[at], self._types[at]
+        return BindError(
+            f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  give inputs of one size, or plan again"
+        )
+
+    def _first(self, dim: str) -> _Read:
+        """The first input that has the size by itself; a file in which none has is refused."""
+        return next(
+            _Read(dim, at, axis, self._inputs.names[at])
+            for at, type_ in enumerate(self._types)
+            for axis in _axes(type_, dim)
+        )
+
+
+def _axes(type_: SizedType, dim: str) -> list[int]:
+    return [axis for axis, size in enumerate(type_.shape) if str(size) == dim]

@@ -1,0 +1,255 @@
+"""One schedule at many sizes: what it is there, what it computes, what it takes, and which calls it refuses."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+from remate.measure.allocator import peak_bytes
+from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply
+from remate_runtime.format import Dimension, at_size, decode, encode
+from remate_runtime.link import Rerun, Run, link, simulate
+from remate_runtime.link.fitting import fitted
+from remate_runtime.planned import step_at_size
+from remate_runtime.step import Expanded, expand
+
+from .sized import Attention, B, T, sized
+from .small import data, seeded
+from .stepping import assert_same, just_in_time, schedule_of, step
+
+SIZES = [(11, 13), (2, 2), (24, 40), (2, 40), (24, 2), (3, 7), (5, 16), (7, 13), (16, 31), (23, 39), (9, 24), (11, 3)]
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.drop = nn.Linear(8, 16), nn.Linear(16, 4), nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.drop(torch.tanh(self.a(x)))).square().mean()
+
+
+def labels(b: int, t: int) -> torch.Tensor:
+    return torch.randint(6, (b, t), generator=torch.Generator().manual_seed(b * t))
+
+
+def call(b: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return data(b, t, 6), labels(b, t)
+
+
+def ranged(schedule: Schedule, **changes: Dimension) -> Schedule:
+    dims = {"b": Dimension(min=2, max=24, planned=B), "t": Dimension(min=2, max=40, planned=T)}
+    return sized(schedule, **{**dims, **changes})
+
+
+@pytest.fixture(scope="module")
+def attention() -> Schedule:
+    """Planned at 70% of the peak at the planned size, with the costs of the roofline."""
+    return ranged(remate.plan(seeded(Attention()), call(B, T), budget="70%", cost="cpu"))
+
+
+@pytest.fixture(scope="module")
+def mlp() -> Schedule:
+    made = schedule_of(seeded(Mlp()), (data(B, 8),), reruns=just_in_time)
+    return sized(made, b=Dimension(min=2, max=40, planned=B))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) -> None:
+    """Operation by operation, types, strides and arguments included."""
+    model = seeded(Attention())
+    general = ranged(schedule_of(model, call(B, T), reruns=just_in_time))
+    own = schedule_of(model, call(*size), reruns=just_in_time)
+    here = at_size(general, {"b": size[0], "t": size[1]})
+    assert expand(here) == expand(own)
+    assert here.model.fingerprint == own.model.fingerprint
+    assert decode(encode(general)) == decode(encode(decode(encode(general))))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_gradients_are_eagers_and_the_peak_is_the_predicted_one(attention: Schedule, size: tuple[int, int]) -> None:
+    model, given = seeded(Attention()), call(*size)
+    planned = apply(copy.deepcopy(model), attention)
+    assert_same(step(planned, given), step(model, given))
+    plan = fitted(attention, {"b": size[0], "t": size[1]}).schedule
+    expanded = expand(plan)
+    predicted = simulate(link(expanded.graph, expanded.reruns)).peak
+
+    def run() -> None:
+        planned(*given)["loss"].backward()
+
+    for _ in range(2):
+        planned.zero_grad()
+        peak = peak_bytes(run)
+    assert peak == predicted - (4 if "drop.grad" in _at_peak(expanded) else 0)  # 12 bytes, where the roofline says 16
+
+
+def _at_peak(expanded: Expanded) -> str:
+    linked = link(expanded.graph, expanded.reruns)
+    event = linked.events[simulate(linked).peak_at]
+    return expanded.graph.operations[event.op].id if isinstance(event, Run | Rerun) else ""
+
+
+def test_the_mlp_at_every_size(mlp: Schedule) -> None:
+    model = seeded(Mlp())
+    planned = apply(copy.deepcopy(model), mlp)
+    for batch in range(2, 41):
+        assert_same(step(planned, (data(batch, 8),)), step(model, (data(batch, 8),)))
+
+
+def test_reruns_that_no_budget_calls_for_are_left_out(
+    attention: Schedule, mlp: Schedule, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert fitted(mlp).dropped == fitted(mlp, {"b": B}).dropped == 0  # what is planned there is what the file says
+    assert fitted(mlp, {"b": B + 1}).dropped > 0
+    assert fitted(attention).dropped == 0
+    assert fitted(attention, {"b": B}).dropped == 0
+    assert len(expand(fitted(attention).schedule).reruns) > 0
+    small = fitted(attention, {"b": 3})
+    assert small.dropped == len(expand(attention).reruns)
+    assert expand(small.schedule).reruns == ()
+    large = fitted(attention, {"b": 24})
+    assert large.dropped == 0
+    assert len(expand(large.schedule).reruns) == small.dropped
+    planned = apply(seeded(Attention()), attention)
+    with caplog.at_level(logging.INFO, "remate_runtime"):
+        planned(*call(3, T))
+        planned(*call(3, T))
+        planned(*call(B, T))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"schedule {attention.name!r} at b=3, t=13: keep-all is within the budget of 68.8 KiB, its {small.dropped} reruns are "
+        "left out"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (call(25, 4), r"the input 'x' is f32.25,4,6. on cpu: b is 25, the schedule is for 2 to 24 .dimension 0."),
+        (call(1, 4), r"b is 1, the schedule is for 2 to 24"),
+        (call(4, 41), r"the input 'x' is .*: t is 41, the schedule is for 2 to 40 .dimension 1.\n  pad or cut it"),
+        (
+            (data(4, 8, 6), labels(4, 7)),
+            r"the input 'labels' must be i64.b,t. with b=4 by 'x', t=8 by 'x', got i64.4,7.",
+        ),
+        ((data(4, 8, 7), labels(4, 8)), r"the input 'x' must be f32.b,t,6. with b=4 by 'x'"),
+        ((data(4, 8), labels(4, 8)), r"the input 'x' must be f32.b,t,6., got f32.4,8."),
+        ((data(4, 8, 6).double(), labels(4, 8)), r"the input 'x' must be f32.4,8,6. on cpu, got f64"),
+        ((data(4, 8, 6),), r"the input 'labels' was a tensor i64.b,t. when planning, now it is None"),
+    ],
+)
+def test_other_calls_are_refused(attention: Schedule, given: Any, said: str) -> None:
+    planned = apply(seeded(Attention()), attention)
+    with pytest.raises(BindError, match=said):
+        planned(*given)
+
+
+def test_steps_of_a_dimension() -> None:
+    made = schedule_of(seeded(Attention()), call(B, T))
+    planned = apply(seeded(Attention()), ranged(made, t=Dimension(min=13, max=39, multiple=13, planned=T)))
+    planned(*call(3, 26))
+    with pytest.raises(BindError, match="t is 27, the schedule is for 13 to 39 in steps of 13"):
+        planned(*call(3, 27))
+
+
+def test_what_is_out_of_range_runs_another_schedule_or_the_models_own(attention: Schedule) -> None:
+    model = seeded(Attention())
+    one = schedule_of(model, call(1, 5))
+    planned = apply(copy.deepcopy(model), [attention, one], otherwise="original")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SteppedAsideWarning)
+        for size in ((3, 7), (1, 5), (24, 40)):
+            assert_same(step(planned, call(*size)), step(model, call(*size)))
+    with pytest.warns(SteppedAsideWarning, match="b is 30, the schedule is for 2 to 24"):
+        assert_same(step(planned, call(30, 7)), step(model, call(30, 7)))
+
+
+def test_a_loop_over_batches_of_any_length_and_a_smaller_last_one(attention: Schedule) -> None:
+    """The loop of a trainer with dynamic padding."""
+    lengths = [13, 9, 30, 9, 22, 13, 40, 2]
+    batches = [call(8, t) for t in lengths] + [call(3, 17)]
+    found = []
+    for schedule in (None, attention):
+        model = seeded(Attention())
+        used = model if schedule is None else apply(model, schedule)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        torch.manual_seed(0)
+        losses = []
+        for batch in batches * 2:
+            loss = used(*batch)["loss"]
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        found.append(losses)
+    assert found[0] == found[1]
+
+
+def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_at_size, "SIZES", 3)
+    made: list[Any] = []
+    fit = step_at_size.fitted
+
+    def counted(schedule: Schedule, dims: Any) -> Any:
+        made.append(tuple(dims.values()))
+        return fit(schedule, dims)
+
+    monkeypatch.setattr(step_at_size, "fitted", counted)
+    planned = apply(seeded(Attention()), attention)
+    for size in ((3, 4), (3, 4), (5, 4), (3, 4), (6, 4), (7, 4), (3, 4), (5, 4)):
+        loss = planned(*call(*size))["loss"]
+    loss.backward()  # of a step that is kept no longer, or again
+    assert made == [(B, T), (3, 4), (5, 4), (6, 4), (7, 4), (5, 4)]  # (3, 4) was called again before it was the oldest
+
+
+def test_backward_of_a_step_that_is_no_longer_kept(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_at_size, "SIZES", 1)
+    model, planned = seeded(Attention()), apply(seeded(Attention()), attention)
+    found = []
+    for one in (model, planned):
+        torch.manual_seed(0)
+        losses = [one(*call(*size))["loss"] for size in ((3, 4), (5, 6))]
+        for loss in losses:
+            loss.backward()
+        found.append([p.grad.clone() for p in one.parameters() if p.grad is not None])
+    assert all(torch.equal(ours, eagers) for ours, eagers in zip(*found, strict=True))
+
+
+def test_parameters_frozen_later_at_every_size(attention: Schedule) -> None:
+    model = seeded(Attention())
+    planned = apply(copy.deepcopy(model), attention)
+    for one in (model, planned):
+        one.qkv.requires_grad_(False)
+    for size in ((3, 7), (11, 13)):
+        assert_same(step(planned, call(*size)), step(model, call(*size)))
+
+
+def test_an_output_that_follows_from_a_size(attention: Schedule) -> None:
+    assert apply(seeded(Attention()), attention)(*call(3, 7))["length"] == 7
+
+
+def test_verify_copies_and_evaluation(attention: Schedule) -> None:
+    model = seeded(Attention())
+    planned = apply(model, attention, verify=(call(5, 9), {}))
+    for made in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
+        assert_same(step(made, call(4, 6)), step(model, call(4, 6)))
+    with torch.no_grad():
+        assert planned(*call(3, 5))["length"] == 5
+
+
+def test_an_edit_of_the_step_is_refused_at_once(attention: Schedule) -> None:
+    block = next(iter(attention.blocks.values()))
+    forward = tuple(replace(op, args=("%view_2", 2.0)) if op.id == "div" else op for op in block.forward)
+    name = next(iter(attention.blocks))
+    edited = replace(attention, blocks={**attention.blocks, name: replace(block, forward=forward)})
+    with pytest.raises(Exception, match="R083"):
+        apply(seeded(Attention()), edited)
