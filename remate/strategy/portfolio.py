@@ -84,6 +84,7 @@ AUTO = Policy(
         Step("greedy", nothing_fits),
         Step("rotor", nothing_fits),
         Step("chen-sqrt", nothing_fits),
+        Step("treewidth", nothing_fits),
     ),
     smallest=(
         Step("exact", tiny),
@@ -92,6 +93,7 @@ AUTO = Policy(
         Step("greedy"),
         Step("rotor"),
         Step("chen-sqrt"),
+        Step("treewidth"),
     ),
     finish=(Step("polish"), Step("recreate")),
 )

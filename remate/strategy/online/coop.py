@@ -1,0 +1,122 @@
+"""Coop: memory has addresses, so what goes must lie side by side.
+
+J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023. *Sliding window*: where nothing fits, that
+contiguous stretch of memory goes whose storages cost least to make again, of all that are long enough; evictions
+elsewhere would only make holes. *Cheap tensor partitioning*: storages that are cheap to make for their bytes are placed
+from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is that of
+DTR, over the time since its last use. (The paper's third idea, to make again in place, is what the linker does with every
+schedule.) The room that holes take makes it let go more than a policy that only counts bytes, as an allocator would.
+
+What a replay finds is judged like any other schedule, by the bytes that are live.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from statistics import median
+from typing import NamedTuple
+
+from ..base import Context, Proposals, Request, Strategy
+from ..instance import Instance
+from ..problem import Problem
+from .dtr import Neighbourhood, neighbourhood, score
+from .replay import Replay, replayed
+
+OUTSIDE = -2  # among storages
+
+
+class _Block(NamedTuple):
+    start: int
+    end: int
+    storage: int
+
+
+class Arena:
+    """Memory of `budget` bytes. blocks: what lies where, by address."""
+
+    def __init__(self, problem: Problem, around: Neighbourhood, budget: int) -> None:
+        self.problem, self.around, self.size = problem, around, budget
+        self.blocks: list[_Block] = []
+        self.outside = 0  # bytes of what the step does not make: tangents
+        made = [s for s in problem.storages if problem.size[s]]
+        self.middle = median(self._density(s) for s in made) if made else 0.0
+
+    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+        """Place each, the largest first; evict a stretch where there is no hole."""
+        outside = replay.held - sum(block.end - block.start for block in self.blocks if block.storage >= 0)
+        if outside != self.outside:
+            self.outside = outside
+            self.gone(OUTSIDE)
+            sizes = {OUTSIDE: outside, **sizes}
+        for s, nbytes in sorted(sizes.items(), key=lambda item: (-item[1], item[0])):
+            if nbytes and not self._place(replay, s, nbytes):
+                return False
+        return True
+
+    def gone(self, s: int) -> None:
+        """Its place is free."""
+        self.blocks = [block for block in self.blocks if block.storage != s]
+
+    def _density(self, s: int) -> float:
+        return self.problem.time[self.problem.producer[s]] / self.problem.size[s]
+
+    def _place(self, replay: Replay, s: int, nbytes: int) -> bool:
+        cheap = s in self.around.made_from and self._density(s) <= self.middle
+        holes = [(start, end) for start, end in self._holes() if end - start >= nbytes]
+        if not holes:
+            stretch = self._stretch(replay, nbytes)
+            if stretch is None:
+                return False
+            for block in stretch:
+                replay.evict(block.storage)
+            holes = [(start, end) for start, end in self._holes() if end - start >= nbytes]
+        start, end = holes[0] if cheap else holes[-1]
+        at = start if cheap else end - nbytes
+        insort(self.blocks, _Block(at, at + nbytes, s))
+        return True
+
+    def _holes(self) -> list[tuple[int, int]]:
+        starts = [0, *(block.end for block in self.blocks)]
+        ends = [*(block.start for block in self.blocks), self.size]
+        return [(a, b) for a, b in zip(starts, ends, strict=True) if b > a]
+
+    def _stretch(self, replay: Replay, nbytes: int) -> list[_Block] | None:
+        """Neighbours that may all go, with `nbytes` between those that stay, at the least cost."""
+        blocks = self.blocks
+        cost = [score(replay, self.around, b.storage) if self._free(replay, b) else None for b in blocks]
+        best: tuple[float, int, int] | None = None
+        first, total = 0, 0.0
+        for last, own in enumerate(cost):
+            if own is None:
+                first, total = last + 1, 0.0
+                continue
+            total += own
+            while first <= last and self._between(first + 1, last) >= nbytes:
+                total -= cost[first] or 0.0
+                first += 1
+            if self._between(first, last) >= nbytes and (best is None or total < best[0]):
+                best = total, first, last
+        return None if best is None else blocks[best[1] : best[2] + 1]
+
+    def _between(self, first: int, last: int) -> int:
+        """Bytes that are free once blocks `first` to `last` are gone."""
+        start = self.blocks[first - 1].end if first else 0
+        end = self.blocks[last + 1].start if last + 1 < len(self.blocks) else self.size
+        return end - start if first <= last else 0
+
+    def _free(self, replay: Replay, block: _Block) -> bool:
+        return block.storage >= 0 and replay.may_go(block.storage)
+
+
+def coop(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The replay in an arena."""
+    around = instance.view(neighbourhood)
+    yield from replayed(instance, request, context, lambda budget: Arena(instance.problem, around, budget))
+
+
+COOP = Strategy(
+    "coop",
+    "online: of storages that lie side by side, those that cost least to make again go together",
+    coop,
+    reference="J. Zhang et al., Coop: memory is not a commodity, NeurIPS 2023",
+)

@@ -1,0 +1,97 @@
+"""Dynamic tensor rematerialization: what is cheap, large, and long unused goes first.
+
+M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic tensor rematerialization",
+ICLR 2021: the heuristic h-DTR. A storage s is evicted in the order of
+
+    (time of s and of its evicted neighbourhood) / (bytes of s * time since it was last read or made)
+
+where the evicted neighbourhood are the evicted storages that s would need to be made again, or that would need s, and so
+on. The policy sees nothing of the future but that a storage is not read any more. Overhead is what reruns take; that many
+executions mean thrashing is what `Replay` stops at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..base import Context, Proposals, Request, Strategy
+from ..instance import Instance
+from ..problem import Problem
+from .replay import Replay, replayed
+
+
+class Neighbourhood:
+    """Which storages a storage is made from, and which are made from it, among those that may run again."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.made_from = {s: problem.reads[problem.producer[s]] for s in problem.storages}
+        self.makes: dict[int, list[int]] = {s: [] for s in problem.storages}
+        for s, sources in self.made_from.items():
+            for source in sources:
+                self.makes[source].append(s)
+
+    def time(self, s: int, evicted: set[int]) -> int:
+        """ns to run what makes s, and all that is evicted around it."""
+        time, problem = self.problem.time, self.problem
+        operations = {problem.producer[s]}
+        for around in (self.made_from, self.makes):
+            operations |= self._reached(s, evicted, around)
+        return sum(time[f] for f in operations)
+
+    def _reached(self, s: int, evicted: set[int], around: dict) -> set[int]:
+        seen, found, wanted = {s}, set[int](), [s]
+        while wanted:
+            following: Iterable[int] = around[wanted.pop()]
+            for k in following:
+                if k in evicted and k not in seen:
+                    seen.add(k)
+                    found.add(self.problem.producer[k])
+                    wanted.append(k)
+        return found
+
+
+def score(replay: Replay, around: Neighbourhood, s: int) -> float:
+    """h-DTR without the bytes: ns to make s and its neighbourhood again, for each ns that it has not been used."""
+    return (around.time(s, replay.evicted) + 1) / (replay.clock - replay.used[s] + 1)
+
+
+class Heap:
+    """Memory without addresses: a number of bytes. rank: which storage goes first, the least one."""
+
+    def __init__(self, around: Neighbourhood) -> None:
+        self.around = around
+
+    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+        """Evict by h-DTR until these fit."""
+        size, needed = replay.problem.size, sum(sizes.values())
+        while replay.held + needed > replay.budget:
+            free = (s for s in replay.there if size[s] and replay.may_go(s))
+            ranked = ((score(replay, self.around, s) / size[s], s) for s in free)
+            least = min(ranked, default=None)
+            if least is None:
+                return False
+            replay.evict(least[1])
+        return True
+
+    def gone(self, s: int) -> None:
+        """Bytes are counted by the replay."""
+
+
+def dtr(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The replay under h-DTR."""
+    around = instance.view(neighbourhood)
+    yield from replayed(instance, request, context, lambda budget: Heap(around))
+
+
+def neighbourhood(instance: Instance) -> Neighbourhood:
+    """The neighbourhoods of a step."""
+    return Neighbourhood(instance.problem)
+
+
+DTR = Strategy(
+    "dtr",
+    "online: what is cheap to make again, large and long unused goes first",
+    dtr,
+    reference="M. Kirisame et al., Dynamic tensor rematerialization, ICLR 2021",
+)

@@ -1,0 +1,98 @@
+"""Online policies: legal replays, what the papers promise of them, and the rules by which something goes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from remate.errors import InfeasibleError
+from remate.strategy import Instance, Request, policy, solve
+from remate.strategy.online.coop import Arena
+from remate.strategy.online.dtr import Heap, neighbourhood
+from remate.strategy.online.replay import Replay
+from remate.strategy.online.treewidth import Path, Separators, decomposition, separators_of
+from remate_runtime.step import Graph
+
+from .strategy_graphs import Tape, random_graph, transformer
+
+POLICIES = ("dtr", "coop", "treewidth")
+
+
+def chain(length: int) -> Graph:
+    """Layers that all take and make the same, a backward that reads what enters each."""
+    tape = Tape()
+    x = tape.source("x", 10)
+    for _ in range(length):
+        x = tape.forward((x,), (10,), 10)
+    return tape.graph(x)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("name", POLICIES)
+def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: int) -> None:
+    """So a replay within a budget is a schedule within it."""
+    instance = Instance(random_graph(seed, 24))
+    around = instance.view(neighbourhood)
+    for share in (0.9, 0.75, 0.6):
+        budget = int(share * instance.baseline.peak)
+        memory = {
+            "dtr": lambda: Heap(around),
+            "coop": lambda budget=budget: Arena(instance.problem, around, budget),
+            "treewidth": lambda: Path(instance.view(separators_of)),
+        }[name]()
+        reruns = Replay(instance.problem, budget, memory, lambda: False).run()
+        if reruns is not None:
+            assert instance.judged(reruns, name).peak <= budget
+
+
+@pytest.mark.parametrize("length", [16, 64, 256])
+def test_a_chain_takes_memory_of_the_logarithm_of_its_length(length: int) -> None:
+    instance = Instance(chain(length))
+    with pytest.raises(InfeasibleError) as caught:
+        solve(instance, Request(1), policy("treewidth"))
+    assert caught.value.smallest <= 10 * (5 + 2 * math.log2(length))
+
+
+@pytest.mark.parametrize("length", [64, 256])
+def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_reruns(length: int) -> None:
+    """The paper's theorem: within 2 * ceil(sqrt(n)) layers, O(n) runs; the gradient and two layers are counted here too."""
+    instance = Instance(chain(length))
+    budget = 10 * (2 * math.isqrt(length) + 6)
+    found = solve(instance, Request(budget), policy("dtr"))
+    assert found.peak <= budget
+    assert len(found.reruns) <= 2 * length
+
+
+def test_what_is_cheap_large_and_unused_goes_first() -> None:
+    tape = Tape()
+    sizes = {"dear": (10, 900), "cheap": (10, 5), "small": (1, 5)}
+    made = {name: tape.add("synthetic.op", (tape.source(name, 1),), (b,), ns)[0] for name, (b, ns) in sizes.items()}
+    last = tape.add("synthetic.op", (tape.source("y", 1),), (10,), 1)[0]
+    tape.add("synthetic.op", (*made.values(), last), (1,), 1)
+    graph = Graph(tuple(tape.values), tuple(tape.operations), 5, (), (), (), tuple(range(len(tape.values))), "cpu")
+    instance = Instance(graph)
+    evicted: list[int] = []
+    heap = Heap(instance.view(neighbourhood))
+    heap.gone = evicted.append  # type: ignore[method-assign]
+    Replay(instance.problem, 25, heap, lambda: False).run()
+    assert next(s for s in evicted if s >= 0) == made["cheap"]
+
+
+@pytest.mark.parametrize("graph", [random_graph(3, 30), transformer(2), chain(30)], ids=["random", "layers", "chain"])
+def test_separators_separate(graph: Graph) -> None:
+    """Every edge joins an operation with one in the same part, or in one around it; parts get halved."""
+    problem = Instance(graph).problem
+    bags, parent = decomposition(problem)
+    for i in bags:
+        for s in problem.reads[i]:
+            assert any({i, problem.producer[s]} <= bag for bag in bags.values())
+    for i, above in parent.items():
+        assert above is None or bags[i] - {i} <= bags[above]
+    found = Separators(problem)
+    for i in bags:
+        assert found.part[i] in found.path[i]
+        for s in problem.reads[i]:
+            f = problem.producer[s]
+            assert found.part[f] in found.path[i] or found.part[i] in found.path[f]
+    assert max(found.depth) <= math.log2(len(bags)) + 1
