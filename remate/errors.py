@@ -19,6 +19,17 @@ class CaptureError(RemateError):
         super().__init__(message + (f" ({where})" if where else "") + (f"\n  hint: {hint}" if hint else ""))
 
 
+class DimsError(RemateError):
+    """Sizes that a schedule cannot leave open: a model whose step differs with them, or a request that does not fit the call.
+
+    message: what is wrong. hint: what to do.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        self.message, self.hint = message, hint
+        super().__init__(message + (f"\n  hint: {hint}" if hint else ""))
+
+
 class ProfileError(RemateError):
     """A cost model that does not exist here, or a profile file that cannot be used. The text says what to do."""
 

@@ -38,6 +38,7 @@ PLANNER = [
     "fold",
     "strategy",
     "bare",
+    "dims",
     "inspect",
     "api",
 ]

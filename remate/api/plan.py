@@ -18,6 +18,8 @@ from remate_runtime.step import expand
 from ..budget import parse_budget
 from ..capture.capture_step import capture
 from ..capture.recorded import called
+from ..dims.generic import prove, sized
+from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
@@ -44,6 +46,7 @@ def plan(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
+    dims: Any = None,
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -60,18 +63,24 @@ def plan(
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
     short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
-    a dict or record, else every output that has one in eager); the others refuse one. name: of the schedule, by default
-    that of the model's class. note: a remark to keep in the file. progress: called with a line of text now and then.
+    a dict or record, else every output that has one in eager); the others refuse one. dims: sizes that calls
+    of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
+    "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
+    "auto": the size of the batch, where the model allows. Planned at is the example; within a budget in bytes, the
+    largest size. name: of the schedule, by default that of the model's class. note: a remark to keep in the file.
+    progress: called with a line of text now and then.
     Ctrl-C while it solves ends the search: the best schedule by then is returned.
 
     Warns of a model in evaluation mode, which is planned as it is. Raises CaptureError (also where nothing trains),
-    BudgetError, ProfileError, UnknownNameError (a strategy or an effort), NotApplicableError (a
-    strategy that needs what the model lacks), InfeasibleError (with the smallest peak that is reached).
+    DimsError (sizes that cannot be left open, with the reason), BudgetError, ProfileError, UnknownNameError (a strategy
+    or an effort), NotApplicableError (a strategy that needs what the model lacks), InfeasibleError (with the smallest peak
+    that is reached).
     """
     parse_budget(budget)
     settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
+    costs["open_sizes"] = OpenSizes(dims, parse_budget(budget).share is None)
     step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
     return plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
@@ -101,18 +110,25 @@ def prepare(
     cache: bool = True,
     measure_again: bool = False,
     differentiate: Sequence[str] | None = None,
+    open_sizes: OpenSizes = FIXED,
     progress: Progress | None = None,
 ) -> Hierarchy:
-    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks."""
+    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of sizes
+    if `open_sizes` asks for it."""
     say = progress or (lambda text: None)
     call = called(model, args, kwargs)
-    say("tracing forward and backward")
     with call.in_effect():
-        captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
+        family = surveyed(call.model, call.args, call.kwargs, differentiate, open_sizes, say)
+        if family is None:
+            say("tracing forward and backward")
+            captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
+        else:
+            captured = family.shots[0].captured
     say(f"finding out what {len(captured.graph.operations):,} operations cost")
     graph = costed(captured.graph, cost, profile, progress, cached=cache, again=measure_again)
     say("looking for blocks that repeat")
-    return partition(replace(captured, graph=graph))
+    step = partition(replace(captured, graph=graph))
+    return step if family is None else sized(step, family, shot_costs(family, graph, cost))
 
 
 def plan_step(
@@ -140,7 +156,8 @@ def schedule_of(
     """Write a solution down, and check that what was written means what was solved. budget: bytes."""
     if settings is not None and cost == MEASURED and step.captured.graph.device == "cpu":
         settings = replace(settings, threads=torch.get_num_threads())
-    folded = fold(step.captured, solution.reruns, step, solution.menu)
+    written_step = step.captured if step.sized is None else step.sized.generic
+    folded = fold(written_step, solution.reruns, step, solution.menu)
     schedule = Schedule(
         schema=SCHEMA_URL,
         format=FORMAT,
@@ -171,6 +188,8 @@ def schedule_of(
         digest=step.captured.digest,
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
+    if step.sized is not None:
+        prove(schedule, step)
     written = expand(schedule)
     timeline = simulate(link(written.graph, written.reruns))
     if (timeline.peak, timeline.time) != (solution.peak, solution.time):

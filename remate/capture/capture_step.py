@@ -29,6 +29,7 @@ from .reads import Hooks
 from .refused_layers import refuse_layers
 from .signature import Signature
 from .simplify import simplify
+from .sizes import SizeLog
 from .stand_in import on_meta, stand_in
 from .step import Output, TracedModule
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
@@ -41,12 +42,14 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     differentiate: Sequence[str] | None = None,
+    sizes: SizeLog | None = None,
 ) -> Captured:
     """Capture forward and backward of `model(*args, **kwargs)`.
 
     differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
     tensor). By default the scalar field `loss` of a dict or record; without it every output that needs a gradient. The
-    others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step.
+    others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
+    what forward decided by sizes of tensors.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -59,7 +62,7 @@ def capture(
     with surroundings.attributes_as_buffers(model):
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
-        step, branches, captured = _attempt(TracedModule(*call), signature)
+        step, branches, captured = _attempt(TracedModule(*call, sizes), signature)
         _warn(step, branches)
         settled = _settled(step, captured, call, signature)
     return replace(captured, digest=step.reads.digest(settled))

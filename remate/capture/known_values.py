@@ -21,6 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 MAX_ELEMENTS = 1 << 20  # of one known tensor: positions, not masks of long sequences
 _READS = torch.Tag.data_dependent_output
 _RANDOM = torch.Tag.nondeterministic_seeded
+_ROWS: dict[Any, int] = {torch.ops.aten.embedding.default: 1}  # argument with positions among the first one's rows
 _UNINITIALISED = ("empty", "new_empty", "_efficientzerotensor", "resize")
 
 
@@ -36,6 +37,8 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         flat, spec = _pytree.tree_flatten((args, kwargs or {}))
         tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if func in _ROWS and len(args) > _ROWS[func]:
+            _check_rows(args[0], real(args[_ROWS[func]]))
         if not isinstance(func, OpOverload) or any(real(t) is None for t in tensors):
             if isinstance(func, OpOverload) and func._schema.is_mutable and tensors:
                 known.clear()  # what it writes into may be an alias of any of them
@@ -57,6 +60,12 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
         yield
     finally:
         mode.dispatch = usual  # type: ignore[method-assign]
+
+
+def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:
+    """Eager fails at a position that a table does not have; fake tensors say nothing."""
+    if positions is not None and positions.numel() and int(positions.max()) >= table.shape[0]:
+        raise IndexError(f"position {int(positions.max())} of an embedding that has {table.shape[0]} rows")
 
 
 def _computable(func: OpOverload, made: Any) -> bool:

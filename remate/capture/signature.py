@@ -72,7 +72,7 @@ class Signature:
                 hint="pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them",
             )
 
-        names = _argument_names(self._module, len(args))
+        names = argument_names(self._module, len(args))
         positional = [trees.describe(a, n, leaf, opaque) for n, a in zip(names, args, strict=True)]
         return {"args": positional, "kwargs": {n: trees.describe(a, n, leaf, opaque) for n, a in kwargs.items()}}
 
@@ -144,7 +144,7 @@ def _ambient_autocast(device: torch.device) -> tuple[str, torch.dtype] | None:
     return (kind, torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else None
 
 
-def _argument_names(model: torch.nn.Module, count: int) -> list[str]:
+def argument_names(model: torch.nn.Module, count: int) -> list[str]:
     """Names of the first `count` positional arguments of forward."""
     names: list[str] = []
     try:

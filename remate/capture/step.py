@@ -13,6 +13,7 @@ import torch
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .reads import Reads
+from .sizes import SizeLog
 from .watch import Watch, user_place
 
 
@@ -30,7 +31,8 @@ class TracedModule(torch.nn.Module):
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
-    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed.
+    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed. sizes:
+    what forward decides by sizes goes there.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class TracedModule(torch.nn.Module):
         kwargs: dict[str, Any],
         differentiate: Sequence[str] | None,
         autocast: tuple[str, torch.dtype] | None,
+        sizes: SizeLog | None = None,
     ) -> None:
         super().__init__()
         self.model = model
-        self.watch = Watch(model, torch_api.mark)
+        self.sizes = sizes
+        self.watch = Watch(model, torch_api.mark, None if sizes is None else sizes.tagged)
         self.reads = Reads(model)
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
@@ -66,6 +70,8 @@ class TracedModule(torch.nn.Module):
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = trees.substitute(self._call, list(leaves))
+        if self.sizes is not None:
+            self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model)
             try:

@@ -28,10 +28,17 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Watch(TorchFunctionMode):
-    """`changed(module path, place)` is called whenever either changes. Hooks are global: the model is not touched."""
+    """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what functions
+    of tensors return. Hooks are global: the model is not touched."""
 
-    def __init__(self, model: torch.nn.Module, changed: Callable[[str, Place], None]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        changed: Callable[[str, Place], None],
+        made: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
         super().__init__()
+        self._made = made
         self._names: dict[int, str] = {}
         for name, module in model.named_modules(remove_duplicate=True):
             self._names[id(module)] = name
@@ -60,7 +67,8 @@ class Watch(TorchFunctionMode):
         if place != self.place:
             self.place = place
             self._changed(self.module, place)
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        return result if self._made is None else self._made(func, result)
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if id(module) in self._names:

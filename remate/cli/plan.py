@@ -21,10 +21,16 @@ from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 
 if TYPE_CHECKING:
-    from remate_runtime.format import Schedule
+    from remate_runtime.format import Dimension, Schedule
 
 EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
 DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
+
+
+DIMS = (
+    "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges by name: "
+    "input_ids=b,t labels=b,t t=16..1024/8; an axis without a name is a dash"
+)
 
 
 def configure(commands: Any) -> None:
@@ -58,6 +64,7 @@ def configure(commands: Any) -> None:
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
@@ -98,12 +105,15 @@ def run(args: argparse.Namespace) -> int:
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.plan import plan_step, prepare, settings_of
+    from ..dims.open_sizes import OpenSizes
+    from .dims import dims_of
 
     asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
     settings = settings_of(args.budget or "", *asked)
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
         step = prepare(target.call, cost=args.cost, **options, progress=report)
         residents = held(args, step.captured.model) if args.device_memory else ()
         if args.device_memory:
@@ -138,9 +148,15 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
+    rows += [("size", name, _range_of(dim)) for name, dim in schedule.model.dims.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
+
+
+def _range_of(dim: Dimension) -> str:
+    steps = f" in steps of {dim.multiple}" if dim.multiple > 1 else ""
+    return f"{dim.min} to {dim.max}{steps}, planned at {dim.planned}"
 
 
 def _overhead(time: int, base: int) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from remate_runtime.step import Graph
+
 from ..capture.captured import Captured
 
 
@@ -32,16 +34,29 @@ class BlockSpan(msgspec.Struct, frozen=True):
             yield from part.leaves()
 
 
+class SizedStep(msgspec.Struct, frozen=True):
+    """A step for a range of sizes, in block order.
+
+    generic: expressions of named sizes stand in its types and arguments, so it can be written down, and not be run. shots:
+    sizes at which the step was captured, with the graph there. said: how the range was narrowed, for people.
+    """
+
+    generic: Captured
+    shots: tuple[tuple[dict[str, int], Graph], ...]
+    said: tuple[str, ...] = ()
+
+
 class Hierarchy(msgspec.Struct, frozen=True):
     """A captured step in block order, and its tree of blocks.
 
     captured: the step with its backward operations in block order. parts: the top level, in forward order.
-    order: for each operation of `captured`, its index in the step that was partitioned.
+    order: for each operation of `captured`, its index in the step that was partitioned. sized: the same for other sizes.
     """
 
     captured: Captured
     parts: tuple[BlockSpan, ...]
     order: tuple[int, ...]
+    sized: SizedStep | None = None
 
     def leaves(self) -> Iterator[BlockSpan]:
         for part in self.parts:

@@ -47,6 +47,19 @@ def test_options(remate: Remate) -> None:
     assert remate_runtime.load("s.json").budget_bytes == 4 << 20
 
 
+def test_open_sizes(remate: Remate) -> None:
+    options = ("--budget", "75%", "-o", "s.json", *ROOFLINE, "--dims")
+    assert "512 planned" not in str(remate("plan", "models.py:build", *options, "none"))
+    outcome = remate("plan", "models.py:build", *options, "input=n", "n=8..512/8", "--force")
+    assert outcome.status == 0
+    assert "8 to 512 in steps of 8, planned at 512" in str(outcome)
+    (dim,) = remate_runtime.load("s.json").model.dims.values()
+    assert (dim.min, dim.max, dim.multiple, dim.planned) == (8, 512, 8, 512)
+    outcome = remate("plan", "models.py:build", *options, "inputs=n", "--force")
+    assert outcome.status == 1
+    assert "no argument 'inputs'" in str(outcome)
+
+
 def test_profile_is_made_and_reused(remate: Remate) -> None:
     for name in ("one.json", "two.json"):
         options = ("--budget", "80%", "-o", name, "--profile", "costs.json", "--name", "same")

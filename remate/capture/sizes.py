@@ -1,0 +1,129 @@
+"""While tracing: what Python code decides by sizes. A size that code reads is an int that remembers how it was computed and
+notes every comparison that it takes part in, with its line; so what was traced is known to hold for other sizes, or not.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import torch
+
+from .watch import user_place
+
+Tree = int | tuple[Any, ...]  # a number that was read, or (operation, operands...): ("mod", 211, 8)
+
+ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "neg": operator.neg,
+    "abs": operator.abs,
+}
+COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_ONE_OPERAND = ("neg", "abs")
+_COUNTS = ("size", "numel", "nelement", "__len__")
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """`left` compared with `right` was `held`. place: `file.py:12`. comparison: a key of COMPARISONS."""
+
+    place: str
+    comparison: str
+    left: Tree
+    right: Tree
+    held: bool
+
+
+class SizeLog:
+    """The decisions of one trace, in order."""
+
+    def __init__(self) -> None:
+        self.decisions: list[Decision] = []
+
+    def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
+        place = user_place(frame).line
+        self.decisions.append(Decision(place, comparison, left, right, held))
+
+    def tagged(self, function: Any, made: Any) -> Any:
+        """What a function of tensors returned, where it is sizes as ints that write into this log."""
+        if isinstance(made, torch.Size):
+            return torch.Size([self.size(n) for n in made])
+        if type(made) is int and getattr(function, "__name__", "") in _COUNTS:
+            return self.size(made)
+        return made
+
+    def size(self, number: int) -> Any:
+        return _tracked(self, int(number), int(number)) if isinstance(number, int) else number
+
+
+class TracedSize(int):
+    """An int in all respects. log: where comparisons go. tree: how it was computed."""
+
+    log: SizeLog
+    tree: Tree
+
+    __hash__ = int.__hash__
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+    def __bool__(self) -> bool:
+        held = int(self) != 0
+        self.log.note("ne", self.tree, 0, held, sys._getframe(1))
+        return held
+
+
+def _tracked(log: SizeLog, number: int, tree: Tree) -> TracedSize:
+    made = TracedSize(number)
+    made.log, made.tree = log, tree
+    return made
+
+
+def _tree(operand: int) -> Tree:
+    return operand.tree if isinstance(operand, TracedSize) else int(operand)
+
+
+def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
+    plain = getattr(int, f"__{'r' if swapped else ''}{name}__")
+
+    def compute(self: TracedSize, *others: Any) -> Any:
+        found = plain(self, *others)
+        if type(found) is not int:
+            return found
+        operands = [_tree(each) for each in (self, *others)]
+        return _tracked(self.log, found, (name, *(reversed(operands) if swapped else operands)))
+
+    return compute
+
+
+def _comparison(name: str) -> Callable[..., Any]:
+    plain = getattr(int, f"__{name}__")
+
+    def compare(self: TracedSize, other: Any) -> Any:
+        held = plain(self, other)
+        if held is not NotImplemented:
+            self.log.note(name, self.tree, _tree(other), held, sys._getframe(1))
+        return held
+
+    return compare
+
+
+for _name in ARITHMETIC:
+    setattr(TracedSize, f"__{_name}__", _arithmetic(_name, False))
+    if _name not in _ONE_OPERAND:
+        setattr(TracedSize, f"__r{_name}__", _arithmetic(_name, True))
+for _name in COMPARISONS:
+    setattr(TracedSize, f"__{_name}__", _comparison(_name))

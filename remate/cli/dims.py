@@ -1,0 +1,35 @@
+"""`--dims` of the command line: which sizes of a model's inputs may vary, as `remate.plan` takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .usage import UsageError
+
+_WORDS = ("auto", "none")
+_NO_NAME = "-"
+
+
+def dims_of(words: Sequence[str]) -> Any:
+    """`["input_ids=b,t", "t=16..1024/8"]` as `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. Raises UsageError."""
+    if len(words) == 1 and words[0] in _WORDS:
+        return words[0]
+    parts = [word.partition("=") for word in words]
+    for name, equals, value in parts:
+        if not (name and equals and value):
+            raise UsageError(
+                f"--dims {name}: neither axes nor a range\n  hint: write input_ids=b,t (axes) or t=16..1024 (range)"
+            )
+    ranges = {name: f"{name}={value}" for name, _, value in parts if ".." in value}
+    axes = {name: value.split(",") for name, _, value in parts if ".." not in value}
+    used = {axis for each in axes.values() for axis in each}
+    for name in ranges:
+        if name not in used:
+            raise UsageError(
+                f"--dims {ranges[name]}: no axis is called {name}\n  hint: write input_ids={name} beside it"
+            )
+    return {
+        argument: {at: ranges.get(name, name) for at, name in enumerate(names) if name != _NO_NAME}
+        for argument, names in axes.items()
+    }

@@ -1,0 +1,148 @@
+"""Steps captured at several sizes, number by number: what they have in common, and where they differ.
+
+A step is taken apart into its structure, which must be the same at every size, and its numbers: sizes and strides of
+values, numbers among arguments. The numbers of one place at all sizes are a *row*, to be fitted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from remate_runtime.format import TensorType
+from remate_runtime.step import Graph, Op
+
+Row = tuple[int | float | None, ...]  # None: a stride that says nothing, for the size there is 1
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a row is from, for messages. what: `shape of …`. source: line of the user's code."""
+
+    what: str
+    source: str
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """The first structural difference of two steps. what: in words; module, source: of the operation, where there is one.
+    more: operations that the second has more than the first, by operator."""
+
+    what: str
+    module: str
+    source: str
+    more: dict[str, int]
+
+
+def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference | None:
+    """Where the structure of two steps differs; None where it does not. modules: by operation of the first."""
+    had, has = Counter(op.op for op in one.operations), Counter(op.op for op in other.operations)
+    more = {name: has[name] - had[name] for name in sorted(had | has) if has[name] != had[name]}
+    for at, (first, second) in enumerate(zip(one.operations, other.operations, strict=False)):
+        what = _operation_differs(one, first, other, second)
+        if what:
+            return Difference(what, modules[at], first.source, more)
+    if more:
+        longer = max((one, other), key=lambda graph: len(graph.operations))
+        op = longer.operations[min(len(one.operations), len(other.operations))]
+        return Difference(f"{op.op} is there at one of them only", "", op.source, more)
+    for first, second, at in zip(one.values, other.values, range(len(one.values)), strict=False):
+        if first.kind == second.kind == "constant" and first.data != second.data:
+            reader = next((op for op in one.operations if at in op.reads), None)
+            where = "" if reader is None else reader.source
+            return Difference("a tensor that forward makes from Python numbers holds others", "", where, more)
+    ends = ("backward_start", "outputs", "gradients", "updates", "root")
+    ends_differ = any(getattr(one, name) != getattr(other, name) for name in ends)
+    sources_differ = [_source(v) for v in one.values] != [_source(v) for v in other.values]
+    if ends_differ or sources_differ or _types(one) != _types(other):
+        return Difference("what enters or leaves the step is another", "", "", more)
+    return None
+
+
+def _operation_differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
+    if first.op != second.op:
+        return f"{first.op} at one of them, {second.op} at the other"
+    parts = ("id", "reads", "writes", "view", "random", "multiple")
+    if any(getattr(first, name) != getattr(second, name) for name in parts):
+        return f"{first.op} reads other values"
+    if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
+        return f"{first.op} has other arguments"
+    made = [(_type(one.values[v].type), _type(other.values[v].type)) for v in first.writes if v is not None]
+    return "" if all(a == b for a, b in made) else f"{first.op} makes tensors of another rank or type"
+
+
+def _source(value: Any) -> Any:
+    return value.name, value.kind, value.producer, value.data
+
+
+def _types(graph: Graph) -> list[Any]:
+    return [_type(value.type) for value in graph.values]
+
+
+def _type(kind: TensorType) -> Any:
+    return kind.dtype, len(kind.shape), kind.cpu
+
+
+def _bare(value: Any) -> Any:
+    """An argument without its numbers."""
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    if isinstance(value, dict):
+        return {key: _bare(item) for key, item in value.items()}
+    if type(value) in (int, float):
+        return type(value)
+    return value
+
+
+def rows(graphs: Sequence[Graph]) -> dict[Row, Place]:
+    """The distinct rows of steps of one structure that differ from size to size, each with the first place it is from."""
+    found: dict[Row, Place] = {}
+    first = graphs[0]
+    for at, value in enumerate(first.values):
+        kinds = [graph.values[at].type for graph in graphs]
+        source = first.operations[value.producer].source if value.producer >= 0 else ""
+        for row in type_rows(kinds):
+            found.setdefault(row, Place(f"the shape of {value.name}", source))
+    for at, op in enumerate(first.operations):
+        every = [graph.operations[at] for graph in graphs]
+        numbers = [_numbers((each.args, each.kwargs)) for each in every]
+        for row in zip(*numbers, strict=True):
+            found.setdefault(row, Place(f"a number that {op.op} is given", op.source))
+    return {row: place for row, place in found.items() if differs(row)}
+
+
+def differs(row: Sequence[Any]) -> bool:
+    return len({item for item in row if item is not None}) > 1
+
+
+def type_rows(kinds: Sequence[TensorType]) -> list[Row]:
+    """Rows of a type: its sizes; then its strides, if it has any at some size."""
+    made: list[Row] = list(zip(*(kind.shape for kind in kinds), strict=True))
+    if any(kind.strides is not None for kind in kinds):
+        made += zip(*(telling_strides(kind) for kind in kinds), strict=True)
+    return made
+
+
+def telling_strides(kind: TensorType) -> tuple[int | None, ...]:
+    """The strides of a type, None where the size is 1."""
+    return tuple(None if size == 1 else n for size, n in zip(kind.shape, strides_of(kind), strict=True))
+
+
+def strides_of(kind: TensorType) -> tuple[int, ...]:
+    """The strides of a type, also where it is contiguous."""
+    if kind.strides is not None:
+        return kind.strides
+    strides, step = [], 1
+    for size in reversed(kind.shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))
+
+
+def _numbers(value: Any) -> list[int | float]:
+    if isinstance(value, tuple):
+        return [number for item in value for number in _numbers(item)]
+    if isinstance(value, dict):
+        return [number for item in value.values() for number in _numbers(item)]
+    return [value] if type(value) in (int, float) else []

@@ -1,0 +1,148 @@
+"""What forward decides by sizes, as conditions on named dimensions: for which sizes does each have the outcome that it had?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Size
+
+from ..capture.sizes import ARITHMETIC, COMPARISONS, Decision
+from .fitting import Fitter
+
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+_WORDS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+class Guard(msgspec.Struct, frozen=True):
+    """A comparison whose outcome `held` is known at some sizes. left, right: trees of Size and (operation, operands...)."""
+
+    place: str
+    comparison: str
+    left: Any
+    right: Any
+    held: bool
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the outcome is the same at these sizes."""
+        try:
+            found = COMPARISONS[self.comparison](_value(self.left, sizes), _value(self.right, sizes))
+        except (ZeroDivisionError, ScheduleError):
+            return False
+        return found == self.held
+
+    @property
+    def dims(self) -> frozenset[str]:
+        return _dims(self.left) | _dims(self.right)
+
+    def __str__(self) -> str:
+        sign = self.comparison if self.held else _OPPOSITE[self.comparison]
+        return f"{_text(self.left)} {_SIGNS[sign]} {_text(self.right)}"
+
+
+def guards(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> tuple[list[Guard], list[str]]:
+    """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once; and the places of decisions
+    for which no condition is found: that are not taken as often at every size, or compare what no expression gives.
+
+    Where both outcomes were met (and gave the same step), nothing depends on it.
+    """
+    found: dict[Guard, None] = {}
+    lost: dict[str, None] = {}
+    for taken in _aligned(logs, lost):
+        if len({decision.held for decision in taken}) > 1:
+            continue
+        left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
+        if left is None or right is None:
+            lost.setdefault(taken[0].place)
+            continue
+        guard = Guard(taken[0].place, taken[0].comparison, left, right, taken[0].held)
+        if guard.dims:
+            found.setdefault(guard)
+    return list(found), [place for place in lost if place]
+
+
+def first_other(one: Sequence[Decision], other: Sequence[Decision], fitter: Fitter) -> Guard | None:
+    """The first decision that came out otherwise in the second of two captures, as it came out in the first."""
+    for first, second in _aligned([one, other], {}):
+        if first.held != second.held:
+            left, right = (_fitted([getattr(d, side) for d in (first, second)], fitter) for side in ("left", "right"))
+            if left is not None and right is not None:
+                return Guard(first.place, first.comparison, left, right, first.held)
+    return None
+
+
+def divided_by(logs: Sequence[Sequence[Decision]]) -> set[int]:
+    """Numbers that forward was seen to divide sizes by."""
+    found: set[int] = set()
+
+    def look(tree: Any) -> None:
+        if isinstance(tree, tuple):
+            if tree[0] in ("mod", "floordiv") and isinstance(tree[2], int):
+                found.add(abs(tree[2]))
+            for part in tree[1:]:
+                look(part)
+
+    for log in logs:
+        for decision in log:
+            look(decision.left)
+            look(decision.right)
+    return found
+
+
+def _aligned(logs: Sequence[Sequence[Decision]], lost: dict[str, None]) -> list[list[Decision]]:
+    """Decisions of one place and kind, the first of all logs together, the second, and so on."""
+    kinds = [_by_kind(log) for log in logs]
+    made = []
+    for kind in dict.fromkeys(kind for each in kinds for kind in each):
+        taken = [each.get(kind, []) for each in kinds]
+        if len({len(each) for each in taken}) == 1:
+            made += [list(row) for row in zip(*taken, strict=True)]
+        elif len({decision.held for each in taken for decision in each}) == 1:
+            lost.setdefault(kind[0])
+    return made
+
+
+def _by_kind(log: Sequence[Decision]) -> dict[Any, list[Decision]]:
+    found: dict[Any, list[Decision]] = {}
+    for decision in log:
+        kind = decision.place, decision.comparison, _shape(decision.left), _shape(decision.right)
+        found.setdefault(kind, []).append(decision)
+    return found
+
+
+def _shape(tree: Any) -> Any:
+    return (tree[0], *map(_shape, tree[1:])) if isinstance(tree, tuple) else None
+
+
+def _fitted(trees: Sequence[Any], fitter: Fitter) -> Any:
+    """One tree with expressions in place of numbers; None if some numbers have none."""
+    if not isinstance(trees[0], tuple):
+        return next(iter(fitter.sizes(trees)), None)
+    below = [_fitted([tree[at] for tree in trees], fitter) for at in range(1, len(trees[0]))]
+    return None if any(part is None for part in below) else (trees[0][0], *below)
+
+
+def _value(tree: Any, sizes: Mapping[str, int]) -> int:
+    if isinstance(tree, Size):
+        return tree.at(sizes)
+    return ARITHMETIC[tree[0]](*(_value(part, sizes) for part in tree[1:]))
+
+
+def _dims(tree: Any) -> frozenset[str]:
+    return tree.dims if isinstance(tree, Size) else frozenset[str]().union(*map(_dims, tree[1:]))
+
+
+def _text(tree: Any) -> str:
+    if isinstance(tree, Size):
+        return str(tree)
+    parts = [f"({_text(part)})" if not _plain(part) else _text(part) for part in tree[1:]]
+    word = _WORDS.get(tree[0])
+    return f" {word} ".join(parts) if word else f"{tree[0]}({', '.join(parts)})"
+
+
+def _plain(tree: Any) -> bool:
+    return isinstance(tree, Size) and len(tree.terms) < 2

@@ -1,0 +1,80 @@
+"""What `dims=` of `remate.plan` comes to: the family of a model's step over the sizes that were asked for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from msgspec.structs import replace
+
+from remate_runtime.step import Graph
+
+from ..errors import DimsError
+from ..profile.costing import MEASURED, costed
+from .asked import AUTO, read
+from .family import Family, asked_ranges, family
+from .survey import Survey
+
+Progress = Callable[[str], None]
+
+
+class OpenSizes(msgspec.Struct, frozen=True):
+    """dims: as `remate.plan` takes it. largest: plan at the largest sizes, rather than at those of the example."""
+
+    dims: Any = None
+    largest: bool = False
+
+
+FIXED = OpenSizes()
+
+
+def surveyed(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    differentiate: Sequence[str] | None,
+    wanted: OpenSizes,
+    progress: Progress,
+) -> Family | None:
+    """The step at the sizes that were asked for; None if they stay fixed. With "auto" a model whose batch cannot be left open is
+    warned of, and is planned at its size. Raises DimsError, CaptureError."""
+    asking = read(wanted.dims, model, args, kwargs)
+    if asking is None:
+        return None
+    survey = Survey(model, args, kwargs, differentiate, asking, progress)
+    planned = survey.example
+    if wanted.largest:
+        planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}
+    try:
+        found = family(survey, asked_ranges(asking.sizes, planned))
+    except DimsError as error:
+        if wanted.dims != AUTO:
+            raise
+        message = f"the schedule is for a batch of {survey.example[asking.sizes[0].name]} only: {error.message}"
+        warnings.warn(message, UserWarning, stacklevel=4)
+        return None
+    for line in found.said:
+        progress(line)
+    return found
+
+
+def _largest(most: int | None, planned: int, multiple: int) -> int:
+    return planned if most is None else most // multiple * multiple
+
+
+def shot_costs(found: Family, planned: Graph, cost: str) -> list[Graph]:
+    """The graphs of a family with the workspaces of their operations. Estimated ones are known at every size; measured ones at
+    the planned size, where they stand for all: a bound for smaller sizes."""
+    graphs = [shot.captured.graph for shot in found.shots]
+    if cost != MEASURED:
+        return [costed(graph, cost) for graph in graphs]
+    taken = [op.workspace for op in planned.operations]
+    return [
+        replace(
+            graph, operations=tuple(replace(op, workspace=n) for op, n in zip(graph.operations, taken, strict=True))
+        )
+        for graph in graphs
+    ]

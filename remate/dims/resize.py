@@ -1,0 +1,43 @@
+"""The example call of a model at another size: inputs that have no memory behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ..capture import trees
+from .asked import Asking
+
+
+def resized(
+    asking: Asking, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's."""
+    call = (tuple(args), dict(kwargs))
+    leaves = trees.tensors(call)
+    mode = detect_fake_mode(leaves) or FakeTensorMode(allow_non_fake_inputs=True)
+    made = []
+    for at, leaf in enumerate(leaves):
+        shape = list(leaf.shape)
+        for axis in asking.axes:
+            if axis.leaf == at:
+                shape[axis.axis] = sizes[axis.name]
+        made.append(_like(leaf, shape, mode))
+    return trees.substitute(call, made)
+
+
+def _like(leaf: torch.Tensor, shape: list[int], mode: FakeTensorMode) -> torch.Tensor:
+    strides, step = [0] * len(shape), 1
+    for axis in sorted(range(len(shape)), key=lambda axis: (leaf.stride(axis), -axis)):
+        strides[axis] = step
+        step *= shape[axis]
+    if leaf.device.type == "meta":
+        made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device="meta")
+    else:
+        with mode:
+            made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
+    return made.requires_grad_(leaf.requires_grad)

@@ -1,0 +1,76 @@
+"""At which sizes a model is captured, so that numbers tell from what they come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+_BEYOND = 64  # how far above a narrow range samples may lie
+_GRID = 4096  # numbers of a range that expressions and conditions are tried at
+
+
+class Range(msgspec.Struct, frozen=True):
+    """The numbers that a size may be: both ends included, in steps of `multiple`. planned: what it is in the plan. given: which
+    ends somebody asked for; the others may move."""
+
+    name: str
+    min: int
+    max: int
+    planned: int
+    multiple: int = 1
+    given: tuple[bool, bool] = (False, False)
+
+    def numbers(self) -> Sequence[int]:
+        """Those that it may be, thinned out to some thousands (ends and neighbours of powers of two stay)."""
+        every = range(self.min, self.max + 1, self.multiple)
+        if len(every) <= _GRID:
+            return every
+        step = len(every) // (_GRID // 2) | 1  # odd: all residues of powers of two occur
+        kept = {*every[::step], *every[: _GRID // 8], *every[-_GRID // 8 :]}
+        return sorted(kept)
+
+
+def spread(ranges: Sequence[Range], avoid: set[int], count: int, inside: bool = False) -> list[dict[str, int]]:
+    """`count` sizes: numbers spread over each range that stand for themselves: without common divisors, apart from the
+    range's steps; odd and even ones; none in `avoid`. Narrow ranges are left upwards, unless `inside`."""
+    taken = set(avoid)
+    chosen: dict[str, list[int]] = {}
+    for turn, one in enumerate(ranges):
+        picked = _picked(one, taken, count, inside)
+        taken |= set(picked)
+        chosen[one.name] = picked[turn % count :] + picked[: turn % count]  # large ones do not all meet
+    made = [{name: numbers[k] for name, numbers in chosen.items()} for k in range(count)]
+    made.sort(key=lambda sizes: math.prod(sizes.values()))
+    return [sizes for k, sizes in enumerate(made) if sizes not in made[:k]]
+
+
+def _picked(one: Range, taken: set[int], count: int, inside: bool) -> list[int]:
+    good = _standing_for_themselves(one, one.numbers(), taken)
+    if len(good) < count and not inside:
+        beyond = one.max + _BEYOND * one.multiple
+        good = _standing_for_themselves(one, range(one.min, beyond + 1, one.multiple), taken)
+    pool = good if len(good) >= count else list(one.numbers())
+    picked: list[int] = []
+    for k in range(count):
+        target = pool[0] + (pool[-1] - pool[0]) * (k + 0.5) / count
+        free = [n for n in pool if n not in picked] or pool
+        apart = [n for n in free if all(math.gcd(n // one.multiple, p // one.multiple) == 1 for p in picked)] or free
+        even = [n for n in apart if (n // one.multiple) % 2 == (1 if k != 1 else 0)] or apart
+        picked.append(min(even, key=lambda n: abs(n - target)))
+    return picked
+
+
+def _standing_for_themselves(one: Range, numbers: Sequence[int], taken: set[int]) -> list[int]:
+    """Primes and their doubles, in steps of the range."""
+    steps = ((n, n // one.multiple) for n in numbers)
+    return [n for n, k in steps if k > 4 and n not in taken and k not in taken and (_prime(k) or _prime_double(k))]
+
+
+def _prime_double(k: int) -> bool:
+    return k % 2 == 0 and _prime(k // 2)
+
+
+def _prime(k: int) -> bool:
+    return k > 1 and all(k % d for d in range(2, math.isqrt(k) + 1))

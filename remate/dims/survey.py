@@ -1,0 +1,61 @@
+"""Captures of one model at several sizes, each made once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from ..capture.capture_step import capture
+from ..capture.captured import Captured
+from ..capture.sizes import SizeLog
+from .asked import Asking
+from .resize import resized
+from .words import spelled
+
+Progress = Callable[[str], None]
+Sizes = dict[str, int]
+
+
+class Shot(msgspec.Struct, frozen=True):
+    """The step at some sizes, and what forward decided by them."""
+
+    sizes: Sizes
+    captured: Captured
+    log: SizeLog
+
+
+class Survey:
+    """model, args, kwargs, differentiate: as of `capture`, the example. asking: what may vary of it."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        differentiate: Sequence[str] | None,
+        asking: Asking,
+        progress: Progress,
+    ) -> None:
+        self.asking = asking
+        self._model, self._args, self._kwargs, self._differentiate = model, tuple(args), dict(kwargs), differentiate
+        self._progress = progress
+        self._shots: dict[tuple[int, ...], Shot] = {}
+
+    @property
+    def example(self) -> Sizes:
+        return {size.name: size.planned for size in self.asking.sizes}
+
+    def at(self, sizes: Sizes) -> Shot:
+        """The step at some sizes. Raises CaptureError."""
+        key = tuple(sizes[size.name] for size in self.asking.sizes)
+        if key not in self._shots:
+            self._progress(f"tracing forward and backward at {spelled(sizes)}")
+            log = SizeLog()
+            args, kwargs = self._args, self._kwargs
+            if sizes != self.example:
+                args, kwargs = resized(self.asking, args, kwargs, sizes)
+            self._shots[key] = Shot(sizes, capture(self._model, args, kwargs, self._differentiate, log), log)
+        return self._shots[key]

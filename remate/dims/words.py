@@ -1,0 +1,74 @@
+"""Why a step cannot be left open in a size, in words: what differs, where, at which sizes, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ..errors import DimsError
+from .align import Difference, Place, Row
+from .guards import Guard
+from .samples import Range
+
+Sizes = Mapping[str, int]
+
+
+def spelled(sizes: Sizes) -> str:
+    """`b=4, t=64`."""
+    return ", ".join(f"{name}={number}" for name, number in sizes.items())
+
+
+def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | None) -> DimsError:
+    """The step at `other` is not that at `one`. guard: what forward decided differently, if that was seen."""
+    at = ", ".join(part for part in (f"module {found.module!r}" if found.module else "", found.source) if part)
+    message = f"the step at {spelled(other)} is not that at {spelled(one)}: {found.what}" + (f" ({at})" if at else "")
+    names = " and ".join(name for name in one if one[name] != other[name])
+    if guard is not None:
+        message += f"; forward decides by its size at {guard.place}: the step planned is that of {guard}"
+        hint = f"give {names} a range in which {guard}, or leave it fixed"
+    elif any(other[name] == 1 != one[name] for name in one):
+        hint = f"at size 1 PyTorch copies less: give {names} a range from 2, and plan a file of its own for 1"
+    elif loop := _per_size(found, one, other):
+        message += f"; {loop}"
+        hint = f"leave {names} fixed: a loop over it is unrolled while tracing"
+    else:
+        hint = f"leave {names} fixed, or give it a range in which forward does the same"
+    return DimsError(message, hint)
+
+
+def _per_size(found: Difference, one: Sizes, other: Sizes) -> str:
+    """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
+    more = sum(found.more.values())
+    for name in one:
+        step = other[name] - one[name]
+        if step and more and more % step == 0 and more // step > 0:
+            return f"{more // step} operations more for each {name}: forward loops over {name}"
+    return ""
+
+
+def unfitted(place: Place, row: Row, sizes: Sequence[Sizes]) -> DimsError:
+    """No expression gives the numbers of one place."""
+    some = "; ".join(f"{number} at {spelled(at)}" for number, at in list(zip(row, sizes, strict=True))[:3])
+    where = f" ({place.source})" if place.source else ""
+    names = " or ".join(sizes[0])
+    return DimsError(
+        f"{place.what}{where} follows from sizes in no way that a file can state: {some}",
+        f"leave {names} fixed, or compute it with tensors",
+    )
+
+
+def only_where(guard: Guard, one: Sequence[Range]) -> DimsError:
+    """The step holds for a part of the ranges only."""
+    names = ", ".join(sorted(guard.dims))
+    ranges = ", ".join(f"{r.name} from {r.min} to {r.max}" for r in one if r.name in guard.dims)
+    return DimsError(
+        f"the step holds for {guard} only ({guard.place}), and it was asked for {ranges}",
+        f"give {names} a range in which that holds, or leave it fixed",
+    )
+
+
+def undecided(place: str, names: Sequence[str]) -> DimsError:
+    """A decision whose condition is not known."""
+    return DimsError(
+        f"what forward decides at {place} depends on {' or '.join(names)} in a way that is not understood",
+        f"leave {' or '.join(names)} fixed, or decide by tensors (torch.where)",
+    )

@@ -1,0 +1,80 @@
+"""`dims` as people write it: the conventions of torch.export."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from remate.cli.dims import dims_of
+from remate.cli.usage import UsageError
+from remate.dims.asked import AskedSize, Axis, read
+from remate.errors import DimsError
+
+
+class Two(nn.Module):
+    def forward(self, ids: torch.Tensor, rest: Any = None, scale: float = 1.0) -> torch.Tensor:
+        raise NotImplementedError
+
+
+IDS = torch.zeros(4, 16, dtype=torch.int64)
+CALL: Any = ((IDS,), {"rest": {"mask": torch.zeros(4, 16), "more": [torch.zeros(3, 4)]}, "scale": 2.0})
+
+
+def test_axes_of_nested_arguments() -> None:
+    dims = {"ids": {0: "b", 1: "t=8..32/8"}, "rest": {"mask": ("b", "t"), "more": [{-1: "b"}]}}
+    asking = read(dims, Two(), *CALL)
+    assert asking is not None
+    assert asking.sizes == (AskedSize("b", 4), AskedSize("t", 16, 8, 32, 8))
+    assert asking.axes == (Axis(0, 0, "b"), Axis(0, 1, "t"), Axis(1, 0, "b"), Axis(1, 1, "t"), Axis(2, 1, "b"))
+
+
+def test_dims_of_torch_export() -> None:
+    spec = {0: Dim("b", min=2, max=8), 1: 8 * Dim("t", max=4)}
+    for dims in ({"ids": spec}, (spec, None), [spec]):
+        asking = read(dims, Two(), *CALL)
+        assert asking is not None
+        assert asking.sizes == (AskedSize("b", 4, 2, 8), AskedSize("t", 16, None, 32, 8))
+    assert read({"ids": {0: None, 1: Dim.STATIC}}, Two(), *CALL) is None
+    assert read(None, Two(), *CALL) is read("none", Two(), *CALL) is None
+
+
+def test_the_batch_is_the_first_axis_of_what_has_it() -> None:
+    asking = read("auto", Two(), *CALL)
+    assert asking is not None
+    assert asking.axes == (Axis(0, 0, "b"), Axis(1, 0, "b"))
+    assert read("auto", Two(), (IDS[:1],), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("dims", "told"),
+    [
+        ({"idz": {0: "b"}}, "no argument 'idz'"),
+        ({"ids": {2: "b"}}, "no axis 2"),
+        ({"ids": {0: "b", 1: "b"}}, "'b' is 4 and 16"),
+        ({"ids": {0: "b c"}}, "no name of a size"),
+        ({"ids": {0: "sqrt"}}, "no name of a size"),
+        ({"ids": {0: Dim.AUTO}}, "no name of a size"),
+        ({"ids": {1: 8 * Dim("t") + 1}}, "not a multiple"),
+        ({"ids": {0: "b=5..9"}}, "is 4 in the example"),
+        ({"ids": {1: "t=2..64/5"}}, "is 16 in the example"),
+        ({"scale": {0: "b"}}, "no tensor"),
+        ({"rest": {"other": {0: "b"}}}, "no part 'other'"),
+        ("automatic", "dims is 'automatic'"),
+    ],
+)
+def test_what_does_not_fit_the_call(dims: Any, told: str) -> None:
+    with pytest.raises(DimsError, match=told):
+        read(dims, Two(), *CALL)
+
+
+def test_the_command_line() -> None:
+    assert dims_of(["auto"]) == "auto"
+    found = dims_of(["ids=b,t", "image=b,-,h", "t=16..1024/8"])
+    assert found == {"ids": {0: "b", 1: "t=16..1024/8"}, "image": {0: "b", 2: "h"}}
+    for words in (["ids"], ["ids="], ["ids=b", "t=2..8"], ["auto", "ids=b"]):
+        with pytest.raises(UsageError):
+            dims_of(words)

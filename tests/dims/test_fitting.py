@@ -1,0 +1,94 @@
+"""Expressions that give known numbers: all of them, and none that gives others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remate.dims.fitting import Fitter
+from remate.dims.samples import Range, spread
+
+NAMES = {"b": range(2, 65), "t": range(2, 1025)}
+SIZES = [{"b": 13, "t": 97}, {"b": 29, "t": 206}, {"b": 43, "t": 541}, {"b": 61, "t": 883}, {"b": 2, "t": 2}]
+
+
+def fitter(sizes: list[dict[str, int]]) -> Fitter:
+    return Fitter(NAMES, sizes, (2, 3, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("t+1", lambda b, t: t + 1),
+        ("768*t", lambda b, t: 768 * t),
+        ("16*b*t^2+16", lambda b, t: 16 * b * t * t + 16),
+        ("b*t+4*b", lambda b, t: b * t + 4 * b),
+        ("(t+7)//8", lambda b, t: (t + 7) // 8),
+        ("8*((t+7)//8)-t", lambda b, t: -t % 8),
+        ("3*b*((t+1)//2)", lambda b, t: 3 * b * ((t + 1) // 2)),
+        ("((b+3)//4)*((t+3)//4)", lambda b, t: (b + 3) // 4 * ((t + 3) // 4)),
+        ("t+t//2", lambda b, t: 3 * t // 2),
+    ],
+)
+def test_an_expression_is_found(text: str, number: Callable[..., int]) -> None:
+    found = fitter(SIZES).sizes([number(**sizes) for sizes in SIZES])
+    assert text in [str(size) for size in found]
+
+
+def test_what_fits_by_accident_is_kept_too() -> None:
+    """Lengths of which none leaves a rest of 1: (t+6)//8 is (t+7)//8 there."""
+    sizes = [{"b": 13, "t": t} for t in (64, 98, 206, 541, 883, 1012)]
+    found = [str(size) for size in fitter(sizes).sizes([(s["t"] + 7) // 8 for s in sizes])]
+    assert {"(t+7)//8", "(t+6)//8"} <= set(found)
+
+
+def test_floats_to_the_last_bit() -> None:
+    for text, number in [
+        ("1/(b*t)", lambda b, t: 1 / (b * t)),
+        ("2/(t-1)", lambda b, t: 2 / (t - 1)),
+        ("1/sqrt(t)", lambda b, t: 1 / math.sqrt(t)),
+        ("sqrt(t)", lambda b, t: math.sqrt(t)),
+        ("t", lambda b, t: float(t)),
+        ("t/8", lambda b, t: t / 8),
+    ]:
+        row = [number(**sizes) for sizes in SIZES]
+        assert text in [str(real) for real in fitter(SIZES).reals(row)]
+        assert fitter(SIZES).reals([math.nextafter(row[0], 9.0), *row[1:]]) == []
+    assert fitter(SIZES).reals([math.log(sizes["t"]) for sizes in SIZES]) == []
+
+
+def test_a_bound_is_nowhere_less() -> None:
+    row = [n * 31 % 1009 for n in (5, 900, 77, 4321, 12)]
+    bound = fitter(SIZES).bound(row)
+    assert all(bound.at(sizes) >= number for sizes, number in zip(SIZES, row, strict=True))
+
+
+@given(st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
+def test_what_is_found_gives_the_numbers(c: int, k: int, d: int) -> None:
+    row = [c * sizes["b"] * sizes["t"] + d * sizes["t"] + k for sizes in SIZES]
+    found = fitter(SIZES).sizes(row)
+    assert found
+    assert all(size.at(sizes) == number for size in found for sizes, number in zip(SIZES, row, strict=True))
+
+
+def test_samples_are_told_apart() -> None:
+    ranges = [Range("b", 2, 64, 32), Range("t", 16, 1024, 1024, 8)]
+    avoid = {12, 64, 768}
+    sizes = spread(ranges, avoid, 4)
+    for one in ranges:
+        numbers = [s[one.name] for s in sizes]
+        assert len(set(numbers)) == len(sizes) == 4
+        assert not set(numbers) & avoid
+        assert all(n % one.multiple == 0 and one.min <= n <= one.max for n in numbers)
+        assert {n // one.multiple % 2 for n in numbers} == {0, 1}
+        steps = [n // one.multiple for n in numbers]
+        assert all(math.gcd(a, b) == 1 for k, a in enumerate(steps) for b in steps[:k])
+
+
+def test_a_narrow_range_is_left_unless_it_must_not_be() -> None:
+    assert any(s["b"] > 4 for s in spread([Range("b", 2, 4, 4)], set(), 3))
+    assert all(s["b"] <= 4 for s in spread([Range("b", 2, 4, 4)], set(), 3, inside=True))

@@ -1,0 +1,183 @@
+"""`remate.plan(dims=...)`: one file for a range of sizes, or the reason why there is none."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.errors import DimsError
+from remate.measure.allocator import peak_bytes
+from remate_runtime import Schedule
+from remate_runtime.format import at_size, checked_text
+from remate_runtime.link import link, simulate
+from remate_runtime.step import expand
+
+from .models import Attention, Branches, Convolutions, Every, Logarithm, Loop, Numbers, Padded
+
+BT = {"x": {0: "b", 1: "t"}}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*over its budget")  # budgets are those of the planned size
+
+
+def planned(model: nn.Module, args: Any, dims: Any, budget: str = "100%") -> Schedule:
+    return remate.plan(model, args, budget=budget, cost="cpu", dims=dims)
+
+
+def features(b: int, t: int) -> tuple[torch.Tensor]:
+    return (torch.randn(b, t, 4, generator=torch.Generator().manual_seed(b * t)),)
+
+
+def tokens(b: int, t: int) -> tuple[torch.Tensor]:
+    return (torch.randint(32, (b, t), generator=torch.Generator().manual_seed(b * t)),)
+
+
+def trained(model: nn.Module, args: Any) -> list[torch.Tensor]:
+    """The loss, and the gradients of one step."""
+    for parameter in model.parameters():
+        parameter.grad = None
+    torch.manual_seed(0)
+    loss = model(*args)
+    loss.backward()
+    grads = [parameter.grad for parameter in model.parameters()]
+    assert all(grad is not None for grad in grads)
+    return [loss.detach(), *(grad for grad in grads if grad is not None)]
+
+
+def assert_trains(model: nn.Module, schedule: Schedule, sizes: dict[str, int], args: Any) -> None:
+    """At these sizes the schedule's step is eager's to the last bit, and takes what is predicted; the estimate of what an
+    operation needs for a scalar is an upper bound."""
+    plain = at_size(schedule, sizes)
+    theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
+    applied = remate_runtime.apply(ours, plain)
+    for wanted, found in zip(trained(theirs, args), trained(applied, args), strict=True):
+        assert torch.equal(wanted, found), sizes
+    written = expand(plain)
+    predicted = simulate(link(written.graph, written.reruns)).peak
+    for parameter in ours.parameters():
+        parameter.grad = None
+    assert predicted - 64 <= peak_bytes(lambda: applied(*args).backward()) <= predicted, sizes
+
+
+def test_heads_as_many_as_the_batch_and_positions() -> None:
+    """The example's batch is also the number of heads and the width of one."""
+    model = Attention()
+    schedule = planned(model, tokens(4, 16), {"tokens": {0: "b", 1: "t=2..64"}}, "90%")
+    dims = schedule.model.dims
+    assert [(dim.min, dim.max, dim.planned) for dim in dims.values()] == [(2, 4, 4), (2, 64, 16)]
+    for b, t in [(4, 16), (2, 2), (4, 64), (3, 7), (2, 33), (4, 4), (3, 64)]:
+        assert_trains(model, schedule, {"b": b, "t": t}, tokens(b, t))
+
+
+def test_images_of_any_size() -> None:
+    model = Convolutions()
+    image = {"x": {0: "b=2..6", 2: "h=8..24", 3: "w=8..24"}}
+    args = (torch.randn(4, 3, 16, 12),)
+    schedule = planned(model, args, image)
+    for b, h, w in [(4, 16, 12), (2, 8, 8), (6, 24, 24), (3, 9, 18)]:
+        plain = at_size(schedule, {"b": b, "h": h, "w": w})
+        theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
+        example = (torch.randn(b, 3, h, w),)
+        found = trained(remate_runtime.apply(ours, plain), example)
+        assert all(torch.equal(one, two) for one, two in zip(trained(theirs, example), found, strict=True))
+        assert all(torch.equal(one, two) for one, two in zip(theirs.buffers(), ours.buffers(), strict=True))
+
+
+def test_filled_up_to_a_multiple_at_every_length() -> None:
+    """Whatever lengths were captured, no other one may have another rounding."""
+    model = Padded()
+    schedule = planned(model, features(3, 32), BT)
+    for t in range(2, 33):
+        written = expand(at_size(schedule, {"t": t})).graph
+        assert any(value.type.shape == (3, -(-t // 8) * 8, 16) for value in written.values), t
+    for t in (9, 17, 2, 31, 32):
+        assert_trains(model, schedule, {"b": 2, "t": t}, features(2, t))
+
+
+def test_a_branch_becomes_the_range() -> None:
+    schedule = planned(Branches(), features(3, 32), BT)
+    assert (schedule.model.dims["t"].min, schedule.model.dims["t"].max) == (21, 32)
+    short = planned(Branches(), features(3, 16), {"x": {1: "t=2.."}})
+    assert (short.model.dims["t"].min, short.model.dims["t"].max) == (2, 16)
+
+
+def test_a_branch_within_the_range_that_was_asked_for() -> None:
+    with pytest.raises(DimsError, match=r"models\.py:\d+.*t > 20"):
+        planned(Branches(), features(3, 32), {"x": {1: "t=8..32"}})
+
+
+def test_a_remainder_becomes_the_multiple() -> None:
+    schedule = planned(Every(8), features(3, 64), BT)
+    assert (schedule.model.dims["t"].multiple, schedule.model.dims["t"].min) == (8, 8)
+
+
+def test_a_remainder_that_must_not_be_zero() -> None:
+    with pytest.raises(DimsError, match=r"t % 3 != 0|t % 3"):
+        planned(Every(3), features(3, 32), BT)
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (Logarithm(), r"a number that aten\.mul\.Tensor is given \(models\.py:Logarithm\.forward\+1\)"),
+        (Numbers(), r"from Python numbers.*models\.py:Numbers\.forward\+1"),
+        (Loop(), r"operations more for each t: forward loops over t"),
+    ],
+)
+def test_what_cannot_be_left_open_says_why(model: nn.Module, told: str) -> None:
+    with pytest.raises(DimsError, match=told):
+        planned(model, features(3, 12), BT)
+
+
+def test_a_table_that_ends() -> None:
+    with pytest.raises(
+        DimsError, match=r"at t=\d+ .* position \d+ of an embedding that has 64 rows \(models\.py:\d+\)"
+    ):
+        planned(Attention(64), tokens(3, 16), {"tokens": {1: "t=2..96"}})
+
+
+def test_from_one_on() -> None:
+    """Strides of sizes of 1 say nothing; gradients are eager's up to rounding."""
+    model = Branches()
+    schedule = planned(model, features(3, 16), {"x": {0: "b=1..3", 1: "t=1..16"}})
+    for b, t in [(1, 16), (3, 1), (1, 1)]:
+        plain = at_size(schedule, {"b": b, "t": t})
+        wanted = trained(copy.deepcopy(model), features(b, t))
+        found = trained(remate_runtime.apply(copy.deepcopy(model), plain), features(b, t))
+        assert all(torch.allclose(one, two) for one, two in zip(wanted, found, strict=True))
+
+
+def test_the_batch_where_the_model_allows() -> None:
+    schedule = planned(Loop(), features(6, 5), "auto")
+    assert {name: (dim.min, dim.max) for name, dim in schedule.model.dims.items()} == {"b": (2, 6)}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fixed = planned(Every(3).requires_grad_(), (torch.randn(5, 9, 4).transpose(0, 1),), "auto")
+    assert fixed.model.dims == {} or not told
+
+
+def test_a_file_is_hardly_longer() -> None:
+    plain = planned(Attention(), tokens(4, 16), None)
+    sized = planned(Attention(), tokens(4, 16), {"tokens": {0: "b", 1: "t"}})
+    assert len(checked_text(sized)) <= 1.1 * len(checked_text(plain))
+
+
+def test_bytes_are_planned_at_the_largest_size() -> None:
+    dims = {"tokens": {0: "b=2..8", 1: "t"}}
+    whole = planned(Attention(), tokens(4, 16), dims)
+    assert whole.model.dims["b"].planned == 4
+    schedule = planned(Attention(), tokens(4, 16), dims, "16MiB")
+    assert schedule.model.dims["b"].planned == 8
+    assert schedule.solve.baseline_peak > whole.solve.baseline_peak
+
+
+def test_the_same_bytes_again() -> None:
+    texts = {checked_text(planned(Padded(), features(3, 32), BT)) for _ in range(2)}
+    assert len(texts) == 1
