@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from remate_runtime.live import is_config
+from remate_runtime.planned import original_of
 
 from ..errors import CaptureError
 from . import trees
@@ -161,7 +162,9 @@ class RecordedCall:
 
 def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
     """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for arguments
-    beside a recorded call, and for what is no module."""
+    beside a recorded call, and for what is no module. A model that a schedule was applied to stands for the one it was
+    applied to."""
+    model = original_of(model)
     if not isinstance(model, RecordedCall):
         if not isinstance(model, nn.Module):
             raise CaptureError(
@@ -194,7 +197,7 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
     Raises CaptureError for what is no module of its own class (TorchScript, a model that a schedule was applied to) or
     has a forward that was replaced already.
     """
-    if getattr(model, "_remate_step", None) is not None:
+    if original_of(model) is not model:
         raise CaptureError("the model has a schedule already", hint="record the model that it was applied to")
     if "forward" in vars(model):
         named = getattr(vars(model)["forward"], "__qualname__", "something else")

@@ -5,12 +5,20 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from remate_runtime.planned import original_of
+
 from ..errors import CaptureError
 
 
 def refuse_layers(model: nn.Module) -> None:
     """Raise CaptureError for what tracing would refuse without naming the layer."""
     for path, module in model.named_modules():
+        if original_of(module) is not module:
+            raise CaptureError(
+                "it has a schedule of its own, and no schedule runs inside another",
+                path,
+                hint="put the module that the schedule was applied to in its place, and plan the whole; or plan only parts",
+            )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise CaptureError(
                 f"{type(module).__name__}(max_norm={module.max_norm}) writes into its weight in forward",

@@ -8,7 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+import remate
 from remate.capture.capture_step import CaptureError, capture
+from remate_runtime import apply
+from remate_runtime.format import encode
 from tests.planner.interpreter import same_state, state
 
 
@@ -218,6 +221,16 @@ def test_layers_that_no_schedule_can_hold_are_named(layer: Any, told: str) -> No
     model = nn.ModuleDict({"inner": nn.ModuleDict({"layer": layer()})})
     with pytest.raises(CaptureError, match=told):
         capture(model, (x(),))
+
+
+def test_a_part_that_has_a_schedule_is_named() -> None:
+    inner = nn.Linear(4, 4)
+    planned = remate.plan(inner, (x(),), budget="100%", cost="cpu")
+    model = nn.Sequential(nn.Linear(4, 4), apply(inner, planned))
+    with pytest.raises(CaptureError, match=r"it has a schedule of its own.*'1'"):
+        capture(model, (x(),))
+    again = remate.plan(apply(inner, planned), (x(),), budget="100%", cost="cpu")  # stands for `inner`
+    assert encode(again) == encode(planned)
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .planned_model import apply
+from .planned_model import apply, original_of
 
-__all__ = ["apply"]
+__all__ = ["apply", "original_of"]

@@ -65,7 +65,7 @@ def apply(
     """
     refuse_compiled(model)
     with gc_paused():
-        original = _original(model)
+        original = original_of(model)
         how: How = (tuple(namespaces), stale, engine)
         steps = [_scheduled(original, one, how) for one in _listed(schedule)]
         planned = _planned(Dispatch(original, steps, otherwise), how)
@@ -104,7 +104,8 @@ def _scheduled(model: nn.Module, schedule: Given, how: How) -> ScheduledForward:
         raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
 
 
-def _original(model: nn.Module) -> nn.Module:
+def original_of(model: Any) -> Any:
+    """The model that a schedule was applied to; any other as it is."""
     step = getattr(model, "_remate_step", None)
     return step.model if isinstance(step, Dispatch) else model
 
