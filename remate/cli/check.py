@@ -14,6 +14,7 @@ from ..present.text import count, percent, plain, size
 from . import exit_codes
 from .output import say, say_aside
 from .several import Report, each
+from .sizes import range_lines, sizes_line
 from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
@@ -53,11 +54,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format import read
+    from remate_runtime.format import locate, read
 
     from ..inspect.analysis import open_text
     from ..inspect.check import findings
     from ..inspect.schema_check import schema_faults
+    from ..inspect.sizes import faults_at_corners
 
     data = read(path)
     try:
@@ -66,6 +68,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
         return report.faults(path, data, error.faults)
     text = data.decode()
     faults = [*schema_faults(text), *findings(opened, text, path)]
+    faults += locate(text, faults_at_corners(opened.schedule)) if opened.schedule.model.dims else []
     stale = model.differences(opened, sound=not faults) if model else []
     if report.form != "text":
         return report.faults(
@@ -90,13 +93,28 @@ def _summary(path: str, opened: Analysis) -> str:
     return "\n".join(
         [
             f"{path}: fine",
+            *_sizes(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
             f"{count(reruns, 'rerun')}",
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
             f"  predicted time {overhead}",
+            *_range(opened),
         ]
     )
+
+
+def _sizes(opened: Analysis) -> list[str]:
+    line = sizes_line(opened.schedule)
+    return [f"  {plain(line)}"] if line else []
+
+
+def _range(opened: Analysis) -> list[str]:
+    if not opened.schedule.model.dims:
+        return []
+    from ..inspect.sizes import over_range
+
+    return range_lines(over_range(opened.schedule))
 
 
 class _Model:
@@ -109,21 +127,38 @@ class _Model:
 
     def differences(self, opened: Analysis, sound: bool) -> list[Difference]:
         """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
+        from remate_runtime.errors import BindError
         from remate_runtime.format import output_leaves
 
-        from ..inspect.staleness import differences, digest_differences
+        from ..inspect.staleness import Difference, differences, digest_differences
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
         if used not in self._captured:
             self._captured[used] = self._capture(used)
         live = self._captured[used]
+        try:
+            here = self._at_the_same_size(opened, live)
+        except BindError as error:
+            return [Difference("size of the inputs", "in range", str(error).splitlines()[0])]
         with self._made.call.in_effect():
             found = [
                 *digest_differences(opened.schedule, self._made.model),
-                *differences(recorded, live.model, opened.graph, live.graph),
+                *differences(here.schedule.model, live.model, here.graph, live.graph),
             ]
             return found or (self._beside(opened) if self.step and sound else [])
+
+    @staticmethod
+    def _at_the_same_size(opened: Analysis, live: Captured) -> Analysis:
+        """The schedule at the size that the model was captured at."""
+        if not opened.schedule.model.dims:
+            return opened
+        from remate_runtime.format import at_size
+
+        from ..inspect.analysis import analyse
+        from ..inspect.sizes import size_of
+
+        return analyse(at_size(opened.schedule, size_of(opened.schedule.model, live.model)))
 
     def _beside(self, opened: Analysis) -> list[Difference]:
         from remate_runtime import StaleModelError, apply

@@ -14,6 +14,7 @@ from typing import Any
 from ..present.text import json_text
 from . import exit_codes
 from .output import say
+from .sizes import add_at, opened_at
 from .usage import UsageError
 
 _SHOWN = 12  # of a kind, unless more are asked for
@@ -39,6 +40,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--git", action="store_true", help="FILE… are what git passes: path old-file old-hex old-mode new-file …"
     )
+    add_at(parser)
     parser.set_defaults(run=run)
 
 
@@ -49,11 +51,12 @@ def run(args: argparse.Namespace) -> int:
         return drive(args.files)
     if len(args.files) != 2:
         raise UsageError("diff compares two files: remate diff OLD.json NEW.json")
-    from ..inspect.analysis import open_schedule
     from ..inspect.diff import compare
+    from ..inspect.sizes import at_the_size_of
     from ..present.changes import described
 
-    changes = compare(open_schedule(args.files[0]), open_schedule(args.files[1]))
+    old, new = (opened_at(path, args.at) for path in args.files)
+    changes = compare(old, at_the_size_of(new, old))
     limit = None if args.all else _SHOWN
     if args.format == "json":
         print(json_text(changes))

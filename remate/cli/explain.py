@@ -9,6 +9,7 @@ from ..present.text import count, duration, json_text, plain, size, table
 from . import exit_codes
 from .device_memory import bytes_of
 from .output import say
+from .sizes import add_at, opened_at
 
 if TYPE_CHECKING:
     from ..inspect.explain import Choice, Explanation, Moment
@@ -23,15 +24,15 @@ def configure(commands: Any) -> None:
     parser.add_argument("id", metavar="ID", nargs="?", help="an operation, a value or an instance, by its full id")
     parser.add_argument("--more", metavar="SIZE", type=bytes_of, default="1GiB", help="budget to add, default 1GiB")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default text")
+    add_at(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..inspect.analysis import open_schedule
     from ..inspect.explain import explain
     from ..inspect.overview import overview
 
-    opened = open_schedule(args.schedule)
+    opened = opened_at(args.schedule, args.at)
     found = explain(opened, args.id) if args.id else overview(opened, args.more)
     if args.format == "json":
         print(json_text(found))

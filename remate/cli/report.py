@@ -9,6 +9,7 @@ from typing import Any
 from ..present.text import count, plain, size
 from . import exit_codes
 from .output import PAGE, add_force, check_output, say, say_aside, write_output, written
+from .sizes import add_at, opened_at
 from .usage import UsageError
 
 
@@ -19,18 +20,18 @@ def configure(commands: Any) -> None:
     parser.add_argument("--trace", metavar="TRACE.json", help="a measured curve, from `remate run --memory-trace`")
     parser.add_argument("--frontier", metavar="DIR", help="a folder of schedules of the same step for other budgets")
     add_force(parser)
+    add_at(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..inspect.analysis import open_schedule
     from ..measure.memory_trace import load_memory_trace
     from ..present.report import frontier, page
 
     if args.frontier and not Path(args.frontier).is_dir():
         raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")
     check_output(args.output, PAGE, args.force)
-    opened = open_schedule(args.schedule)
+    opened = opened_at(args.schedule, args.at)
     trace = load_memory_trace(args.trace, opened.schedule) if args.trace else None
     found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
     for name, why in found.skipped if found else ():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from remate_runtime.extras import require
 from ..present.text import count, duration, plain, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, say_aside, write_output, written
+from .sizes import add_at
 from .usage import replan_command
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from ..measure.allocator import MemoryCurve
     from ..measure.beside_eager import Trial
+    from .build_file import Target
+
+    Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 _SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
@@ -47,6 +51,7 @@ def configure(commands: Any) -> None:
         help="what executes the schedule: eager (default), compiled or auto",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
+    add_at(parser)
     add_force(parser)
     parser.set_defaults(run=run)
 
@@ -68,21 +73,43 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
+    call, plain = _sized(schedule, target, args.at)
     from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
-        options = {"curve": args.memory_trace is not None, "namespaces": args.allow, "engine": args.engine}
+        options: dict[str, Any] = {"namespaces": args.allow, "engine": args.engine, "plain": plain}
+        options["curve"] = args.memory_trace is not None
         with target.call.in_effect(cast=False):
-            trial = try_schedule(
-                target.model, target.args, target.kwargs, schedule, args.steps, args.lr, report, **options
-            )
-    say(measured(trial, schedule), args.memory_trace)
+            trial = try_schedule(target.model, *call, schedule, args.steps, args.lr, report, **options)
+    say(measured(trial, plain), args.memory_trace)
     if args.memory_trace and trial.curve:
-        _write_trace(args.memory_trace, schedule, trial.curve)
+        _write_trace(args.memory_trace, plain, trial.curve)
     if trial.beyond:
         say_aside(_stale(args.schedule, args.model, trial.beyond))
         return exit_codes.STALE
     return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
+
+
+def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Schedule]:
+    """What to run with, and the plain schedule of its size. At a size that was asked for the inputs are random ones of its
+    types, else those that the user's function made."""
+    call: Call = (target.args, target.kwargs)
+    if not (schedule.model.dims or dims):
+        return call, schedule
+    import torch
+
+    from remate_runtime.bind import CallSizes
+    from remate_runtime.format import at_size
+    from remate_runtime.live import example_call
+
+    from ..inspect.sizes import schedule_at
+
+    device = next(iter([*target.model.parameters(), *target.model.buffers()]), torch.empty(0)).device
+    if dims:
+        call = example_call(target.model, at_size(schedule, dims).model, device)
+    else:
+        dims = CallSizes(schedule.model, target.model.forward).of(tuple(target.args), target.kwargs, device)
+    return call, schedule_at(schedule, dims)
 
 
 def _stale(path: str, model: str, beyond: Sequence[str]) -> str:

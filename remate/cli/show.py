@@ -12,6 +12,7 @@ from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, tab
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
+from .sizes import add_at, opened_at, sizes_line
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -30,18 +31,18 @@ def configure(commands: Any) -> None:
     parser.add_argument("--device-memory", metavar="SIZE", type=bytes_of, help="tell whether training fits: 24GiB")
     add_optimizer(parser)
     add_force(parser)
+    add_at(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..inspect.analysis import open_schedule
 
     check_optimizer(args)
     if args.plot:
         if args.plot != STDOUT and not args.plot.lower().endswith(".svg"):
             raise UsageError(f"{args.plot}: a plot is written as .svg")
         check_output(args.plot, PLOT, args.force)
-    opened = open_schedule(args.schedule)
+    opened = opened_at(args.schedule, args.at)
     limit = None if args.all else _SHOWN
     for part in (_head(opened), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
         say(f"{part}\n", args.plot)
@@ -64,7 +65,7 @@ def _head(opened: Analysis) -> str:
     autocast = f", autocast {model.autocast}" if model.autocast else ""
     lines = [plain(f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
-    lines.append(gradients_of_outputs(model))
+    lines += [plain(line) for line in (gradients_of_outputs(model), sizes_line(schedule)) if line]
     forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "

@@ -8,6 +8,7 @@ from typing import Any
 from ..present.text import size
 from . import exit_codes
 from .output import SNAPSHOT, TRACE, add_force, check_output, say, write_output, written
+from .sizes import add_at, opened_at
 from .usage import UsageError
 
 
@@ -21,13 +22,13 @@ def configure(commands: Any) -> None:
         "--snapshot", metavar="OUT.pickle", help="memory snapshot, for pytorch.org/memory_viz; addresses are made up"
     )
     add_force(parser)
+    add_at(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     import json
 
-    from ..inspect.analysis import open_schedule
     from ..present.trace import perfetto, snapshot_bytes
 
     if not (args.output or args.snapshot):
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     for path, kind in ((args.output, TRACE), (args.snapshot, SNAPSHOT)):
         if path:
             check_output(path, kind, args.force)
-    opened = open_schedule(args.schedule)
+    opened = opened_at(args.schedule, args.at)
     if args.output:
         text = json.dumps(perfetto(opened), separators=(",", ":")) + "\n"
         _write(args.output, text.encode(), args)

@@ -102,8 +102,9 @@ def _instances(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
 def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:
     found = []
     for change in _fields(a.model, b.model, skip=("fingerprint", "note")):
-        if isinstance(change.old, dict) and isinstance(change.new, dict) and change.field != "inputs":
-            found += _entries(change.field, change.old, change.new)
+        old, new = getattr(a.model, change.field), getattr(b.model, change.field)
+        if isinstance(old, dict) and isinstance(new, dict) and change.field != "inputs":
+            found += _entries(change.field, old, new)
         else:
             found.append(change)
     return tuple(found)
@@ -111,12 +112,16 @@ def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:
 
 def _entries(field: str, old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
     names = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
-    return [FieldChange(f"{field}/{name}", old.get(name), new.get(name)) for name in names]
+    return [_change(f"{field}/{name}", old.get(name), new.get(name)) for name in names]
+
+
+def _change(field: str, old: Any, new: Any) -> FieldChange:
+    return FieldChange(field, msgspec.to_builtins(old), msgspec.to_builtins(new))
 
 
 def _fields(a: msgspec.Struct, b: msgspec.Struct, skip: tuple[str, ...]) -> tuple[FieldChange, ...]:
     old, new = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
-    return tuple(FieldChange(name, old[name], new[name]) for name in old if name not in skip and old[name] != new[name])
+    return tuple(_change(name, old[name], new[name]) for name in old if name not in skip and old[name] != new[name])
 
 
 def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:

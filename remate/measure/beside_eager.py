@@ -132,11 +132,13 @@ def try_schedule(
     curve: bool = False,
     namespaces: Sequence[str] = (),
     engine: str = "eager",
+    plain: Schedule | None = None,
 ) -> Trial:
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
     curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. engine: what executes the schedule, as `apply` takes it. Model and inputs must be on the device to train on.
+    them. engine: what executes the schedule, as `apply` takes it. plain: the schedule at the size of the inputs, where it
+    names sizes. Model and inputs must be on the device to train on.
     Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
@@ -171,7 +173,7 @@ def try_schedule(
                 side.optimizer.step()
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
-    parted = tuple(beyond_eager(expand(schedule).graph, operators))
+    parted = tuple(beyond_eager(expand(plain or schedule).graph, operators))
     return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed)
 
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .containers import children, rebuild
+from .sizes import CallSizes
 
-__all__ = ["children", "rebuild"]
+__all__ = ["CallSizes", "children", "rebuild"]

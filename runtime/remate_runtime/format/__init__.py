@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .codes import CODES
 from .expression_text import parse_real, parse_size
-from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided
+from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
 from .limits import MAX_FAULTS
 from .module_paths import fold_paths, unfold_paths
@@ -31,7 +31,7 @@ from .schedule import (
 )
 from .signature import escape, input_leaves, output_leaves
 from .sized_type import SizedType, parse_sized
-from .substitution import at_size
+from .substitution import at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, parse_type
 from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
@@ -73,6 +73,7 @@ __all__ = [
     "Term",
     "at_size",
     "check_fingerprint",
+    "checked_size",
     "checked_text",
     "constant",
     "decode",
@@ -86,15 +87,18 @@ __all__ = [
     "input_leaves",
     "load",
     "locate",
+    "out_of_range",
     "output_leaves",
     "parse_real",
     "parse_size",
     "parse_sized",
     "parse_type",
     "places",
+    "ranged",
     "read",
     "save",
     "scan",
+    "spelled",
     "text_at",
     "unfold_paths",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .contract import StepContract, step_contract
 from .events import Allocation, Computation, Deliver, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
+from .fitting import Fitted, fitted, without_reruns
 from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
@@ -17,6 +18,7 @@ __all__ = [
     "Deliver",
     "Event",
     "Execution",
+    "Fitted",
     "Free",
     "Gradients",
     "Linked",
@@ -27,6 +29,7 @@ __all__ = [
     "Turn",
     "Update",
     "View",
+    "fitted",
     "forward_alone",
     "generator_state",
     "link",
@@ -34,4 +37,5 @@ __all__ = [
     "simulate",
     "step_contract",
     "without_gradients",
+    "without_reruns",
 ]

@@ -13,6 +13,7 @@ from .attributes import (
     record,
     replaced_forward,
 )
+from .beside import example_call
 from .code import Code
 from .compare import (
     Difference,
@@ -54,6 +55,7 @@ __all__ = [
     "compare_digest",
     "compare_models",
     "default_loss",
+    "example_call",
     "generator_states",
     "hook_name",
     "hooks_of",

@@ -40,7 +40,7 @@ def verify_beside(
         raise BindError(
             f"verify runs a step as planned, and the model is not in {mode} mode\n  call model.{mode} first"
         )
-    args, kwargs = call if call is not None else _example(model, recorded, device)
+    args, kwargs = call if call is not None else example_call(model, recorded, device)
     chosen = [leaf.grad for leaf in output_leaves(recorded.outputs)]
 
     def loss(outputs: Any) -> torch.Tensor:
@@ -80,7 +80,7 @@ def _autocast(recorded: Model, device: torch.device) -> contextlib.AbstractConte
     return torch.autocast(device.type, TORCH_DTYPES[recorded.autocast])
 
 
-def _example(model: nn.Module, recorded: Model, device: torch.device) -> Call:
+def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Call:
     """Random arguments of the planned types: numbers from 0 to 1, integers 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     leaves = []

@@ -73,7 +73,8 @@ def apply(
             call = None if verify is True else verify
             for step in steps:
                 if call is None or len(steps) == 1 or step.takes(*call):
-                    verify_beside(original, planned, step.planned, step.device, call)
+                    schedule = step.planned if call is None else step.call(tuple(call[0]), dict(call[1]))[0].schedule
+                    verify_beside(original, planned, schedule, step.device, call)
         return planned
 
 

@@ -1,0 +1,146 @@
+"""Commands on a file that names sizes: at the planned size, at the one of --at, and over the range."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import remate
+from remate.cli import main
+from remate_runtime.format import Dimension, Schedule, load
+from tests.runtime.sized import Attention, B, T, sized
+from tests.runtime.small import data, seeded
+
+BUILD = """
+from tests.runtime.sized import Attention
+from tests.runtime.small import data, seeded
+def build(): return seeded(Attention()), (data(5, 9, 6),)
+def small(): return seeded(Attention()), (data(1, 9, 6),)
+def other(): return seeded(Attention(0.2)), (data(5, 9, 6),)
+"""
+
+
+@pytest.fixture(scope="module")
+def planned() -> Schedule:
+    made = remate.plan(seeded(Attention()), (data(B, T, 6),), budget="70%", cost="cpu")
+    return sized(made, b=Dimension(min=2, max=24, planned=B), t=Dimension(min=2, max=40, planned=T))
+
+
+@pytest.fixture
+def file(planned: Schedule, tmp_path: Path) -> Path:
+    planned.save(str(tmp_path / "s.json"))
+    (tmp_path / "model.py").write_text(BUILD)
+    return tmp_path / "s.json"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
+    assert main([str(one) for one in arguments]) == status
+    found = capsys.readouterr()
+    return found.out + found.err
+
+
+def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "check", file)
+    assert "sizes: b 2 to 24 (planned at 11), t 2 to 40 (planned at 13)" in text
+    assert "over the budget at its largest size: 1.27 MiB at b=24, t=40" in text
+    rows = [line.split() for line in text.splitlines() if "up to" in line]
+    assert [row[2:5] for row in rows] == [["b=24", "at", "t=2"], ["b=11", "at", "t=13"], ["b=4", "at", "t=20"]]
+    assert "none at t=40" in text
+
+
+def test_check_tells_that_every_size_fits(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
+    text = file.read_text().replace(f'"budget": {planned.solve.budget}', '"budget": 2000000')
+    file.write_text(text)
+    assert "within the budget at every size, up to 1.34 MiB at b=24, t=40" in said(capsys, "check", file)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        # legal at the planned size alone
+        ('"x": "f32[b,t,6]"', '"x": "f32[11,t,6]"', "the block declares f32[11,40,6] (at b=24, t=40)"),
+        ('"out": "bool[t,t]", "ns": 2018', '"out": "bool[-t+26,t]", "ns": 2018', "negative size"),
+    ],
+)
+def test_check_looks_at_the_ends_of_the_range(
+    file: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, told: str
+) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+    assert told in said(capsys, "check", file, status=1)
+
+
+def test_show_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "sizes: b 2 to 24 (planned at 11)" in said(capsys, "show", file)
+    text = said(capsys, "show", file, "--at", "b=20,t=31")
+    assert "at b=20, t=31, with the times of the size that was planned" in text
+    assert "f32[20,31,24]" in text
+    assert "keep-all is within the budget here: 10 reruns are left out" in said(capsys, "show", file, "--at", "b=3")
+    assert "b is 25, the schedule is for 2 to 24" in said(capsys, "show", file, "--at", "b=25", status=3)
+
+
+@pytest.mark.parametrize("text", ["b", "b=", "b=-1", "b=x", "b=1,b=2", "b=1;t=2", ""])
+def test_what_is_no_size_is_refused(file: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert "argument --at" in said(capsys, "show", file, "--at", text, status=2)
+
+
+def test_the_other_commands_at_a_size(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "f32[5,2,13,13]" in said(capsys, "explain", file, "--at", "b=5")
+    said(capsys, "report", file, "--at", "b=5", "-o", tmp_path / "page.html")
+    assert "f32[5,2,13,13]" in (tmp_path / "page.html").read_text()
+    said(capsys, "trace", file, "--at", "b=5", "-o", tmp_path / "trace.json")
+    assert "nothing suspicious" in said(capsys, "lint", file)
+    before = file.read_bytes()
+    said(capsys, "fmt", "--figures", file)
+    assert file.read_bytes() == before
+
+
+def test_diff_of_sizes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wider = file.read_text().replace('"max": 24, "planned": 11', '"max": 32, "planned": 12')
+    (tmp_path / "wider.json").write_text(wider)
+    text = said(capsys, "diff", file, tmp_path / "wider.json", status=1)
+    assert [line.split()[0] for line in text.split("model\n")[1].split("\n\n")[0].splitlines()] == ["dims/b"]
+    assert "graph" not in text
+    assert "decisions: none differs" in said(capsys, "diff", file, tmp_path / "wider.json", "--at", "b=5", status=1)
+    assert "the schedules are equal" in said(capsys, "diff", file, file, "--at", "b=5")
+
+
+def test_edits_stay_edits_of_all_sizes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = load(str(file))
+    (instance,) = before.program
+    said(capsys, "edit", file, "--plan", f"{instance.id}=keep-all", "-o", file, "--force")
+    after = load(str(file))
+    assert after.model.dims == before.model.dims
+    assert after.program[0].plan == "keep-all"
+    assert after.solve.peak == before.solve.baseline_peak
+
+
+def test_a_size_in_range_is_not_stale(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = file.parent / "model.py"
+    assert "fits" in said(capsys, "check", file, "--model", f"{model}:build", "--step")
+    assert "b is 1, the schedule is for 2 to 24" in said(capsys, "check", file, "--model", f"{model}:small", status=3)
+    assert "attribute p was 0.1" in said(capsys, "check", file, "--model", f"{model}:other", status=3)
+
+
+@pytest.mark.parametrize("at", [(), ("--at", "b=11,t=12")])
+def test_run_predicts_the_peak_of_the_size_that_runs(
+    file: Path, capsys: pytest.CaptureFixture[str], at: tuple[str, ...]
+) -> None:
+    text = said(capsys, "run", file, "--model", f"{file.parent / 'model.py'}:build", "--steps", "1", "--quiet", *at)
+    assert "own forward does not run" not in text
+    assert f"predicted peak {'61.4' if at else '28.2'} KiB (measured +0.00%)" in text
+    assert "0 (bitwise equal)" in text
+
+
+def test_a_merge_keeps_the_sizes(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = file.read_text()
+    ours, theirs = tmp_path / "ours.json", tmp_path / "theirs.json"
+    ours.write_text(
+        text.replace('"name": "Attention",\n  "model"', '"name": "Attention",\n  "note": "ours",\n  "model"', 1)
+    )
+    theirs.write_text(json.dumps(json.loads(text)))
+    said(capsys, "merge", file, ours, theirs)
+    assert load(str(ours)).model.dims == load(str(file)).model.dims
