@@ -76,7 +76,7 @@ AUTO = Policy(
         Step("greedy", small),
         Step("recreate", small, 0.25),
         Step("flat"),
-        Step("cuts", small),
+        Step("cuts"),
         Step("recreate", small),
         Step("staged"),
         Step("beam", no_model_fits),

@@ -1,0 +1,178 @@
+"""A lower bound on the time of any schedule of a graph under a budget, as an integer program.
+
+Take cuts: operations k1 < k2 < … of the backward. Whatever the schedule, a forward storage that some operation after a
+cut reads is resident while the cut's operation runs, or its producer runs again after the cut (and then whatever that
+producer reads is resident, or made again after the cut, too). What is resident fits into what the budget leaves beside
+the bytes that are live there in any schedule. What is resident at a later cut was resident at the earlier one, or made
+again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and rerun[f, c, d]
+(f runs again in the stretch, once or more often),
+
+    minimise  sum of time[f] * rerun[f, c, c + 1]
+    need      hold[s, c] + rerun[producer(s), c, d] >= 1       for every s that backward reads in the stretch
+    closure   rerun[f, c, d] <= hold[u, c] + rerun[producer(u), c, d]    for every forward storage u that f reads
+    chain     hold[s, d] <= hold[s, c] + rerun[producer(s), c, d]
+    parts     rerun[f, c, d] <= sum of rerun[f, part], and >= each       for the shorter stretches that make up (c, d)
+    memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
+
+has an optimum that no schedule beats. Any dual bound of it will do. Integers need no stretch but those from one cut to
+the next; fractions do: a relaxation spreads one rerun over many of them, and a long stretch says again what two cuts
+alone would. Assumptions, all of them the format's own rules: the forward, then the backward operations run once each in
+the given order; besides, forward operations run again, whole, anywhere; a storage is resident in full or not at all;
+operations cost what the profile says. No partition is assumed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyomo.environ as pyo
+
+from remate_runtime.gc_pause import gc_paused
+
+from ..deadline import Deadline
+from ..effort import Effort
+from ..milp.formulation import PARTS, linear
+from ..milp.highs import Engine, Result
+from ..problem import Problem
+from .floor import arguments
+
+Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the number of cuts)
+
+
+def stretches(count: int, overlapping: bool) -> dict[Stretch, tuple[Stretch, ...]]:
+    """Stretches of `count` cuts, the short ones first, each with those that make it up. All there are from one cut to the
+    next, and from each to the end; overlapping: also those of 2, 4, 8, … cuts, each beginning amid the one before."""
+    chosen = {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)}
+    width = 2
+    while overlapping and width < 2 * count:
+        chosen |= {(c, min(c + width, count)) for c in range(0, count, width // 2)}
+        width *= 2
+    found: dict[Stretch, tuple[Stretch, ...]] = {}
+    for stretch in sorted(chosen, key=lambda ends: (ends[1] - ends[0], ends)):
+        at, end = stretch
+        parts: list[Stretch] = []
+        while at < end and end - stretch[0] > 1:
+            parts.append(max((s for s in found if s[0] == at and s[1] <= end), key=lambda s: s[1]))
+            at = parts[-1][1]
+        found[stretch] = tuple(parts)
+    return found
+
+
+class CutModel:
+    """The model for a number of cuts; their places and the budget change between solves. reference: bytes that scale
+    memory (any peak)."""
+
+    def __init__(self, problem: Problem, count: int, reference: int, *, overlapping: bool = False) -> None:
+        self.problem, self.count = problem, count
+        self.stretches = stretches(count, overlapping)
+        self.unit = max(reference, 1) / PARTS
+        self.percent = max(problem.baseline_time, 1) / 100.0
+        self.operations, self.storages = useful(problem)
+        with gc_paused():
+            self.model: Any = self._build()
+            self.engine = Engine(self.model)
+        self.variables = len(self.engine.cost)
+        self._hold: Mapping[tuple[int, int], int] = {key: self.engine.column(v) for key, v in self.model.hold.items()}
+
+    def _build(self) -> pyo.ConcreteModel:
+        problem, cuts = self.problem, range(self.count)
+        wanted = set(self.storages)
+        m: Any = pyo.ConcreteModel()
+        m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes left beside what is live in any schedule
+        m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
+        m.rerun = pyo.Var(self.operations, list(self.stretches), domain=pyo.Binary)
+
+        def available(s: int, c: int, d: int) -> list[Any]:
+            return [m.hold[s, c], m.rerun[problem.producer[s], c, d]]
+
+        def need(m: Any, s: int, c: int, d: int) -> Any:
+            return linear(available(s, c, d)) >= 0
+
+        def closure(m: Any, f: int, u: int, c: int, d: int) -> Any:
+            return linear([*available(u, c, d), m.rerun[f, c, d]], [1, 1, -1]) >= 0
+
+        def chain(m: Any, s: int, c: int, d: int) -> Any:
+            return linear([*available(s, c, d), m.hold[s, d]], [1, 1, -1]) >= 0
+
+        def parted(m: Any, f: int, c: int, d: int) -> Any:
+            parts = [m.rerun[f, a, b] for a, b in self.stretches[c, d]]
+            return linear([*parts, m.rerun[f, c, d]], [*[1] * len(parts), -1]) >= 0
+
+        def part(m: Any, f: int, c: int, d: int, a: int, b: int) -> Any:
+            return linear([m.rerun[f, c, d], m.rerun[f, a, b]], [1, -1]) >= 0
+
+        spans = list(self.stretches)
+        whole = [(c, d) for (c, d), parts in self.stretches.items() if parts]
+        pairs = [(f, u) for f in self.operations for u in problem.reads[f] if u in wanted]
+        m.need = pyo.Constraint(self.storages, spans, rule=need)
+        m.closure = pyo.Constraint(pairs, spans, rule=closure)
+        m.chain = pyo.Constraint(self.storages, [(c, d) for c, d in spans if d < self.count], rule=chain)
+        m.parted = pyo.Constraint(self.operations, whole, rule=parted)
+        m.part = pyo.Constraint(
+            self.operations, [(*span, *part) for span in whole for part in self.stretches[span]], rule=part
+        )
+        sizes = [problem.size[s] / self.unit for s in self.storages]
+        m.memory = pyo.Constraint(
+            cuts, rule=lambda m, c: linear([m.hold[s, c] for s in self.storages], sizes) <= m.free[c] / self.unit
+        )
+        keys = [(f, c) for f in self.operations for c in cuts]
+        cost = [problem.time[f] / self.percent for f, _ in keys]
+        m.time = pyo.Objective(expr=linear([m.rerun[f, c, c + 1] for f, c in keys], cost))
+        return m
+
+    def nanoseconds(self, extra: float) -> int:
+        """Time of the step from extra time in %; the trivial bound where nothing fits, for which any statement is true."""
+        base = self.problem.baseline_time
+        return base if extra == float("inf") else base + max(0, int(extra * self.percent * (1 - 1e-6)))
+
+    def solve(
+        self,
+        deadline: Deadline,
+        budget: int,
+        effort: Effort,
+        places: list[int],
+        forced: np.ndarray,
+        *,
+        relax: bool,
+    ) -> Result:
+        """Extra time in % of the step with cuts at the operations `places`, ascending. forced: as of `forced_bytes`."""
+        infinity, problem = float("inf"), self.problem
+        ends = [*places, len(problem.real)]
+        columns, lower = [], []
+        for c, k in enumerate(places):
+            self.model.free[c].set_value(budget - int(forced[k]))
+            resident = set(arguments(problem, k))
+            columns += [self._hold[s, c] for s in self.storages]
+            lower += [float(s in resident) for s in self.storages]
+        for s in self.storages:
+            readers = problem.readers[s]
+            for c, d in self.stretches:
+                after = bisect_right(readers, ends[c])
+                read = after < len(readers) and readers[after] < ends[d]
+                self.engine.set_rhs(self.model.need[s, c, d], float(read), infinity)
+        self.engine.set_bounds(np.array(columns), np.array(lower), np.ones(len(lower)))
+        self.engine.update(self.model.memory.values())
+        return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+
+
+def variables(problem: Problem, count: int, overlapping: bool) -> int:
+    """How many variables the model of so many cuts has."""
+    operations, storages = useful(problem)
+    return count * len(storages) + len(stretches(count, overlapping)) * len(operations)
+
+
+def useful(problem: Problem) -> tuple[list[int], list[int]]:
+    """Forward operations and storages that a rerun could ever need."""
+    operations: set[int] = set()
+    storages: set[int] = set()
+    for f in reversed(problem.forward):
+        for s in problem.writes[f]:
+            if s not in problem.pinned and any(
+                i >= problem.backward_start or i in operations for i in problem.readers[s]
+            ):
+                operations.add(f)
+                storages.add(s)
+    return sorted(operations), sorted(storages)

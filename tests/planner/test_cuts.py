@@ -1,0 +1,65 @@
+"""What several cuts prove together: never more than the exact optimum takes, and more than one cut alone."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from remate.strategy import Context, Deadline, Instance, Request
+from remate.strategy.bound.cut_model import stretches
+from remate.strategy.registry import bound
+
+from .test_optimum import budgets, tiny_steps
+
+STEPS = 5  # seeds that a part of the slow test takes: about 24 steps
+
+
+def proven(name: str, about: Instance, budget: int) -> int:
+    """What a bound proves where nothing is known but a slow schedule, so that it does all that it can."""
+    context = Context(Deadline(), about.baseline.time)
+    context.best = replace(about.baseline, time=1000 * about.baseline.time)
+    return bound(name).prove(about, Request(budget), context)
+
+
+def compare(seeds: range) -> tuple[int, int]:
+    """Hold several cuts against one cut and the truth on every budget of every step. Returns how many steps there were,
+    and on how many budgets several cuts said more."""
+    steps = more = 0
+    for name, graph, truth in tiny_steps(seeds):
+        about = Instance(graph)
+        peak, steps = about.baseline.peak, steps + 1
+        for budget in budgets(truth.least_peak(peak), peak):
+            optimum = truth.fastest(budget)
+            assert optimum is not None
+            one, several = proven("cut", about, budget), proven("cuts", about, budget)
+            assert several <= optimum.time, f"{name} at {budget}: bound {several} above the optimum {optimum.time}"
+            assert one <= optimum.time, f"{name} at {budget}: bound {one} above the optimum {optimum.time}"
+            more += several > one
+    return steps, more
+
+
+def test_a_sample_of_tiny_steps() -> None:
+    steps, more = compare(range(100, 102))
+    assert steps >= 8
+    assert more >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(102, 157, STEPS))
+def test_tiny_steps(first: int) -> None:
+    steps, _ = compare(range(first, first + STEPS))
+    assert steps >= 20
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
+def test_stretches_are_made_up_of_shorter_ones(count: int, overlapping: bool) -> None:
+    found = stretches(count, overlapping)
+    assert {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)} <= set(found)
+    for (begin, end), parts in found.items():
+        assert bool(parts) == (end - begin > 1)
+        if parts:
+            assert all(part in found for part in parts)
+            assert [a for a, _ in parts] == [begin, *(b for _, b in parts[:-1])]
+            assert parts[-1][1] == end
+    assert (len(found) > 2 * count - 1) == (overlapping and count > 2)
