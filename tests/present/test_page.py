@@ -136,6 +136,24 @@ def test_frontier(mlp: Analysis, tmp_path: Path) -> None:
     document = Document(page(mlp, None, found))
     assert (document.open, document.wrong) == ([], [])
     assert "looser <b>.json" in document.text
+    assert page(mlp, None, found).count(">looser &lt;b&gt;</text>") == 1  # the name beside its point
+    assert "named" not in document.text
+    (tmp_path / "named").mkdir()
+    save(mlp.schedule, tmp_path / "named" / "here.json")
+    again = frontier(mlp, str(tmp_path / "named" / "here.json"), str(tmp_path))
+    assert [(p.file, p.here) for p in again.points][:2] == [("here.json", False), ("named/here.json", True)]
+    assert page(mlp, None, again).count(">here</text>") == 0  # two in one place have one name
+    assert page(mlp, None, again).count(">named/here</text>") == 1
+
+
+def test_columns_and_buttons_have_names_for_who_does_not_see_them(mlp: Analysis) -> None:
+    shown = page(mlp)
+    assert '<th scope="col"></th>' not in shown
+    assert (
+        shown.count('<span class="hidden">Share</span>') == 4
+    )  # kept, at the peak, reruns, and where the script writes
+    for label, button in re.findall(r'aria-label="([^"]*)">([A-Za-z]+)</button>', shown):
+        assert label.startswith(button)
 
 
 def test_step_without_operations(mlp: Analysis) -> None:

@@ -17,6 +17,7 @@ from ..text import percent, size
 from .markup import attribute, table, text
 
 MAX_FILES = 200
+_NAMED = 12  # points of a chart that have room for their names
 _TOP, _LEFT, _WIDTH, _HEIGHT = 6.0, 11.0, 84.0, 80.0  # of the plane, in percent of the drawing
 
 
@@ -62,8 +63,13 @@ def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
             continue
         points.append(_point(other, file.name, False))
     skipped += [(file.name, f"more than {MAX_FILES} files") for file in files[MAX_FILES:]]
-    points.append(_point(opened, Path(path).name, True))
+    points.append(_point(opened, _beside(here, folder), True))
     return Frontier(tuple(sorted(points, key=lambda p: (p.budget, p.file))), tuple(skipped), opened.keep_all.peak)
+
+
+def _beside(file: Path, folder: str) -> str:
+    """A file's name, with its folder where that is another one: two files may have the same name."""
+    return file.name if file.parent == Path(folder).resolve() else f"{file.parent.name}/{file.name}"
 
 
 def _point(opened: Analysis, name: str, here: bool) -> Point:
@@ -135,6 +141,13 @@ def _chart(found: Frontier) -> str:
         parts.append(
             f'<circle class="{kind}" cx="{x(p.budget)}" cy="{y(p.overhead)}" r="{6 if p.here else 4}">{about}</circle>'
         )
+    apart = {
+        (p.budget, p.overhead): p for p in sorted(points, key=lambda p: p.here)
+    }  # one name for points in one place
+    for p in apart.values() if len(apart) <= _NAMED else ():
+        name, late = attribute(p.file.removesuffix(".json")), (p.budget - left) / (right - left) > 0.7
+        place = 'dx="-8" dy="-8" text-anchor="end"' if late else 'dx="8" dy="-8"'
+        parts.append(f'<text x="{x(p.budget)}" y="{y(p.overhead)}" {place}>{name}</text>')
     label = f"Overhead against budget, {len(points)} schedules; the table below has the figures"
     return f'<svg id="frontier" class="chart" role="img" aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from ..text import escape
 
+SHARE = '<span class="hidden">Share</span>'  # head of a column of bars, for who does not see them
+
 
 def text(value: object) -> str:
     """Text of the schedule. Its writing direction stays its own."""

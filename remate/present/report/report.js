@@ -217,15 +217,15 @@
   const points = ([times, levels]) => (put) => times.forEach((time, i) => put(time, levels[i]));
 
   function boxes(kind, top) {
-    let path = "", left = -1, right = -1;
+    let path = "", left = null, right = null; // both may lie left of the edge
     const flush = () => {
-      if (left >= 0) path += `M${left} ${top}h${right - left - (right - left > 12 ? 3 : 0)}v290H${left}z`;
+      if (left !== null) path += `M${left} ${top}h${right - left - (right - left > 12 ? 3 : 0)}v290H${left}z`;
     };
     for (let at = 0; at < count; at++) {
       if (partOf(at) !== kind || starts[at + 1] < from || starts[at] > to || starts[at + 1] === starts[at]) continue;
       const a = Math.round(Math.max(-0.01, x(starts[at])) * WIDTH);
       const b = Math.max(Math.round(Math.min(1.01, x(starts[at + 1])) * WIDTH), a + 2);
-      if (left >= 0 && a - right < 3 && (b - a < 12 || a < right)) { right = Math.max(b, right); continue; }
+      if (left !== null && a - right < 3 && (b - a < 12 || a < right)) { right = Math.max(b, right); continue; }
       flush();
       [left, right] = [a, b];
     }

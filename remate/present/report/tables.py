@@ -8,7 +8,7 @@ from ...inspect.analysis import Analysis, Group, grouped, operation_at, rerunnin
 from ...measure.memory_trace import MemoryTrace
 from ..text import count, duration, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
-from .markup import bar, code, folded, table, text
+from .markup import SHARE, bar, code, folded, table, text
 from .markup import note as remark
 
 _SHOWN = 12
@@ -165,7 +165,7 @@ def _holders(caption: str, groups: list[Group]) -> str:
         )
         for g in groups
     ]
-    return _cut(f"{caption}: {size(total)}", ("Bytes", "", "Count", "Value", "Type"), rows, right=(0, 2))
+    return _cut(f"{caption}: {size(total)}", ("Bytes", SHARE, "Count", "Value", "Type"), rows, right=(0, 2))
 
 
 def reruns(opened: Analysis) -> str:
@@ -185,7 +185,7 @@ def reruns(opened: Analysis) -> str:
         for r in found
     ]
     caption = f"Reruns: {duration(total)} in {count(len(opened.expanded.reruns), 'rerun')}"
-    return _cut(caption, ("Time", "", "Count", "Operation", "Operator"), rows, right=(0, 2))
+    return _cut(caption, ("Time", SHARE, "Count", "Operation", "Operator"), rows, right=(0, 2))
 
 
 def _cut(caption: str, head: Sequence[str], rows: list[tuple[str, ...]], right: Sequence[int]) -> str:
