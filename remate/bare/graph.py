@@ -35,7 +35,7 @@ def bare_step(bare: BareInstance) -> BareStep:
     ordered = [nodes[name] for name in bare.order]
     once = frozenset(i for i, node in enumerate(ordered) if not node.rerunnable)
     end, turn = len(ordered), len(ordered) if bare.turn is None else bare.order.index(bare.turn)
-    whole = Instance(_graph(bare, ordered, end), once=once)
+    whole = Instance(_graph(bare, ordered, end), once=once, orderable=True)
     split = Instance(_graph(bare, ordered, turn), once=once) if 0 < turn < end else None
     return BareStep(whole, split, set(range(turn, end)) <= once)
 

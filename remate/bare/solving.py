@@ -64,8 +64,8 @@ def solve(
         found.strategy,
         found.solver,
         found.stopped_by,
-        False,
-        sequence(bare, found.reruns),
+        found.order is not None,
+        sequence(bare, found.reruns, found.order or ()),
     )
     verify(bare, made)
     return made
@@ -93,6 +93,8 @@ def _solved(
 ) -> Solution:
     """Where the instance has a turn, and still any node may run again, strategies that want a backward work on the
     narrower problem in which only its forward does: what they find holds, what they prove does not."""
+    if chosen.reorders:
+        return search(step.whole, request, chosen, time_limit=time_limit, progress=progress)
     if step.split is None or step.exact:
         return search(step.problem, request, chosen, time_limit=time_limit, progress=progress)
     pool, failed = Pool(), None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KEEP_ALL = "keep-all"  # strategy of the schedule without reruns
 NO_SOLVER = "none"
 MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
-Need = Literal["backward", "hierarchy", "chain"]
+Need = Literal["backward", "hierarchy", "chain", "order"]
 Returned = TypeVar("Returned")
 
 
@@ -38,20 +38,24 @@ class Request(msgspec.Struct, frozen=True):
 
 class Candidate(msgspec.Struct, frozen=True):
     """A schedule as the simulator judges it. peak: bytes. time: ns. strategy: what made it; "a+b" where b improved on a.
-    solver: the one that it came out of, or "none"."""
+    solver: the one that it came out of, or "none". order: of first executions, by operations of the step, if it is not the
+    step's own; reruns then count positions in it."""
 
     reruns: tuple[FlatRerun, ...]
     peak: int
     time: int
     strategy: str
     solver: str = NO_SOLVER
+    order: tuple[int, ...] | None = None
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """reruns: in step order. start: the candidate that they were made from, if it is another strategy's."""
+    """reruns: in step order. start: the candidate that they were made from, if it is another strategy's. order: of first
+    executions, as a candidate has it; by default that of `start`, or the step's own."""
 
     reruns: tuple[FlatRerun, ...]
     start: Candidate | None = None
+    order: tuple[int, ...] | None = None
 
 
 class Context:
@@ -77,7 +81,8 @@ class Strategy(msgspec.Struct, frozen=True):
 
     name: as it is asked for and written down. summary: what it does, in one line. reference: the paper, or "". solver:
     "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, a
-    "hierarchy" of blocks, a "chain" of more than one stage. propose: yields proposals; those over the budget count for
+    "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed. reorders: it changes the order, so
+    that bounds for the step's own say nothing of what it finds. propose: yields proposals; those over the budget count for
     the smallest peak that the strategy reaches. The same instance, request and best known schedule must give the same
     proposals.
     """
@@ -88,6 +93,7 @@ class Strategy(msgspec.Struct, frozen=True):
     reference: str = ""
     solver: str = NO_SOLVER
     needs: frozenset[Need] = frozenset()
+    reorders: bool = False
 
 
 class Bound(msgspec.Struct, frozen=True):

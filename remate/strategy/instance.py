@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from msgspec.structs import replace
+
 from remate_runtime.link import link, simulate
 from remate_runtime.step import FlatRerun, Graph
 
 from ..partition.hierarchy import BlockSpan
 from .base import KEEP_ALL, Candidate
-from .bound.floor import proven_floor
+from .bound.floor import least_need, proven_floor
 from .problem import Problem
 
 FORBIDDEN = 1 << 62  # bytes
@@ -21,11 +23,14 @@ Key = ParamSpec("Key")
 
 class Instance:
     """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward
-    operations that may not run again, as a bare instance may say. kept: views, and whatever else a strategy wants to keep
+    operations that may not run again, as a bare instance may say. orderable: first executions may take place in any order
+    that the reads allow. kept: views, and whatever else a strategy wants to keep
     of this step, by a key of its own."""
 
-    def __init__(self, graph: Graph, blocks: Sequence[BlockSpan] = (), once: Collection[int] = ()) -> None:
-        self.graph, self.blocks, self.once = graph, tuple(blocks), frozenset(once)
+    def __init__(
+        self, graph: Graph, blocks: Sequence[BlockSpan] = (), once: Collection[int] = (), orderable: bool = False
+    ) -> None:
+        self.graph, self.blocks, self.once, self.orderable = graph, tuple(blocks), frozenset(once), orderable
         self.kept: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
@@ -48,6 +53,15 @@ class Instance:
         """Bytes: no schedule whatever has a smaller peak."""
         return proven_floor(self.problem)
 
+    @cached_property
+    def least_need(self) -> int:
+        """Bytes: some operation takes as much by itself, so no schedule in any order has a smaller peak."""
+        return least_need(self.problem)
+
+    def ordered(self, order: tuple[int, ...]) -> Instance:
+        """This step with its operations in another order: bare, one forward, without a hierarchy."""
+        return self.view(_ordered, order)
+
     @property
     def has_backward(self) -> bool:
         return self.graph.backward_start < len(self.graph.operations)
@@ -65,3 +79,11 @@ class Instance:
         if at not in self.kept:
             self.kept[at] = build(self, *key, **options)
         return self.kept[at]
+
+
+def _ordered(instance: Instance, order: tuple[int, ...]) -> Instance:
+    graph, position = instance.graph, {i: n for n, i in enumerate(order)}
+    values = tuple(v if v.producer < 0 else replace(v, producer=position[v.producer]) for v in graph.values)
+    operations = tuple(graph.operations[i] for i in order)
+    moved = replace(graph, values=values, operations=operations)
+    return Instance(moved, (), [position[i] for i in instance.once], True)

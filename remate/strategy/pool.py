@@ -23,9 +23,10 @@ class Pool:
         rest = [c for c in self.candidates if c.peak < found.peak or c.time < found.time]
         self.candidates = sorted([*rest, found], key=lambda c: -c.peak)
 
-    def best(self, budget: int, of: Collection[str] | None = None) -> Candidate | None:
-        """The fastest candidate within `budget` bytes; `of`: by none but these strategies."""
-        known = (c for c in self.candidates if c.peak <= budget and made_by(c, of))
+    def best(self, budget: int, of: Collection[str] | None = None, reordered: bool = False) -> Candidate | None:
+        """The fastest candidate within `budget` bytes; `of`: by none but these strategies; reordered: the order of first
+        executions may be another one than the step's."""
+        known = (c for c in self.candidates if c.peak <= budget and made_by(c, of) and (reordered or c.order is None))
         return min(known, key=lambda c: (c.time, c.peak), default=None)
 
     @property

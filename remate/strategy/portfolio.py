@@ -34,13 +34,15 @@ class Step(msgspec.Struct, frozen=True):
 
 class Policy(msgspec.Struct, frozen=True):
     """steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
-    improve on what was found. names: strategies whose schedules count; None: all."""
+    improve on what was found. names: strategies whose schedules count; None: all. reorders: some change the order of first
+    executions, so no bound for the step's own is tried."""
 
     name: str
     steps: tuple[Step, ...]
     smallest: tuple[Step, ...]
     finish: tuple[Step, ...] = ()
     names: frozenset[str] | None = None
+    reorders: bool = False
 
 
 def tiny(instance: Instance, context: Context) -> bool:
@@ -106,7 +108,8 @@ def policy(name: str) -> Policy:
     names = registry.strategy_names()
     if name not in names:
         raise UnknownNameError(f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, *names))}")
-    registry.strategy(name)  # of another package: it may not load
+    if registry.strategy(name).reorders:  # of another package, it may not load
+        return msgspec.structs.replace(alone(name), reorders=True)
     return alone(name, "cut")
 
 

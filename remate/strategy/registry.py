@@ -32,6 +32,7 @@ STRATEGIES = {
     "dtr": ".online.dtr:DTR",
     "coop": ".online.coop:COOP",
     "treewidth": ".online.treewidth:TREEWIDTH",
+    "fastsa": ".local.fastsa:FASTSA",
     "exact": ".states.exact:EXACT",
     "beam": ".states.beam:BEAM",
     "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",

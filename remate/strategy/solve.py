@@ -29,13 +29,14 @@ LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
     "hierarchy": "a hierarchy of blocks: this step comes without one",
     "chain": "a chain of several stages: this step is a single one",
+    "order": "an order that may be changed: only that of a bare instance may (remate solve)",
 }
 
 
 class Solution(msgspec.Struct, frozen=True):
     """What a search found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
     (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
-    blocks, each over one instance."""
+    blocks, each over one instance. order: as that of a candidate."""
 
     reruns: tuple[FlatRerun, ...]
     peak: int
@@ -48,6 +49,7 @@ class Solution(msgspec.Struct, frozen=True):
     strategy: str
     solver: str
     menu: tuple[tuple[FlatRerun, ...], ...] = ()
+    order: tuple[int, ...] | None = None
 
 
 def solve(
@@ -87,6 +89,8 @@ def _meets(instance: Instance, need: Need) -> bool:
         return instance.has_backward
     if need == "hierarchy":
         return bool(instance.blocks)
+    if need == "order":
+        return instance.orderable
     from .chain.chain import chain_of
 
     return instance.has_backward and len(chain_of(instance).stages) > 1
@@ -99,13 +103,14 @@ class _Search:
         self.instance, self.request, self.policy, self.pool, self.deadline = instance, request, policy, pool, deadline
         self.base = instance.baseline
         pool.keep(self.base)
-        known = pool.best(request.budget, policy.names)
+        known = pool.best(request.budget, policy.names, policy.reorders)
+        self.floor = instance.least_need if policy.reorders else instance.floor
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
 
     def solution(self) -> Solution:
         if self.context.best is not self.base:
             self._check_needs()
-            if self.request.budget >= self.instance.floor:
+            if self.request.budget >= self.floor:
                 self._steps(self.policy.steps)
             if self.context.best is None:
                 self._take_smallest()
@@ -125,6 +130,7 @@ class _Search:
             found.strategy,
             found.solver,
             self._menu(),
+            found.order,
         )
 
     def _stopped_by(self, gap: float) -> StoppedBy:
@@ -206,19 +212,19 @@ class _Search:
             if self.deadline.interrupted:  # too early to say that nothing fits
                 raise KeyboardInterrupt
             least = min(candidate.peak for candidate in found)
-            raise InfeasibleError(self.request.budget, least, self.instance.floor, self.policy.name)
+            raise InfeasibleError(self.request.budget, least, self.floor, self.policy.name)
 
     def _smallest(self) -> list[Candidate]:
         """What the strategies offer when asked for the proven floor, until one reaches it; where the budget is below the
         floor, so that nothing fits anyway, until one comes near. But for that it does not depend on the budget, so the
         least peak in it is a budget that is met, and so is every larger one."""
         instance, kept = self.instance, self.instance.kept
-        hopeless = self.request.budget < instance.floor
+        hopeless = self.request.budget < self.floor
         key = ("smallest", self.policy.name, self.request.effort, hopeless)
         if key in kept:
             return kept[key]
-        request = replace(self.request, budget=instance.floor)
-        enough = instance.floor + (instance.floor // NEAR if hopeless else 0)
+        request = replace(self.request, budget=self.floor)
+        enough = self.floor + (self.floor // NEAR if hopeless else 0)
         found = [self.base]
         for step in self.policy.smallest:
             strategy, context = resolved(step), Context(self.deadline, self.base.time)
@@ -261,7 +267,14 @@ def candidates(strategy: Strategy, instance: Instance, request: Request, context
 
 
 def _judged(strategy: Strategy, instance: Instance, proposal: Proposal) -> Candidate:
-    start = proposal.start
+    start, order = proposal.start, proposal.order
+    if order is None and start is not None:
+        order = start.order
+    if order is not None:
+        found = _judged(
+            strategy, instance.ordered(order), Proposal(proposal.reruns, start and replace(start, order=None))
+        )
+        return replace(found, order=order)
     if start is None:
         return instance.judged(proposal.reruns, strategy.name, strategy.solver)
     names = start.strategy.split("+")

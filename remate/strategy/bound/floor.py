@@ -22,6 +22,18 @@ def proven_floor(problem: Problem) -> int:
     )
 
 
+def least_need(problem: Problem) -> int:
+    """Bytes that some operation needs by itself, in whatever order operations run: what it reads and makes, and its
+    workspace, less the largest argument whose place its result may take."""
+
+    def need(i: int) -> int:
+        taken = max((problem.size[s] for s in problem.may_overwrite[i]), default=0)
+        held = sum(problem.size[s] for s in {*problem.reads[i], *problem.writes[i]})
+        return held + problem.workspace[i] - taken
+
+    return max((need(i) for i, real in enumerate(problem.real) if real), default=0)
+
+
 def forced_bytes(problem: Problem) -> np.ndarray:
     """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
     workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model

@@ -52,7 +52,9 @@ def polish(
 def polish_best(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """The best schedule known, polished."""
     if context.best is not None:
-        yield from polish(instance.problem, context.best, request.budget, context.deadline, start=context.best)
+        order = context.best.order
+        problem = instance.problem if order is None else instance.ordered(order).problem
+        yield from polish(problem, context.best, request.budget, context.deadline, start=context.best)
 
 
 def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[int]:

@@ -27,9 +27,14 @@ def recreate(instance: Instance, request: Request, context: Context) -> Proposal
     """Attempts to improve on the best schedule known, or on a greedy one where none is."""
     if context.best is None:
         yield from greedy(instance, request, context)
-    if context.best is None:
-        return
-    problem, best = instance.problem, context.best
+    if context.best is not None:
+        order = context.best.order
+        yield from improved(instance if order is None else instance.ordered(order), request, context, context.best)
+
+
+def improved(instance: Instance, request: Request, context: Context, best: Candidate) -> Proposals[None]:
+    """Attempts to improve on a schedule. instance: in the order of its first executions."""
+    problem = instance.problem
     rng = random.Random(SEED)
     for _ in range(_rounds(instance, request)):
         if context.deadline.stopped():

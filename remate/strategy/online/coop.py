@@ -4,7 +4,7 @@ J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 202
 contiguous stretch of memory goes whose storages cost least to make again, of all that are long enough; evictions
 elsewhere would only make holes. *Cheap tensor partitioning*: storages that are cheap to make for their bytes are placed
 from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is that of
-DTR, over the time since its last use. (The paper's third idea, to make again in place, is what the linker does with every
+DTR, over the time since its last use. (The paper's third idea, to overwrite what can be made again, is what the linker does with every
 schedule.) The room that holes take makes it let go more than a policy that only counts bytes, as an allocator would.
 
 What a replay finds is judged like any other schedule, by the bytes that are live.
