@@ -19,7 +19,8 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def eager_kernels() -> Iterator[None]:
-    """Interpolation stays one operator. Dropout of everything draws no numbers. Recurrent layers keep the dropout
+    """Interpolation stays one operator. Dropout of everything draws no numbers; in half precision on the CPU it is made of
+    several operators, as eager makes it. Recurrent layers keep the dropout
     between them, which the Python decomposition loses; they become time steps, since the fused kernels hide workspaces.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
@@ -53,6 +54,8 @@ def _dropout(usual: Any) -> Callable[..., torch.Tensor]:
     def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
         if train and p == 1:
             return a * torch.zeros((), dtype=a.dtype, device=a.device)
+        if train and p > 0 and a.device.type == "cpu" and a.dtype in (torch.float16, torch.bfloat16):
+            return a * (torch.bernoulli(a.detach(), 1 - p) / (1 - p))  # rounded once more than by the fused operator
         return usual(a, p, train)
 
     return dropout

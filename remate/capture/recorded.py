@@ -23,12 +23,14 @@ _ABSENT: Any = object()
 
 class State(msgspec.Struct, frozen=True):
     """What a call depends on beside its arguments. training: of modules, grad: requires_grad of parameters, by path.
-    attributes: (path, name, value) of plain ones, of modules and of the configs that they hold. autocast: its dtype."""
+    attributes: (path, name, value) of plain ones, of modules and of the configs that they hold. autocast: its dtype.
+    unwrapped: the forward was that of the model's class."""
 
     training: Mapping[str, bool] = {}
     grad: Mapping[str, bool] = {}
     attributes: tuple[tuple[str, str, Any], ...] = ()
     autocast: torch.dtype | None = None
+    unwrapped: bool = False
 
     @contextlib.contextmanager
     def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
@@ -37,6 +39,7 @@ class State(msgspec.Struct, frozen=True):
         changed = [(thing, name, vars(thing).get(name, _ABSENT), value) for thing, name, value in self._settings(model)]
         device = next((p.device.type for p in model.parameters()), "cpu")
         ambient = torch.autocast(device, self.autocast) if cast and self.autocast else contextlib.nullcontext()
+        wrapped = vars(model).pop("forward", _ABSENT) if self.unwrapped else _ABSENT
         try:
             _switch(model, self.training, self.grad)
             for thing, name, _, value in changed:
@@ -44,6 +47,8 @@ class State(msgspec.Struct, frozen=True):
             with ambient:
                 yield
         finally:
+            if wrapped is not _ABSENT:
+                vars(model)["forward"] = wrapped
             _switch(model, before.training, before.grad)
             for thing, name, value, _ in changed:
                 if value is _ABSENT:
@@ -71,6 +76,7 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Sta
             if type(value) in _PLAIN and name != "training"
         ),
         autocast=torch.get_autocast_dtype(device) if casts else None,
+        unwrapped=True,
     )
 
 

@@ -66,7 +66,6 @@ class Loop:
             losses.append(loss.item())
         model.config.use_cache = True
         model.eval()
-        del model.forward
         model.requires_grad_(True)
         return losses
 
@@ -80,7 +79,9 @@ def test_the_first_training_call_is_planned_as_the_loop_made_it() -> None:
     assert type(model) is Net
     assert not call.args
     assert list(call.kwargs) == ["labels", "x", "items"]
+    wrapper = vars(model)["forward"]
     schedule = remate.plan(call, budget="100%", cost="cpu")
+    assert vars(model)["forward"] is wrapper
     recorded = schedule.model
     assert (recorded.training, recorded.mode_overrides, recorded.autocast) == (True, ("drop",), "bf16")
     assert recorded.frozen == ("a.weight", "a.bias")

@@ -6,6 +6,7 @@ import copy
 import inspect
 import io
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -274,3 +275,39 @@ def test_peak_over_the_budget_warns(model, schedule):
     tight = replace(schedule, solve=replace(schedule.solve, budget=10))
     with pytest.warns(UserWarning, match="over its budget"):
         apply(model, tight)
+
+
+def test_precision_is_compared_at_the_call():
+    """FSDP2 casts parameters for each call: they are in single precision when the schedule is applied."""
+    x = data(2, 8).bfloat16()
+    schedule = schedule_of(seeded(Mlp()).bfloat16(), (x,))
+    model = seeded(Mlp())
+    planned = apply(model, schedule)
+    with pytest.raises(BindError, match=r"'a.weight': planned bf16\[32,8\], the model has f32\[32,8\]"):
+        planned(x)
+    model.bfloat16()
+    assert torch.equal(planned(x), model(x))
+    model.float()
+    with pytest.raises(BindError, match=r"planned bf16\[32,8\], the model has f32"):
+        planned(x)
+    with pytest.raises(BindError, match=r"planned f32\[32,8\], the model has bf16"):
+        apply(model.bfloat16(), schedule_of(seeded(Mlp()), (data(2, 8),)))
+
+
+def test_parameters_that_are_views_of_a_flat_one():
+    """As FSDP1 has them: the names are plain attributes of the modules while forward and backward run."""
+    model, eager = seeded(Mlp()), seeded(Mlp())
+    planned = apply(model, schedule_of(model, (data(2, 8),)))
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()]).requires_grad_()
+    owners = [(m, name, p.shape) for m in model.modules() for name, p in m._parameters.items()]
+    for module, name, _ in owners:
+        del module._parameters[name]
+    for _ in range(2):
+        parts = flat.split([shape.numel() for _, _, shape in owners])
+        for part, (module, name, shape) in zip(parts, owners, strict=True):
+            setattr(module, name, part.view(shape))
+        planned(data(2, 8)).sum().backward()
+        eager(data(2, 8)).sum().backward()
+    wanted: list[Any] = [p.grad for p in eager.parameters()]
+    found: Any = flat.grad
+    assert torch.equal(found, torch.cat([grad.flatten() for grad in wanted]))

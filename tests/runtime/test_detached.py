@@ -158,3 +158,28 @@ def test_detached_outputs_hold_nothing_of_the_step():
     del out
     assert kept.grad_fn.next_functions[0][0].variable.numel() == 0
     assert len(kept.grad_fn.next_functions) == 1
+
+
+class HandingOn(torch.autograd.Function):
+    """As DistributedDataParallel's: all outputs pass through one node, which hands on what arrived."""
+
+    @staticmethod
+    def forward(ctx, *outputs):
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return gradients
+
+
+def test_no_gradient_is_no_gradient():
+    model = seeded(Training())
+    planned = apply(model, schedule_of(model, (X,)))
+
+    def loss(out):
+        return HandingOn.apply(out["loss"], out["eps"])[0]
+
+    assert all(torch.equal(a, b) for a, b in zip(trained(planned, loss), trained(model, loss), strict=True))
+    with pytest.raises(ExecutionError, match="a gradient arrived for the output 'eps'"):
+        HandingOn.apply(planned(X)["loss"], planned(X)["eps"])[1].sum().backward()

@@ -93,6 +93,26 @@ def test_original_is_not_for_a_model_that_changed() -> None:
         planned(data(4, 8))
 
 
+def test_original_is_for_a_model_that_changed_where_nothing_is_trained() -> None:
+    """As adapters that are switched off for a reference."""
+    model = seeded(Net())
+    schedule = of(4)
+    planned, strict = apply(model, schedule, otherwise="original"), apply(model, schedule)
+    model.drop.p = 0.5
+    with torch.no_grad():
+        torch.manual_seed(0)
+        with pytest.warns(
+            SteppedAsideWarning, match=r"the model changed after.*: module 'drop' .*p was 0.2, is 0.5; the"
+        ):
+            found = planned(data(4, 8))
+        torch.manual_seed(0)
+        assert torch.equal(found, model(data(4, 8)))
+        with pytest.raises(BindError, match=r"attribute p was 0.2, is 0.5"):
+            strict(data(4, 8))
+    model.drop.p = 0.2
+    assert_eager(planned, model, data(4, 8))
+
+
 def test_modes(folder: Path) -> None:
     """A schedule for training and one for evaluation."""
     model = seeded(Net())

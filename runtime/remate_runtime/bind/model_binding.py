@@ -22,13 +22,14 @@ _SHOWN = 20  # mismatches in one message
 class TensorBinding:
     """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
 
-    __slots__ = ("dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
+    __slots__ = ("attributes", "dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
 
     def __init__(
         self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
     ) -> None:
         registered = module._parameters if parameter else module._buffers
-        self.holder: dict[str, Any] = registered if key in registered else module.__dict__  # a plain attribute
+        self.attributes: dict[str, Any] = module.__dict__  # FSDP puts views of a flat parameter there
+        self.holder: dict[str, Any] = registered if key in registered else self.attributes
         self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
         self.dtype = TORCH_DTYPES[type_.dtype]
@@ -36,7 +37,8 @@ class TensorBinding:
         self.pointer = -1
 
     def get(self) -> Any:
-        return self.holder.get(self.key)
+        found = self.holder.get(self.key)
+        return self.attributes.get(self.key) if found is None else found
 
 
 class ModelBinding:
@@ -58,7 +60,7 @@ class ModelBinding:
         mode_overrides = set(planned.mode_overrides)
         faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
         self._children = _children(modules, planned.training, mode_overrides)
-        faults += self._collect(self.device())[1]
+        faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
 
     def device(self) -> torch.device:
@@ -77,13 +79,14 @@ class ModelBinding:
         _raise(faults, self.model, self.planned)
         return found
 
-    def _collect(self, device: torch.device) -> tuple[list[Any], list[str]]:
+    def _collect(self, device: torch.device, applied: bool = False) -> tuple[list[Any], list[str]]:
+        """applied: not in a call yet. Parameters may have another precision then: FSDP casts them for each call."""
         found: list[Any] = []
         faults: list[str] = []
         for slot in self._slots:
-            tensor: Any = slot.holder.get(slot.key)
+            tensor: Any = slot.get()
             if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
-                _compare(slot, tensor, device, faults)
+                _compare(slot, tensor, device, faults, applied)
             if slot.frozen and tensor is not None and tensor.requires_grad:
                 faults.append(f"{slot.kind} {slot.name!r}: frozen when planned, now it requires grad")
             found.append(tensor)
@@ -165,17 +168,29 @@ def _children(
     return found
 
 
-def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str]) -> None:
-    """Compare a tensor that is new here, and remember it if it fits."""
+def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str], any_float: bool) -> None:
+    """Compare a tensor that is new here, and remember it if it fits. any_float: a parameter may be of another precision,
+    which is not remembered."""
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has none")
     elif tensor.layout is not torch.strided or tensor.device != want:
         faults.append(f"{slot.kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
+    elif (
+        any_float
+        and slot.kind == "parameter"
+        and tensor.shape == slot.type.shape
+        and _is_cast(tensor.dtype, slot.dtype)
+    ):
+        pass
     elif tensor.shape != slot.type.shape or tensor.dtype is not slot.dtype or not laid_out(tensor, slot.type):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     else:
         slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+
+
+def _is_cast(dtype: torch.dtype, planned: torch.dtype) -> bool:
+    return dtype is torch.float32 and planned in (torch.bfloat16, torch.float16)
 
 
 def _raise(faults: list[str], model: nn.Module, planned: Model) -> None:

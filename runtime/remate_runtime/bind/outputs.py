@@ -52,11 +52,14 @@ class _Refuse(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: list[torch.Tensor], refusal: str, anchor: torch.Tensor) -> torch.Tensor:
         ctx.refusal = refusal
+        ctx.set_materialize_grads(False)
         return value[0].detach()  # in a list, so that the result is no view of an input: it may be written into
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise ExecutionError(ctx.refusal)
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        if gradient is not None:  # DistributedDataParallel hands none on, through a node of its own
+            raise ExecutionError(ctx.refusal)
+        return None, None, None
 
 
 Build = Callable[[Sequence[Any]], Any]

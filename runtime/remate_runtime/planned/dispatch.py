@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..errors import BindError, SteppedAsideWarning
+from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
@@ -55,13 +55,16 @@ class Dispatch:
         refuse_transforms()
         faults: list[BindError] = []
         for step in steps:
-            step.check()
             try:
+                step.check()
                 call = step.call(args, kwargs)
             except BindError as fault:
                 faults.append(fault)
             else:
                 return step.run(call)
+        stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
+        if stale is not None and (torch.is_grad_enabled() or self.otherwise == "error"):
+            raise stale
         if self.otherwise == "original":
             self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
             return model.forward(*args, **kwargs)
@@ -96,7 +99,8 @@ def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any)
     nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
     solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
     given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
-    why = f"{str(fault).splitlines()[0]}; the model's own forward runs, without reruns"
+    lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
+    why = f"{' '.join(lines[: 1 + isinstance(fault, StaleModelError)])}; the model's own forward runs, without reruns"
     if not planned or not torch.is_grad_enabled():
         return why
     about = solve.baseline_peak * given // planned

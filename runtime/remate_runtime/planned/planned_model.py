@@ -45,7 +45,8 @@ def apply(
 
     schedule: a Schedule or the path of a schedule file; or a list of them, or a folder of files: then each call runs the first
     that is for its mode, shapes, dtypes and plain arguments. otherwise: what a call does that none is for: "error", or
-    "original", the model's own forward, with a warning that says whether it is likely to fit the budget. namespaces: of operators that may run beyond those that any file
+    "original", the model's own forward, with a warning that says whether it is likely to fit the budget; without gradients
+    that is also what a model gets that changed meanwhile (adapters switched off). namespaces: of operators that may run beyond those that any file
     may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
     without checking them. The file lists those that it needs. stale: what to do if the
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the

@@ -1,0 +1,142 @@
+"""The same under torch's own engines for several ranks: gloo, on the CPU, processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+
+import remate
+from remate_runtime import Schedule, apply
+
+from .models import Block, Classifier, batches, classifier
+
+RANKS = 2
+Given = Schedule | None
+
+
+def _ddp(**options: Any) -> Callable[[Given, Given], nn.Module]:
+    def train(whole: Given, block: Given) -> nn.Module:
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = classifier()
+        wrapped = DistributedDataParallel(model if whole is None else apply(model, whole), **options)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        _steps(wrapped, optimizer, no_sync=None if "static_graph" in options else wrapped.no_sync)
+        return model
+
+    return train
+
+
+def _blocks(model: Classifier, block: Given, wrap: Callable[[nn.Module], nn.Module]) -> None:
+    for at, one in enumerate(model.blocks):
+        model.blocks[at] = wrap(one if block is None else apply(one, block))
+
+
+def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], nn.Module]:
+    def train(whole: Given, block: Given) -> nn.Module:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        def wrap(module: nn.Module) -> nn.Module:
+            return FullyShardedDataParallel(module, use_orig_params=use_orig_params, device_id=torch.device("cpu"))
+
+        model = classifier()
+        _blocks(model, block, wrap)
+        sharded = wrap(model)
+        _steps(sharded, torch.optim.SGD(sharded.parameters(), 0.1))
+        return sharded
+
+    return train
+
+
+def _fsdp2(precision: torch.dtype | None) -> Callable[[Given, Given], nn.Module]:
+    def train(whole: Given, block: Given) -> nn.Module:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        options: dict[str, Any] = {"mesh": init_device_mesh("cpu", (dist.get_world_size(),))}
+        if precision is not None:
+            options["mp_policy"] = MixedPrecisionPolicy(param_dtype=precision)
+
+        def wrap(module: nn.Module) -> nn.Module:
+            fully_shard(module, **options)
+            return module
+
+        model = classifier()
+        _blocks(model, block, wrap)
+        wrap(model)
+        _steps(model, torch.optim.SGD(model.parameters(), 0.1))
+        return model
+
+    return train
+
+
+CASES: dict[str, Callable[[Given, Given], nn.Module]] = {
+    "DDP, no_sync": _ddp(),
+    "DDP, static_graph": _ddp(static_graph=True),
+    "DDP, find_unused_parameters": _ddp(find_unused_parameters=True),
+    "FSDP2 per block": _fsdp2(None),
+    "FSDP2 per block, MixedPrecisionPolicy(bf16)": _fsdp2(torch.bfloat16),
+    "FSDP1 per block, use_orig_params": _fsdp1(True),
+    "FSDP1 per block, flat parameters": _fsdp1(False),
+}
+
+
+def _steps(model: Any, optimizer: torch.optim.Optimizer, no_sync: Any = None) -> None:
+    """Three steps; where it is given, under `no_sync` in the second."""
+    torch.manual_seed(7)
+    for at, batch in enumerate(batches(3, seed=dist.get_rank())):
+        if no_sync is not None and at == 1:
+            with no_sync():
+                model(**batch)["loss"].backward()
+            continue
+        model(**batch)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def outcomes(names: Sequence[str]) -> dict[str, bool]:
+    """By case, whether all ranks have the same parameters behind the loop with a schedule as without, to the bit."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_rank, (folder, tuple(names)), nprocs=RANKS)
+        found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return {name: all(one[name] for one in found) for name in names}
+
+
+def _rank(rank: int, folder: str, names: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    try:
+        batch = batches(1)[0]
+        whole = remate.plan(classifier(), (), batch, budget="90%", cost="cpu")
+        hidden = batch["x"].requires_grad_()
+        blocks = {
+            dtype: remate.plan(
+                Block().to(dtype), (hidden.detach().to(dtype).requires_grad_(),), budget="100%", cost="cpu"
+            )
+            for dtype in (torch.float32, torch.bfloat16)
+        }
+        found = {}
+        for name in names:
+            block = blocks[torch.bfloat16 if "bf16" in name else torch.float32]
+            eager, planned = CASES[name](None, None), CASES[name](whole, block)
+            found[name] = all(
+                torch.equal(_local(one), _local(other))
+                for one, other in zip(eager.parameters(), planned.parameters(), strict=True)
+            )
+        Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    finally:
+        dist.destroy_process_group()
+
+
+def _local(parameter: Any) -> torch.Tensor:
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter

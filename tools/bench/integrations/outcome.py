@@ -1,0 +1,61 @@
+"""One loop with a schedule and without: the same parameters to the bit? the peak within the budget?"""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import torch
+
+import remate
+from remate.measure.beside_eager import try_schedule
+from remate_runtime import apply
+
+from .loops import Loop
+
+BUDGET = "85%"
+
+
+class Outcome(NamedTuple):
+    """bitwise: parameters and buffers are equal behind the loop. scheduled: calls that ran the schedule. peak: bytes of a
+    step, measured; budget, keep_all: bytes."""
+
+    bitwise: bool
+    scheduled: int
+    peak: int
+    budget: int
+    keep_all: int
+
+
+def outcome(loop: Loop) -> Outcome:
+    """Record the loop's first training call, plan it, train again by the schedule and without one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        eager = loop.build()
+        _train(loop, eager)
+        recorded = loop.build()
+        with remate.record(recorded) as call:
+            _train(loop, recorded)
+        schedule = remate.plan(call, budget=BUDGET)
+        model = loop.build()
+        with call.state.in_effect(model, cast=False):  # Trainer sets `use_cache` before it trains
+            planned = apply(model, schedule, otherwise="original")
+        ran = planned._remate_step.steps[0]
+        counted, run = [0], ran.run
+
+        def counting(inputs: list[torch.Tensor]) -> object:
+            counted[0] += 1
+            return run(inputs)
+
+        ran.run = counting
+        _train(loop, planned)
+        with call.in_effect(cast=False):
+            trial = try_schedule(call.model, call.args, call.kwargs, schedule, 1)
+    pairs = zip(eager.state_dict().values(), model.state_dict().values(), strict=True)
+    bitwise = all(torch.equal(one, other) for one, other in pairs)
+    return Outcome(bitwise, counted[0], trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
+
+
+def _train(loop: Loop, model: torch.nn.Module) -> None:
+    torch.manual_seed(7)
+    loop.train(model)
