@@ -16,6 +16,7 @@ RUNTIME = [
     "version",
     "extras",
     "gc_pause",
+    "cpu_memory",
     "files",
     "quantities",
     "operators",

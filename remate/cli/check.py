@@ -6,7 +6,7 @@ With `--format json` several files give an array, one a single object.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remate_runtime.extras import require
 
@@ -36,6 +36,9 @@ def configure(commands: Any) -> None:
         "--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators --step may run"
     )
     parser.add_argument(
+        "--engine", metavar="NAME", help="also predict the peak of the step as this engine executes it (compiled, auto)"
+    )
+    parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
     )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
@@ -47,12 +50,19 @@ def run(args: argparse.Namespace) -> int:
         require("remate check --model", "torch")
     if args.step and not args.model:
         raise UsageError("--step runs the model: name it with --model FILE.py:build")
-    model = _Model(args.model, args.step, tuple(args.allow)) if args.model else None
+    if args.engine and args.format != "text":
+        raise UsageError("--engine prints a figure for readers: leave out --format, or --engine")
+    if args.engine:
+        require("remate check --engine", "torch")
+    allowed = tuple(args.allow)
+    model = _Model(args.model, args.step, allowed) if args.model else None
     with Report(args.format, len(args.schedules) > 1) as report:
-        return each(args.schedules, lambda path: _check(path, model, report, args.quiet))
+        return each(
+            args.schedules, lambda path: _check(path, model, report, args.quiet, _Executed(args.engine, allowed))
+        )
 
 
-def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
+def _check(path: str, model: _Model | None, report: Report, quiet: bool, executed: _Executed) -> int:
     from remate_runtime.errors import ScheduleError
     from remate_runtime.format import locate, read
 
@@ -78,11 +88,12 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool) -> int:
         report.faults(path, data, faults)
     elif not quiet:
         say(_summary(path, opened))
+    over = not faults and executed.is_over(opened, quiet)
     if model and stale:
         say_aside(_stale(path, model.target, stale))
     elif model and not quiet:
         say(f"{path}: fits {model.target}" + (", and one step is the model's" if model.step and not faults else ""))
-    return exit_codes.STALE if stale else exit_codes.FINDINGS if faults else exit_codes.FINE
+    return exit_codes.STALE if stale else exit_codes.FINDINGS if faults or over else exit_codes.FINE
 
 
 def _summary(path: str, opened: Analysis) -> str:
@@ -115,6 +126,25 @@ def _range(opened: Analysis) -> list[str]:
     from ..inspect.sizes import over_range
 
     return range_lines(over_range(opened.schedule))
+
+
+class _Executed(NamedTuple):
+    """engine: None, the file's own peak is all that is asked for."""
+
+    engine: str | None
+    allowed: tuple[str, ...]
+
+    def is_over(self, opened: Analysis, quiet: bool) -> bool:
+        """Whether the engine will exceed the budget; says what it predicts."""
+        if self.engine is None:
+            return False
+        from remate_runtime.planned import peak_by_engine
+
+        peak, budget = peak_by_engine(opened.schedule, self.engine, self.allowed), opened.schedule.budget_bytes
+        if peak > budget or not quiet:
+            place = "within" if peak <= budget else "over"
+            say(f"  executed by {self.engine}: predicted peak {size(peak)}, {place} the budget of {size(budget)}")
+        return peak > budget
 
 
 class _Model:

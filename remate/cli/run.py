@@ -142,7 +142,7 @@ def measured(trial: Trial, schedule: Schedule) -> str:
     ]
     lines = [
         table(rows, right=(1, 2, 3)),
-        f"predicted peak {size(schedule.peak_bytes)} ({_off(trial.peak, schedule.peak_bytes)}), "
+        f"predicted peak {size(trial.predicted)} ({_off(trial.peak, trial.predicted)}), "
         f"budget {size(schedule.budget_bytes)}: {_verdict(trial.peak, schedule.budget_bytes)}",
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from itertools import accumulate
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import torch
 from torch.autograd import profiler
 
+from remate_runtime.cpu_memory import Allocated, allocations_of, changes, peak_on_cpu
+
 Device = torch.device | str
-Event = tuple[int, int, int]  # time in ns, address, bytes: positive where allocated, negative where freed
 
 _MARKS = {"start": "remate: step", "turn": "remate: forward has returned"}
-
-# What the profiler itself says on stderr whenever it starts or stops; nothing that a user could act on.
-_CHATTER = (b"USDT:", b"Memory block of unknown size was allocated before the profiling started")
 
 
 def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
@@ -35,8 +28,7 @@ def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
     """
     if torch.device(device).type == "cuda":
         return _peak_cuda(fn, torch.device(device))
-    changes = _changes(_allocations_of(fn, lambda name, at: None))
-    return max(accumulate((change for _, change in changes), initial=0))
+    return peak_on_cpu(fn)
 
 
 def _peak_cuda(fn: Callable[[], Any], device: torch.device) -> int:
@@ -70,14 +62,14 @@ def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cp
     events = _history_cuda(step, where, marks) if where.type == "cuda" else _history_cpu(step, marks)
     start = marks["start"]
     times, levels, level = [0], [0], 0
-    for time_ns, change in _changes(event for event in events if event[0] >= start):
+    for time_ns, change in changes(event for event in events if event[0] >= start):
         level += change
         times.append(max(time_ns - start, times[-1]))
         levels.append(level)
     return MemoryCurve(max(0, marks.get("turn", start) - start), tuple(times), tuple(levels))
 
 
-def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int]) -> list[Event]:
+def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int]) -> list[Allocated]:
     def marked() -> None:
         with profiler.record_function(_MARKS["start"]):
             pass
@@ -88,12 +80,12 @@ def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int
             pass
 
     names = {text: name for name, text in _MARKS.items()}
-    return _allocations_of(marked, lambda text, at: marks.setdefault(names[text], at) if text in names else None)
+    return allocations_of(marked, lambda text, at: marks.setdefault(names[text], at) if text in names else None)
 
 
 def _history_cuda(
     step: Callable[[Callable[[], None]], Any], device: torch.device, marks: dict[str, int]
-) -> list[Event]:
+) -> list[Allocated]:
     def turn() -> None:
         marks["turn"] = time.time_ns()
 
@@ -116,74 +108,6 @@ def _history_cuda(
     ]
     marks["start"] = min([marks["start"], *(event[0] for event in events)])  # the allocator's clock is not quite ours
     return events
-
-
-def _changes(events: Iterable[Event]) -> Iterator[tuple[int, int]]:
-    """(time, bytes): allocated (positive) and freed (negative), in the order of `events`.
-
-    A free counts only if its block was allocated in `events`: for older blocks the profiler knows no size, or that of
-    another block which an earlier session saw at the same address.
-    """
-    held: dict[int, int] = {}
-    for at, address, size in events:
-        if size >= 0:
-            held[address] = size
-            yield at, size
-        elif address in held:
-            yield at, -held.pop(address)
-
-
-def _allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> list[Event]:
-    """Allocations and frees while `fn` ran, in time order. seen: is told name and time of every other event."""
-    session = profiler.profile(profile_memory=True)
-    with _quiet():
-        before = torch.empty(1)
-        session.__enter__()
-        del before  # the profiler warns, once per process, of blocks older than itself: let it do so here
-    try:
-        fn()
-    finally:
-        with _quiet():
-            session.__exit__(None, None, None)
-    result = session.kineto_results
-    tree = result.experimental_event_tree() if result else []
-    return sorted(_allocations(tree, seen), key=lambda event: event[0])
-
-
-def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[Event]:
-    """Every allocation event under `nodes`; `seen` is told the others."""
-    stack = list(reversed(nodes))
-    while stack:
-        node = stack.pop()
-        stack.extend(reversed(node.children))
-        fields = node.typed[1]
-        if type(fields).__name__ == "_ExtraFields_Allocation" and fields.device.type == "cpu":
-            yield node.start_time_ns, fields.ptr, fields.alloc_size
-        else:
-            seen(node.name, node.start_time_ns)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the profiler's own chatter off stderr; whatever else is written there still appears."""
-    with suppress(OSError, ValueError):
-        sys.stderr.flush()
-    try:
-        kept = os.dup(2)
-    except OSError:  # no stderr: nothing to keep clean
-        yield
-        return
-    with tempfile.TemporaryFile() as caught:
-        os.dup2(caught.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            caught.seek(0)
-            for line in caught:
-                if not any(chatter in line for chatter in _CHATTER):
-                    os.write(2, line)
 
 
 class Times(msgspec.Struct, frozen=True):

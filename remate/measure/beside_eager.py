@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch.utils import _pytree as pytree
 
-from remate_runtime import apply
+from remate_runtime import apply, predicted_peak
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 from remate_runtime.kernels import TORCH_DTYPES
@@ -54,6 +54,7 @@ class Trial(msgspec.Struct, frozen=True):
     beyond: tuple[str, ...] = ()  # gradients of the first step that sums made in another order do not explain
     parted: tuple[str, ...] = ()  # operations of the schedule's forward that eager's does not run
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if asked for
+    predicted: int = 0  # bytes of the schedule's peak, as what executes it foresees
 
     @property
     def ratios(self) -> list[float]:
@@ -174,7 +175,8 @@ def try_schedule(
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
     parted = tuple(beyond_eager(expand(plain or schedule).graph, operators))
-    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed)
+    foreseen = predicted_peak(applied)
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed, foreseen)
 
 
 def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:

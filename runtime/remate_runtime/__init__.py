@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     )
     from .format.reader import load
     from .format.schedule import Schedule
-    from .planned import apply
+    from .planned import apply, predicted_peak
 
 __all__ = [
     "BindError",
@@ -44,6 +44,7 @@ __all__ = [
     "__version__",
     "apply",
     "load",
+    "predicted_peak",
 ]
 
 _HOME = {
@@ -59,14 +60,15 @@ _HOME = {
     "SteppedAsideWarning": "errors",
     "apply": "planned",
     "load": "format.reader",
+    "predicted_peak": "planned",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'remate_runtime' has no attribute {name!r}")
-    if name == "apply":
-        require("remate_runtime.apply", "torch")
+    if _HOME[name] == "planned":
+        require(f"remate_runtime.{name}", "torch")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,3 +61,32 @@ def test_schema_is_checked(remate: Remate) -> None:
     from remate.inspect.schema_file import load_schema
 
     assert load_schema()["properties"].keys() >= json.loads(Path("mlp.json").read_text()).keys()
+
+
+@pytest.mark.usefixtures("planned")
+def test_the_peak_that_an_engine_predicts(remate: Remate) -> None:
+    outcome = remate("check", "s.json", "--engine", "eager")
+    assert outcome.status == 0
+    own = re.search(r"^  peak ([\d.]+ \w+), within", outcome.out, re.MULTILINE)
+    assert own
+    assert f"  executed by eager: predicted peak {own[1]}, within the budget of" in outcome.out
+    assert remate("check", "s.json", "--engine", "eager", "--quiet").out == ""
+
+
+@pytest.mark.usefixtures("planned")
+def test_an_engine_that_exceeds_the_budget_is_a_finding(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remate_runtime.planned.peak_by_engine", lambda schedule, engine, allowed: 1 << 40)
+    outcome = remate("check", "s.json", "--engine", "compiled", "--quiet")
+    assert outcome.status == 1
+    assert "executed by compiled: predicted peak 1.00 TiB, over the budget of" in outcome.out
+
+
+@pytest.mark.usefixtures("planned")
+def test_engines_that_there_are_not(remate: Remate) -> None:
+    outcome = remate("check", "s.json", "--engine", "swift")
+    assert outcome.status
+    assert "there is no engine 'swift'" in outcome.err
+    assert remate("check", "s.json", "--engine", "eager", "--format", "json").status == 2
+    assert (
+        "there is no engine 'swift'" in remate("run", "s.json", "--model", "models.py:build", "--engine", "swift").err
+    )

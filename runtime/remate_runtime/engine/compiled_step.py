@@ -35,17 +35,19 @@ class CompiledStep(NamedTuple):
     segments: the parts of backward, one per delivery of the contract, run in order; each takes the residue and returns the
     gradients of its delivery, in its order, and holds on to none that nothing reads any more. What happens between two
     segments (hooks, optimizers) may write to the parameters whose gradients have been delivered.
+    peak: bytes that the step will hold at its worst moment, counted as a budget counts them; None: what the simulator says.
     """
 
     forward: Callable[[Sequence[torch.Tensor]], Forwarded]
     inference: Callable[[Sequence[torch.Tensor]], Forwarded]
     begin: Callable[[Any, list[torch.Tensor]], None]
     segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
+    peak: int | None = None
 
 
 class LinkedStep(NamedTuple):
     """What an engine executes. operators: the live operator of every name in the graph. leaves: by id of an operation, the
-    number of the block instance that it belongs to. budget: bytes, as the file states it."""
+    number of the block instance that it belongs to. budget: bytes that the step must not exceed."""
 
     linked: Linked
     contract: StepContract

@@ -43,6 +43,11 @@ class Steps:
             self._planned[device] = self._compiled(self._linked, self._contract, device)
         return self._planned[device]
 
+    def peak(self, device: torch.device) -> int:
+        """Bytes that the planned step will hold at its worst moment on this device, counted as a budget counts them."""
+        foreseen = self.planned(device).compiled.peak
+        return self._verified.peak if foreseen is None else foreseen
+
     def wanted(self, device: torch.device, sources: Sequence[torch.Tensor]) -> StepFunction:
         """The step for a call with these tensors: without what only gradients that nobody wants need."""
         step = self.planned(device)
@@ -62,5 +67,6 @@ class Steps:
 
     def _compiled(self, linked: Linked, contract: StepContract, device: torch.device) -> StepFunction:
         about = self._verified
-        step = LinkedStep(linked, contract, self._operators, about.leaves, about.budget)
+        budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
+        step = LinkedStep(linked, contract, self._operators, about.leaves, budget)
         return StepFunction(self._compile(step, device), contract, device)

@@ -6,7 +6,7 @@ optimizer state; outputs, gradients and workspace count. The peak of a schedule 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
@@ -81,7 +81,7 @@ def simulate(linked: Linked, gradients: Gradients = "held") -> Timeline:
             workspace.setdefault(memory_of_workspace(linked.graph, op), []).append((at, op.workspace))
     count = len(linked.events)
     memories = {
-        memory: _account(by_memory.get(memory, []), workspace.get(memory, []), count)
+        memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
         for memory in sorted({*by_memory, *workspace})
     }
     return Timeline(sum(op.ns for _, op in computations), linked.turn, memories)
@@ -93,7 +93,11 @@ def memory_of_workspace(graph: Graph, op: Op) -> str:
     return HOST if written and all(graph.memory(value) == HOST for value in written) else DEVICE
 
 
-def _account(allocations: list[Allocation], workspace: list[tuple[int, int]], count: int) -> Account:
+def account(allocations: Sequence[Allocation], workspace: Iterable[tuple[int, int]], count: int) -> Account:
+    """What one memory holds at each of `count` moments. workspace: (moment, bytes held then alone); an engine whose moments
+    are whole segments says there what the worst of a segment is beyond the allocations that it begins or ends with, which may
+    be less than nothing.
+    """
     born, died = [0] * count, [0] * (count + 1)
     for allocation in allocations:
         born[allocation.birth] += allocation.nbytes

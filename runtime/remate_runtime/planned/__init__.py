@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .planned_model import apply, original_of
+from .prediction import peak_by_engine, predicted_peak
 
-__all__ = ["apply", "original_of"]
+__all__ = ["apply", "original_of", "peak_by_engine", "predicted_peak"]

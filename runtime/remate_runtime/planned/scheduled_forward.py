@@ -51,6 +51,11 @@ class ScheduledForward:
         """The device that the model is on."""
         return self._bound.device()
 
+    @property
+    def peak(self) -> int:
+        """Bytes that a step of the planned size will hold at its worst moment, executed as it is here."""
+        return self._steps.at(self._planned_size()).steps.peak(self.device)
+
     def check(self) -> None:
         """Raise BindError or StaleModelError if the model is not what it was when the schedule was applied."""
         self._bound.check_modules()

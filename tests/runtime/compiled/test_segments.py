@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.engine.compiled.graphs import segment_graph
@@ -104,11 +105,17 @@ def test_segments_end_with_their_block_and_around_random_operations(blocks: Any)
 
 def test_a_rerun_is_in_the_segment_of_what_follows_it(blocks: Any) -> None:
     """Across the border of a block as well: the forward operation is of the block that it was planned in."""
-    _, found, _ = blocks
+    written, found, leaves = blocks
+    operations = written.graph.operations
+    across = 0
     for one in found:
+        runs = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, Run)}
+        again = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, Rerun)}
+        across += bool(runs and again - runs)
         if one.compiled and not any(isinstance(piece.event, Run) for piece in one.pieces):
             after = found[found.index(one) + 1]
             assert not after.compiled  # only something interpreted comes between
+    assert across
 
 
 def test_equal_blocks_are_equal_functions(blocks: Any) -> None:
@@ -164,4 +171,7 @@ def test_complex_numbers_strided_counts_and_draws_are_not_compiled() -> None:
     runs = {event.op for event in linked.events if isinstance(event, Execution)}
     kept_out = {graph.operations[at].op for at in runs if not compiles(graph, graph.operations[at])}
     assert {"aten._fft_r2c", "aten.abs", "aten.as_strided", "aten.native_dropout"} <= kept_out
-    assert compiles(graph, next(op for op in graph.operations if op.op == "aten.mul.Tensor"))
+    product = next(op for op in graph.operations if op.op == "aten.mul.Tensor")
+    assert compiles(graph, product)
+    for name in ("aten.as_strided_copy", "mine.mul"):
+        assert not compiles(graph, replace(product, op=name))

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Collection
+from typing import NamedTuple
 
 from .graphs import SegmentGraph
-from .inductor import Compiled, compiled
+from .inductor import Compiled, Held, compiled, held
+from .workspaces import Workspaces
 
 _log = logging.getLogger(__name__)
 
 
+class Function(NamedTuple):
+    """A compiled segment. key: equal for equal functions."""
+
+    about: SegmentGraph
+    key: str
+    run: Compiled
+
+
 class Artefacts:
-    """What has been compiled for a step, in all its forms. None stands for a segment that does not compile."""
+    """What has been compiled for a step, in all its forms, and what it holds. None stands for what does not compile."""
 
     def __init__(self) -> None:
         self._known: dict[str, Compiled | None] = {}
+        self._held: dict[tuple[str, Collection[int]], Held] = {}
+        self._workspaces = Workspaces()
 
-    def __len__(self) -> int:
-        return sum(one is not None for one in self._known.values())
-
-    def get(self, segment: SegmentGraph, what: str) -> Compiled | None:
+    def get(self, about: SegmentGraph, what: str) -> Function | None:
         """The function of a segment. what: names the segment in the log, which says why if there is none."""
-        key = hashlib.sha256(segment.key.encode()).hexdigest()
+        key = hashlib.sha256(about.key.encode()).hexdigest()
         if key not in self._known:
             try:
-                made = compiled(segment.module, segment.takes, segment.gives, segment.donated, key)
+                run = compiled(about.module, about.takes, about.gives, about.donated, key)
+                self.held(Function(about, key, run), frozenset(about.donated))
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 _log.warning("%s does not compile and is interpreted: %s", what, reason)
-                made = None
-            self._known[key] = made
-        return self._known[key]
+                run = None
+            self._known[key] = run
+        made = self._known[key]
+        return None if made is None else Function(about, key, made)
+
+    def held(self, function: Function, owned: frozenset[int]) -> Held:
+        """What the function holds where it owns these inputs."""
+        at = function.key, owned
+        if at not in self._held:
+            about = function.about
+            self._held[at] = held(function.run, about.takes, about.donated, owned, self._workspaces.of)
+        return self._held[at]

@@ -12,8 +12,7 @@ from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
 from ...link.events import Event, Free, View
 from ...step.graph import Graph
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
-from .graphs import SegmentGraph
-from .inductor import Compiled
+from .artefacts import Function
 from .segments import Segment, views_to
 
 _CPU = torch.device("cpu")
@@ -61,8 +60,8 @@ class CompiledCall:
     copied in this run and all that follow, because each storage has one owner here.
     """
 
-    def __init__(self, segment: Segment, about: SegmentGraph, function: Compiled, name: str) -> None:
-        self._segment, self._about, self._function, self._name = segment, about, function, name
+    def __init__(self, segment: Segment, function: Function, name: str) -> None:
+        self._segment, self._about, self._function, self._name = segment, function.about, function.run, name
         self._relaid: tuple[int, ...] = ()
         self._copied: tuple[int, ...] = ()
 

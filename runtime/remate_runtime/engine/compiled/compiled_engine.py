@@ -14,11 +14,13 @@ from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from ..eager.eager_engine import EAGER
-from ..eager.instructions import Slots
+from ..eager.instructions import InstructionCompiler, Slots
 from .artefacts import Artefacts
+from .fit import Fitted, fit
 from .inductor import unavailable
-from .lives import Held, drop, pieces, sources
-from .sections import Section, SectionCompiler
+from .lives import Piece, drop, pieces, sources
+from .memory import Planned
+from .sections import Section, section
 
 _log = logging.getLogger(__name__)
 
@@ -59,16 +61,14 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
     linked, contract, graph = step.linked, step.contract, step.linked.graph
     if device.type != graph.device:
         check_kernels(tuple(step.operators.items()), device, graph.device)
-    building = SectionCompiler(step, artefacts)
+    rows, left = computations(linked)
+    fitted = fit(step, rows, left, artefacts)
+    _tell(fitted, step.budget)
     shown = [output.value for output in contract.outputs], [value for _, value in contract.updates]
-    held = sources(graph)
-    ahead = building.section(pieces(graph, linked.forward, held), *shown)
-    turn = linked.events[linked.turn]
-    assert isinstance(turn, Turn)
-    drop(graph, turn.frees, held)
-    left = tuple(value for value in range(len(graph.values)) if value not in held)
-    back = _backward(building, linked, contract, held)
-    empty = building.slots()
+    compiler = InstructionCompiler(graph, step.operators, device)
+    first = section(compiler, fitted.sections[0], *shown)
+    segments = _backward(compiler, contract, fitted.sections[1:])
+    empty = compiler.slots()
     alone: list[tuple[Section, Slots]] = []  # made by the first call that needs it
 
     def filled(slots: Slots, given: Sequence[torch.Tensor]) -> Slots:
@@ -79,7 +79,7 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
     def forward(given: Sequence[torch.Tensor]) -> Forwarded:
         slots = filled(empty, given)
-        outputs, updates = ahead.run(slots)
+        outputs, updates = first.run(slots)
         for buffer in contract.preserved:
             slots[buffer] = slots[buffer].clone()
         for slot in left:
@@ -88,11 +88,12 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
     def inference(given: Sequence[torch.Tensor]) -> Forwarded:
         if not alone:
-            only = SectionCompiler(step, artefacts)
-            section = only.section(pieces(graph, forward_alone(linked), sources(graph)), *shown)
-            alone.append((section, only.slots()))
-        section, slots = alone[0]
-        outputs, updates = section.run(filled(slots, given))
+            only = InstructionCompiler(graph, step.operators, device)
+            row = pieces(graph, forward_alone(linked), sources(graph))
+            made = section(only, fit(step, [row], (), artefacts).sections[0], *shown)
+            alone.append((made, only.slots()))
+        made, slots = alone[0]
+        outputs, updates = made.run(filled(slots, given))
         return Forwarded(outputs, updates, None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:
@@ -100,29 +101,59 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
             slots[tangent.value] = tangents[at]
         tangents.clear()
 
-    return CompiledStep(forward, inference, begin, back)
+    return CompiledStep(forward, inference, begin, segments, fitted.account.peak)
 
 
-def _backward(
-    building: SectionCompiler, linked: Linked, contract: StepContract, held: Held
-) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """Backward, a section per delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
+    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward begins."""
+    graph = linked.graph
+    held = sources(graph)
+    ahead = pieces(graph, linked.forward, held)
+    turn = linked.events[linked.turn]
+    assert isinstance(turn, Turn)
+    drop(graph, turn.frees, held)
+    left = tuple(value for value in range(len(graph.values)) if value not in held)
+    return [ahead, *(pieces(graph, row, held) for row in _rows(linked))], left
+
+
+def _tell(fitted: Fitted, budget: int) -> None:
+    planned = [one for row in fitted.sections for one in row]
+    functions = [one.function.key for one in planned if one.function is not None]
+    _log.info(
+        "%d segments compiled as %d functions, %d operations interpreted; %d bytes predicted, the budget is %d",
+        len(functions),
+        len(set(functions)),
+        sum(len(one.segment.pieces) for one in planned if one.function is None),
+        fitted.account.peak,
+        budget,
+    )
+
+
+def _rows(linked: Linked) -> list[Sequence[Event]]:
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
     events, start, rows = linked.backward, 0, list[Sequence[Event]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
             rows.append(events[start:at])
             start = at + 1
-    root = linked.graph.root
+    return rows
+
+
+def _backward(
+    compiler: InstructionCompiler, contract: StepContract, sections: Sequence[Sequence[Planned]]
+) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
+    """A function per delivery."""
+    root = compiler.graph.root
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        section = building.section(pieces(linked.graph, rows[at], held), values[at])
+        made = section(compiler, sections[at], values[at])
         later = {root[value] for follow in values[at + 1 :] for value in follow}
         emptied = {root[value] for value in values[at]} - later
-        is_last = at == len(rows) - 1
+        is_last = at == len(sections) - 1
 
         def run(slots: Slots) -> list[torch.Tensor]:
-            (gradients,) = section.run(slots)
+            (gradients,) = made.run(slots)
             for owner in emptied:
                 slots[owner] = None
             if is_last:
@@ -131,7 +162,7 @@ def _backward(
 
         return run
 
-    return tuple(segment(at) for at in range(len(rows)))
+    return tuple(segment(at) for at in range(len(sections)))
 
 
 COMPILED = Engine("compiled", "compiles segments of the step with Inductor", _start)

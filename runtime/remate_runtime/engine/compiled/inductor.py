@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import FunctionType, SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -15,6 +15,7 @@ from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
 
 OLDEST, NEWEST = (2, 13), (2, 13)
 _CPU = torch.device("cpu")
+_NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
 
@@ -93,3 +94,131 @@ def _check(traced: fx.GraphModule, gives: Sequence[TensorType]) -> None:
         made = node.meta["val"]
         if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not laid_out(made, kind):
             raise DoesNotCompileError(f"a result is {described(made)}, the file declares {kind}")
+
+
+class Held(NamedTuple):
+    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
+    to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
+    all of it."""
+
+    peak: int
+    made: tuple[int, ...]
+    shared: tuple[int, ...]
+
+
+Workspace = Callable[[Any, Any, Any], int]  # operator, args, kwargs -> bytes that it takes while it runs
+
+
+def held(
+    function: Compiled,
+    takes: Sequence[TensorType],
+    donated: Sequence[int],
+    owned: Collection[int],
+    workspace: Workspace,
+) -> Held:
+    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
+
+    takes, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises whatever the
+    wrapper does where it is not what it was in the versions that this was tried with.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+    storages = _Storages()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            found = list(_tensors(made))
+            storages.note(found)
+            if func not in _NOTHING and (nbytes := needed(func, args, kwargs or {})):
+                storages.note(found, nbytes)
+            return made
+
+    def needed(func: Any, args: Any, kwargs: Any) -> int:
+        with _disable_current_modes():
+            return workspace(func, args, kwargs)
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode():
+        given = [empty(kind, _CPU) for kind in takes]
+        kept = [tensor for at, tensor in enumerate(given) if at not in owned]
+        storages.others.update(_key(tensor) for tensor in kept)
+        storages.note([tensor for at, tensor in enumerate(given) if at in owned])
+        taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
+        with Watch():
+            made = list(_without_kernels(function)(given))
+    shared: list[int] = []
+    for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
+        key, storage = _key(made[at]), made[at].untyped_storage()
+        if storage.nbytes() and (key in taken or storage.nbytes() > made[at].nbytes):
+            shared.append(at)
+        taken.add(key)
+    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
+    copies = sum(made[at].nbytes for at in shared)
+    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)))
+
+
+class _Storages:
+    """Bytes of the storages that have been noted and still exist."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self.others: set[int] = set()  # held outside
+        self._known: dict[int, tuple[Any, int]] = {}
+
+    def level(self) -> int:
+        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        return sum(nbytes for _, nbytes in self._known.values())
+
+    def note(self, tensors: Iterable[torch.Tensor], workspace: int = 0) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            reference = StorageWeakRef(storage)
+            known = self._known.get(reference.cdata)
+            if reference.cdata not in self.others and (known is None or known[0].expired()):
+                self._known[reference.cdata] = reference, storage.nbytes()
+        self.peak = max(self.peak, self.level() + workspace)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from _tensors(one)
+
+
+def _without_kernels(function: Any) -> Compiled:
+    """The Python code that Inductor wrote around its kernels, with kernels that do nothing."""
+    runner = getattr(function, "compiled_fn_runner", None)
+    if runner is None:  # without any operation there is no such code
+        return function
+    call = type(runner).call
+    names = dict(call.__globals__)
+    nothing = lambda *given, **named: None  # noqa: E731
+    for name in names:
+        if name.startswith(("cpp_fused", "assert_")):
+            names[name] = nothing
+    names["empty_strided_cpu"] = lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
+    names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
+        size, stride, t.storage_offset() + offset
+    )
+    names["extern_kernels"] = _Extern()
+    copy = FunctionType(call.__code__, names)
+    return lambda given: copy(runner, given)
+
+
+class _Extern:
+    """Inductor's kernels of torch: the result has been made, or the operator makes it."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any, out: Any = None, **named: Any) -> Any:
+            return getattr(torch.ops.aten, name)(*given, **named) if out is None else out
+
+        return call

@@ -1,0 +1,144 @@
+"""What a step of compiled and interpreted segments will hold: the account that the simulator makes, of other moments.
+
+A compiled segment is one moment: what it holds at its worst is what `inductor.held` finds without running it. An interpreted
+one has a moment per computation, as in the simulator; updates of buffers are one, the turn is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
+
+from ...link.events import Allocation, Linked, Rerun, Run, Update
+from ...link.simulator import Account, account
+from ...link.storages import generator_state
+from ...step.graph import DEVICE, Ref
+from .artefacts import Artefacts, Function
+from .lives import Piece
+from .segments import Segment
+
+
+class Planned(NamedTuple):
+    """A segment, and how it runs: None, operator by operator."""
+
+    segment: Segment
+    function: Function | None
+
+
+class Predicted(NamedTuple):
+    """The account of a step, and the segment (section, number in it) that happens at each of its moments; None: none does."""
+
+    account: Account
+    where: tuple[tuple[int, int] | None, ...]
+
+
+class _Storage(NamedTuple):
+    """value: that it was made for. kept: the caller holds it to the end."""
+
+    value: int
+    nbytes: int
+    birth: int
+    kept: bool
+
+
+def predict(
+    linked: Linked, sections: Sequence[Sequence[Planned]], left: Collection[int], artefacts: Artefacts
+) -> Predicted:
+    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the turn frees."""
+    moments = _Moments(linked, artefacts)
+    where: list[tuple[int, int] | None] = []
+    for number, section in enumerate(sections):
+        for at, planned in enumerate(section):
+            if planned.function is not None:
+                moments.compiled(planned.segment, planned.function)
+            else:
+                for piece in planned.segment.pieces:
+                    moments.interpreted(piece)
+            where += [(number, at)] * (moments.now - len(where))
+        if number == 0:
+            moments.turn(left)
+            where += [None] * (moments.now - len(where))
+    return Predicted(moments.account(), tuple(where))
+
+
+class _Moments:
+    def __init__(self, linked: Linked, artefacts: Artefacts) -> None:
+        self._linked, self._graph, self._artefacts = linked, linked.graph, artefacts
+        self._outputs = {linked.graph.root[value] for value in linked.graph.outputs}
+        self._there: dict[int, _Storage] = {}  # by owner
+        self._kept: list[_Storage] = []  # of which the owner has been made again
+        self._found: list[Allocation] = []
+        self._beyond: list[tuple[int, int]] = []
+        self._saved: dict[int, int] = {}  # by random operation: when its state was saved
+        self._ahead = True
+        self.now = 0
+
+    def compiled(self, segment: Segment, function: Function) -> None:
+        """The function frees what it is given to own, whether or not it writes over it."""
+        there, takes = self._there, function.about.takes
+        ends = {owner for owner in segment.dead if owner in there and not there[owner].kept}
+        owned = frozenset(at for at, owner in enumerate(segment.reads) if owner in ends)
+        held = self._artefacts.held(function, owned)
+        self._end(ends)
+        for owner, nbytes in zip(segment.makes, held.made, strict=True):
+            self._make(owner, nbytes)
+        self._beyond.append((self.now, held.peak - sum(takes[at].nbytes for at in owned) - sum(held.made)))
+        self.now += 1
+
+    def interpreted(self, piece: Piece) -> None:
+        event, op = piece.event, self._graph.operations[piece.event.op]
+        over = None if event.overwrites is None else op.args[event.overwrites]
+        for value in op.writes:
+            if value is not None and isinstance(over, Ref):
+                storage = self._there.pop(self._graph.root[over.value])
+                self._put(value, storage)
+            elif value is not None:
+                self._make(value, self._graph.nbytes(value))
+        if op.workspace:
+            self._beyond.append((self.now, op.workspace))
+        if op.random:
+            self._state(event)
+        self._end(owner for owner in piece.dead if owner in self._there and not self._there[owner].kept)
+        self.now += 1
+
+    def _state(self, event: Run | Rerun) -> None:
+        nbytes, _ = generator_state(self._graph, self._graph.operations[event.op])
+        if isinstance(event, Run):
+            self._saved[event.op] = self.now
+            return
+        self._beyond.append((self.now, nbytes))  # the one that the generator has now
+        if event.drops_state:
+            self._found.append(Allocation(None, nbytes, self._saved[event.op], self.now + 1, DEVICE))
+
+    def turn(self, left: Collection[int]) -> None:
+        for event in self._linked.forward:
+            if isinstance(event, Update) and event.preserves:
+                self._make(event.buffer, self._graph.nbytes(event.buffer))
+        self._end(owner for owner in list(self._there) if owner in left and not self._there[owner].kept)
+        self.now, self._ahead = self.now + 1, False
+        for value, about in enumerate(self._graph.values):
+            if about.kind == "tangent":
+                self._make(value, self._graph.nbytes(value))
+        self.now += 1
+
+    def account(self) -> Account:
+        for storage in (*self._there.values(), *self._kept):
+            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
+        return account(self._found, self._beyond, self.now)
+
+    def _make(self, owner: int, nbytes: int) -> None:
+        self._put(owner, _Storage(owner, nbytes, self.now, False))
+
+    def _put(self, owner: int, storage: _Storage) -> None:
+        graph = self._graph
+        if owner in self._there:
+            self._kept.append(self._there.pop(owner))
+        tangent = graph.values[owner].kind == "tangent"
+        kept = graph.held_by_caller(owner) if tangent else self._ahead and owner in self._outputs
+        self._there[owner] = storage._replace(kept=kept)
+
+    def _end(self, owners: Iterable[int]) -> None:
+        """Their storages are gone behind this moment."""
+        for owner in list(owners):
+            storage = self._there.pop(owner)
+            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now + 1, DEVICE))

@@ -1,0 +1,154 @@
+"""The account of a compiled step: the simulator's where nothing is compiled, and kept within the budget where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from remate.capture.capture_step import capture
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import costed
+from remate_runtime import BindError, Schedule, apply, predicted_peak
+from remate_runtime.engine.compiled import artefacts as artefacts_module
+from remate_runtime.engine.compiled.artefacts import Artefacts, Function
+from remate_runtime.engine.compiled.compiled_engine import computations
+from remate_runtime.engine.compiled.fit import Fitted, fit
+from remate_runtime.engine.compiled.inductor import Held
+from remate_runtime.engine.compiled.memory import Planned, predict
+from remate_runtime.engine.compiled.segments import cut
+from remate_runtime.engine.compiled_step import LinkedStep
+from remate_runtime.format.signature import output_leaves
+from remate_runtime.kernels import operators
+from remate_runtime.link import Linked, link, simulate, step_contract
+from remate_runtime.link.verifier import verify
+from remate_runtime.step import expand
+from tests.models import ZOO
+
+from ..small import Normed, Tied, TwoHeads, data, seeded
+from ..stepping import everything, just_in_time, no_reruns, schedule_of, with_reruns
+from .subjects import Mixed
+
+
+class OutputReruns(nn.Module):
+    """An output that backward reads, and that runs again there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.drop = nn.BatchNorm1d(8), nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(self.drop(self.norm(x)))
+        return (y * y).mean(), y
+
+
+SUBJECTS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "mixed": lambda: (seeded(Mixed(0.3)), data(64, 8)),
+    "normed": lambda: (seeded(Normed()), data(4, 3, 6, 6)),
+    "tied": lambda: (seeded(Tied()), torch.arange(5)),
+    "heads": lambda: (seeded(TwoHeads()), data(4, 8)),
+    "output": lambda: (seeded(OutputReruns()), data(64, 8).requires_grad_()),
+}
+
+
+def step_of(model: nn.Module, x: torch.Tensor, reruns: Any, budget: int = 1 << 60) -> LinkedStep:
+    captured = capture(model, (x,))
+    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    verified = verify(schedule)
+    graph = verified.linked.graph
+    names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer")]
+    contract = step_contract(verified.linked, tuple(output_leaves(schedule.model.outputs)), names)
+    return LinkedStep(verified.linked, contract, operators(graph, verified.where), verified.leaves, budget)
+
+
+@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_where_nothing_is_compiled_the_account_is_the_simulators(name: str, reruns: Any) -> None:
+    step = step_of(*SUBJECTS[name](), reruns)
+    rows, left = computations(step.linked)
+    sections = [[Planned(one, None) for one in cut(step.linked.graph, row, step.leaves)] for row in rows]
+    found = predict(step.linked, sections, left, Artefacts()).account.peak
+    assert found == simulate(step.linked).peak
+
+
+@pytest.fixture
+def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Functions that free nothing while they run. Returns the names of what was compiled."""
+    made: list[str] = []
+
+    def get(self: Artefacts, about: Any, what: str) -> Function:
+        made.append(what)
+        return Function(about, about.key, lambda given: ())
+
+    def held(self: Artefacts, function: Function, owned: frozenset[int]) -> Held:
+        graph = function.about.module.graph
+        sizes = tuple(kind.nbytes for kind in function.about.gives)
+        inside = 4096 * len([node for node in graph.nodes if node.op == "call_function"])
+        return Held(sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, ())
+
+    monkeypatch.setattr(artefacts_module.Artefacts, "get", get)
+    monkeypatch.setattr(artefacts_module.Artefacts, "held", held)
+    return made
+
+
+def fitted(step: LinkedStep) -> Fitted:
+    rows, left = computations(step.linked)
+    return fit(step, rows, left, Artefacts())
+
+
+@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+def test_segments_are_split_until_the_prediction_keeps_the_budget(reruns: Any, wasteful: list[str]) -> None:
+    step = step_of(*SUBJECTS["mixed"](), reruns)
+    least = simulate(step.linked).peak
+    free = fitted(step)
+    assert free.account.peak > least
+    count = len(wasteful)
+    for budget in (least, (least + free.account.peak) // 2, free.account.peak):
+        wasteful.clear()
+        kept = fitted(step._replace(budget=budget))
+        assert kept.account.peak <= budget
+        events = [
+            [piece.event for row in f.sections for one in row for piece in one.segment.pieces] for f in (free, kept)
+        ]
+        assert events[0] == events[1]
+        compiled = [one for row in kept.sections for one in row if one.function is not None]
+        assert compiled  # what is not at the worst moment stays as it is
+        assert (len(wasteful) > count) == (budget < free.account.peak)
+
+
+def test_a_budget_below_the_interpreters_peak_ends_with_the_interpreter(wasteful: list[str]) -> None:
+    step = step_of(*SUBJECTS["mixed"](), just_in_time)
+    assert fitted(step._replace(budget=1)).account.peak <= simulate(step.linked).peak
+
+
+def test_only_applied_models_have_a_prediction() -> None:
+    model, x = SUBJECTS["heads"]()
+    schedule = schedule_of(model, (x,))
+    assert predicted_peak(apply(model, schedule)) == simulate(linked(schedule)).peak
+    with pytest.raises(BindError, match="no schedule was applied"):
+        predicted_peak(model)
+
+
+def linked(schedule: Schedule) -> Linked:
+    written = expand(schedule)
+    return link(written.graph, written.reruns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+@pytest.mark.parametrize("name", ["resnet", "gpt2", "unet", "llama"])
+def test_the_measured_peak_is_the_predicted_one(name: str, reruns: Any) -> None:
+    from remate_runtime.live import clear_gradients, training_step
+
+    model, args, kwargs = ZOO[name].build()
+    schedule = with_reruns(capture(model, args, kwargs), reruns)
+    compiled = apply(model, schedule, engine="compiled")
+    for _ in range(2):
+        training_step(compiled, args, kwargs)
+    clear_gradients(compiled, args, kwargs)
+    measured = peak_bytes(lambda: training_step(compiled, args, kwargs))
+    assert measured == pytest.approx(predicted_peak(compiled), rel=0.001)
