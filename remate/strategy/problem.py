@@ -12,6 +12,8 @@ from functools import cached_property
 from remate_runtime.link import generator_state, memory_of_workspace
 from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 
+from .arrays import StepArrays
+
 
 class Problem:
     """A graph at storage level.
@@ -95,6 +97,11 @@ class Problem:
         if s in self.pinned or s in self.until_turn:
             return False
         return not any(index < i and (i < self.backward_start or index >= self.backward_start) for i in self.readers[s])
+
+    @cached_property
+    def arrays(self) -> StepArrays:
+        """The same for local search."""
+        return StepArrays(self)
 
     @cached_property
     def forward(self) -> list[int]:

@@ -1,11 +1,14 @@
 """A quick account of a schedule for local search: every incarnation of every storage, and the bytes live at each step.
 
-Counts as the simulator does, to the byte, so that what local search finds here is what is found there.
+Counts as the simulator does, to the byte, so that what local search finds here is what is found there. Whole arrays at a
+time: search makes thousands of accounts of steps of thousands of executions.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -16,131 +19,156 @@ from ..problem import Problem
 TURN = -1  # among operations: buffers take their values, the outputs go to the caller
 
 
-class Life:
-    """One incarnation of a storage: made at `birth`, read at `reads` (steps), counted up to `death`. held: somebody
-    outside holds it to the end."""
-
-    __slots__ = ("birth", "death", "held", "reads", "storage")
-
-    def __init__(self, storage: int, birth: int) -> None:
-        self.storage, self.birth, self.death, self.held = storage, birth, birth, False
-        self.reads: list[int] = []
-
-
 class Ledger:
     """order: operation at each step, TURN at step `turn`, which reads the outputs of the model and the new contents of
-    buffers. again: index into `reruns` at each step, -1 for others. lives: all incarnations; by_step[i]: those made at
-    step i; before[n]: the incarnation that storage had before it was made again by rerun n, with the new one. live: bytes
-    during each step."""
+    buffers. again: index into `reruns` at each step, -1 for others. live: bytes during each step.
+
+    Lives, that is, incarnations of storages, are numbered as they are made. storage, birth, death, held: of each life, what
+    it is, the step that makes it, the last one that it is counted at, and whether somebody outside holds it to the end.
+    first, reads: the first step that reads it (-1: none does), and how many do."""
 
     def __init__(self, problem: Problem, reruns: Sequence[FlatRerun]) -> None:
-        self.problem, self.reruns = problem, reruns
+        self.problem, self.reruns, self.arrays = problem, reruns, problem.arrays
         self._run()
-        self._account()
-
-    def _run(self) -> None:
-        problem = self.problem
-        at: dict[int, list[int]] = {}
-        for n, rerun in enumerate(self.reruns):
-            at.setdefault(rerun.before, []).append(n)
-        self.order: list[int] = []
-        self.again: list[int] = []
-        self.turn = -1
-        for i, real in enumerate(problem.real):
-            if i == problem.backward_start:
-                self._turn()
-            for n in at.get(i, ()):
-                self.order.append(self.reruns[n].op)
-                self.again.append(n)
-            if real:
-                self.order.append(i)
-                self.again.append(-1)
-        if self.turn < 0:
-            self._turn()
-
-    def _turn(self) -> None:
-        self.turn = len(self.order)
-        self.order.append(TURN)
-        self.again.append(-1)
-
-    def _account(self) -> None:
-        problem = self.problem
-        current: dict[int, Life] = {}
-        self.lives: list[Life] = []
-        self.by_step: list[list[Life]] = []
-        self.before: dict[int, list[tuple[Life, Life]]] = {}
-        for step, i in enumerate(self.order):
-            made: list[Life] = []
-            for s in problem.reads[i] if i >= 0 else problem.read_at_turn:
-                current[s].reads.append(step)
-                if i < 0 and s in problem.returned:
-                    current[s].held = True
-            for s in problem.writes[i] if i >= 0 else ():
-                life = Life(s, step)
-                if self.again[step] >= 0:
-                    self.before.setdefault(self.again[step], []).append((current[s], life))
-                current[s] = life
-                made.append(life)
-            self.by_step.append(made)
-            self.lives.extend(made)
-        for s in problem.gradients:
-            current[s].held = True
+        self._lives()
+        self._readers()
         self._deaths()
         self._bytes()
 
+    def _run(self) -> None:
+        arrays, real = self.arrays, self.arrays.real
+        again = np.arange(len(self.reruns))
+        before = np.array([r.before for r in self.reruns], dtype=np.int64)
+        place = np.concatenate([3 * real + 2, [3 * self.problem.backward_start], 3 * before + 1])
+        order = np.concatenate([real, [TURN], np.array([r.op for r in self.reruns], dtype=np.int64)])
+        index = np.concatenate([np.full(len(real) + 1, -1), again])
+        at = np.argsort(place, kind="stable")
+        self._order, self._again = order[at], index[at]
+        self.turn = int(np.flatnonzero(self._order == TURN)[0])
+        self._steps = len(at)
+        self._first_runs = self._again < 0
+        self._workspace = arrays.workspace[self._order]
+
+    @cached_property
+    def order(self) -> list[int]:
+        return self._order.tolist()
+
+    @cached_property
+    def again(self) -> list[int]:
+        return self._again.tolist()
+
+    def _lives(self) -> None:
+        self.birth, self.storage = self.arrays.writes.of(self._order)
+        self._width = self._steps + 1
+        key = self.storage * self._width + self.birth
+        self._by_key = np.argsort(key)
+        self._keys = key[self._by_key]
+
+    def _latest(self, storage: np.ndarray, step: np.ndarray) -> np.ndarray:
+        """The lives that storages have when a step begins, -1 where they have none."""
+        at = np.searchsorted(self._keys, storage * self._width + step) - 1
+        life = self._by_key[np.maximum(at, 0)]
+        return np.where((at >= 0) & (self.storage[life] == storage), life, -1)
+
+    def _readers(self) -> None:
+        step, storage = self.arrays.reads.of(self._order)
+        life = self._latest(storage, step)
+        if (life < 0).any():
+            raise KeyError(int(storage[life < 0][0]))  # read before anything makes it
+        self.held = np.zeros(len(self.birth), dtype=bool)
+        self.held[life[(step == self.turn) & self.arrays.returned[storage]]] = True
+        self.held[self._latest(self.arrays.gradients, np.full(len(self.arrays.gradients), self._steps))] = True
+        by_life = np.argsort(life, kind="stable")
+        self._read_steps = step[by_life]
+        self.reads = np.bincount(life, minlength=len(self.birth))
+        self._read_start = np.concatenate([[0], np.cumsum(self.reads)])
+        self.first, self._last = np.full(len(self.birth), -1), self.birth.copy()
+        read = self.reads > 0
+        self.first[read] = self._read_steps[self._read_start[:-1][read]]
+        self._last[read] = self._read_steps[self._read_start[1:][read] - 1]
+
+    def reads_of(self, life: int) -> list[int]:
+        """The steps that read a life, ascending."""
+        return self._read_steps[self._read_start[life] : self._read_start[life + 1]].tolist()
+
     def _deaths(self) -> None:
-        problem, end = self.problem, len(self.order) - 1
-        dying: dict[tuple[int, int], Life] = {}  # by step and storage
-        for life in self.lives:
-            life.death = end if life.held else life.reads[-1] if life.reads else life.birth
-            if life.reads and not life.held:
-                dying[life.death, life.storage] = life
-        for step, i in enumerate(self.order):
-            for s in problem.may_overwrite[i] if i >= 0 else ():
-                if (step, s) in dying:  # the output takes its place
-                    dying[step, s].death = step - 1
-                    break
+        self.death = np.where(self.held, self._steps - 1, self._last)
+        step, storage = self.arrays.may_overwrite.of(self._order)
+        life = self._latest(storage, step)
+        dies = (life >= 0) & (self.reads[life] > 0) & ~self.held[life] & (self.death[life] == step)
+        _, one = np.unique(step[dies], return_index=True)
+        self.death[life[dies][one]] -= 1  # the output takes the place of the first that it can write over
 
     def _bytes(self) -> None:
-        problem, steps = self.problem, len(self.order)
+        problem, steps = self.problem, self._steps
         change = np.zeros(steps + 1, dtype=np.int64)
-        for life in self.lives:
-            change[life.birth] += problem.size[life.storage]
-            change[life.death + 1] -= problem.size[life.storage]
-        if problem.tangents:  # the turn itself needs no more than the operation after it, which reads one
-            first = {i: step for step, i in enumerate(self.order) if self.again[step] < 0}
-            for nbytes, last in problem.tangents:
-                change[min(self.turn + 1, steps)] += nbytes
-                change[first.get(last, steps - 1) + 1] -= nbytes
+        size = self.arrays.size[self.storage]
+        np.add.at(change, self.birth, size)
+        np.subtract.at(change, self.death + 1, size)
+        for (
+            nbytes,
+            last,
+        ) in problem.tangents:  # the turn itself needs no more than the operation after it, which reads one
+            change[min(self.turn + 1, steps)] += nbytes
+            first = np.flatnonzero(self._first_runs & (self._order == last))
+            change[(int(first[0]) if len(first) else steps - 1) + 1] -= nbytes
         self._copies(change)
         self._states(change)
-        self.live = np.cumsum(change)[:steps]
-        self.live += np.array([problem.workspace[i] if i >= 0 else 0 for i in self.order], dtype=np.int64)
+        self.live = np.cumsum(change)[:steps] + self._workspace
 
     def _copies(self, change: np.ndarray) -> None:
         """Old contents of buffers that the step updates, from the turn to their last read."""
-        problem, last = self.problem, dict[int, int]()
-        if problem.copies:
-            for step in range(self.turn + 1, len(self.order)):
-                last.update((buffer, step) for buffer in problem.reads_of_buffers[self.order[step]])
-        for buffer, step in last.items():
-            change[self.turn] += problem.copies[buffer]
-            change[step + 1] -= problem.copies[buffer]
+        step, buffer = self.arrays.buffers.of(self._order)
+        late = step > self.turn
+        last = np.full(len(self.arrays.copies), -1)
+        np.maximum.at(last, buffer[late], step[late])
+        read = np.flatnonzero(last >= 0)
+        change[self.turn] += self.arrays.copies[read].sum()
+        np.subtract.at(change, last[read] + 1, self.arrays.copies[read])
 
     def _states(self, change: np.ndarray) -> None:
         """States of generators: each from the first run to the last rerun, and the present one while it is replayed."""
-        problem = self.problem
-        if not self.reruns or not any(problem.state):
-            return
-        random = [step for step, i in enumerate(self.order) if i >= 0 and problem.state[i] and self.again[step] >= 0]
-        last = {self.order[step]: step for step in random}
-        for step in random:
-            change[step] += problem.state[self.order[step]]
-            change[step + 1] -= problem.state[self.order[step]]
-        for step, i in enumerate(self.order):
-            if i in last and self.again[step] < 0:
-                change[step] += problem.state[i]
-                change[last[i] + 1] -= problem.state[i]
+        state = self.arrays.state[self._order]
+        rerun = np.flatnonzero((state > 0) & ~self._first_runs)
+        change[rerun] += state[rerun]
+        change[rerun + 1] -= state[rerun]
+        last = np.full(len(self.arrays.state), -1)
+        np.maximum.at(last, self._order[rerun], rerun)
+        first = np.flatnonzero(self._first_runs & (last[self._order] >= 0))
+        np.add.at(change, first, state[first])
+        np.subtract.at(change, last[self._order[first]] + 1, state[first])
+
+    @cached_property
+    def _by_storage(self) -> tuple[list[int], list[tuple[int, int, int]]]:
+        """Keys of lives, ascending, with the storage, birth and death of each."""
+        at = self._by_key
+        lives = zip(self.storage[at].tolist(), self.birth[at].tolist(), self.death[at].tolist(), strict=True)
+        return self._keys.tolist(), list(lives)
+
+    def latest(self, storage: int, step: int) -> tuple[int, int] | None:
+        """Birth and death of the life that a storage has when a step begins, if it has one."""
+        keys, lives = self._by_storage
+        at = bisect_left(keys, storage * self._width + step) - 1
+        found, birth, death = lives[at]
+        return (birth, death) if at >= 0 and found == storage else None
+
+    def remade(self) -> list[tuple[int, int, int]]:
+        """(rerun, the life that a storage had before, the one that it has then) of all that reruns make, as they run."""
+        new = np.flatnonzero(self._again[self.birth] >= 0)
+        old = self._latest(self.storage[new], self.birth[new])
+        return list(zip(self._again[self.birth[new]].tolist(), old.tolist(), new.tolist(), strict=True))
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """By life: whether anything reads it or holds it."""
+        return (self.reads > 0) | self.held
+
+    def first_need(self) -> np.ndarray:
+        """By step: the first that reads something that it makes, or -1."""
+        read = np.flatnonzero(self.first >= 0)
+        first = np.full(self._steps, self._steps)
+        np.minimum.at(first, self.birth[read], self.first[read])
+        return np.where(first < self._steps, first, -1)
 
     @property
     def peak(self) -> int:
@@ -148,4 +176,4 @@ class Ledger:
 
     @property
     def time(self) -> int:
-        return sum(self.problem.time[i] for i in self.order if i >= 0)
+        return int(self.arrays.time[self._order].sum())

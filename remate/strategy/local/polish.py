@@ -60,20 +60,27 @@ def polish_best(instance: Instance, request: Request, context: Context) -> Propo
 def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[int]:
     """Reruns that can go together, the longest first: what they make again must fit in memory meanwhile."""
     ledger = Ledger(problem, given.reruns)
-    live = ledger.live.copy()
+    live, wanted = ledger.live.copy(), ledger.wanted
+    made: dict[int, list[tuple[int, int]]] = {}
+    for n, old, new in ledger.remade():
+        if wanted[new]:
+            made.setdefault(n, []).append((old, new))
     dropped: set[int] = set()
     touched: set[int] = set()
     order = sorted(range(len(given.reruns)), key=lambda n: (-problem.time[given.reruns[n].op], n))
     most = max(1, int(share * len(order)))
     for n in order:
-        needed = [(old, new) for old, new in ledger.before.get(n, ()) if new.reads or new.held]
-        if any(old.storage in touched for old, _ in needed):
+        needed = [
+            (int(ledger.storage[old]), int(ledger.death[old]) + 1, int(ledger.birth[new]))
+            for old, new in made.get(n, ())
+        ]
+        if any(storage in touched for storage, _, _ in needed):
             continue
         trial = live.copy() if len(needed) > 1 else live
         spans: list[tuple[int, int, int]] = []
         fits = True
-        for old, new in needed:
-            begin, end, size = old.death + 1, new.birth, problem.size[old.storage]
+        for storage, begin, end in needed:
+            size = problem.size[storage]
             if begin < end and int(trial[begin:end].max()) + size > budget:
                 fits = False
                 break
@@ -83,7 +90,7 @@ def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[
         if fits:
             for begin, end, size in spans:
                 live[begin:end] += size
-            touched.update(old.storage for old, _ in needed)
+            touched.update(storage for storage, _, _ in needed)
             dropped.add(n)
             if len(dropped) >= most:
                 break
@@ -95,7 +102,8 @@ def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
     kept = list(reruns)
     while True:
         ledger = Ledger(problem, kept)
-        dead = {n for n, pairs in ledger.before.items() if not any(new.reads or new.held for _, new in pairs)}
+        made, wanted = ledger.remade(), ledger.wanted
+        dead = {n for n, _, _ in made} - {n for n, _, new in made if wanted[new]}
         if not dead:
             return kept
         kept = [r for n, r in enumerate(kept) if n not in dead]
@@ -104,16 +112,16 @@ def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
 def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
     """Every rerun just before the first operation that reads what it makes."""
     ledger = Ledger(problem, reruns)
+    needs = ledger.first_need().tolist()
     anchor: dict[int, int] = {}
     for step in range(len(ledger.order) - 1, -1, -1):
         n = ledger.again[step]
         if n < 0:
             continue
-        reads = [life.reads[0] for life in ledger.by_step[step] if life.reads]
-        if not reads:
+        first = needs[step]
+        if first < 0:
             anchor[n] = reruns[n].before
             continue
-        first = min(reads)
         reader = ledger.again[first]
         if first == ledger.turn:  # nothing reruns between the last operation of the forward and the turn
             anchor[n] = problem.backward_start - 1

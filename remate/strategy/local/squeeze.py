@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_right
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from remate_runtime.step import FlatRerun
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from .ledger import Ledger, Life
+from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
 LOCALITIES = (0.0, 0.5, 1.0)  # of rankings that are worth trying
@@ -91,39 +92,35 @@ def _worst(ledger: Ledger) -> tuple[int, int]:
 
 def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking) -> list[_Move]:
     """Storages live at the worst step that can go there, each with what would have to run again before its next read."""
-    by_storage: dict[int, list[Life]] = {}
-    for life in ledger.lives:
-        by_storage.setdefault(life.storage, []).append(life)
     moves: list[_Move] = []
     excess = np.maximum(ledger.live - budget, 0)
-    for life in ledger.lives:
-        if not (life.birth < worst <= life.death) or not problem.size[life.storage]:
+    goes = (ledger.birth < worst) & (worst <= ledger.death) & problem.arrays.goes[ledger.storage]
+    for life in np.flatnonzero(goes).tolist():
+        storage, reads = int(ledger.storage[life]), ledger.reads_of(life)
+        after = bisect_right(reads, worst)
+        if after == len(reads) or not _can_go(problem, ledger, life, reads, worst):
             continue
-        if problem.producer[life.storage] >= problem.backward_start or not _can_go(problem, ledger, life, worst):
-            continue
-        later = [r for r in life.reads if r > worst]
-        if not later:
-            continue
-        operations = _needed(problem, by_storage, life.storage, worst, later[0])
-        if operations is not None and _in_time(problem, ledger, operations, later[0]):
+        step = reads[after]
+        operations = _needed(problem, ledger, storage, worst, step)
+        if operations is not None and _in_time(problem, ledger, operations, step):
             time = sum(problem.time[f] for f in operations)
-            begin = worst if worst in life.reads else max((r for r in life.reads if r < worst), default=life.birth) + 1
-            idle = slice(begin, later[0])
-            size = problem.size[life.storage]
-            relief = float(np.minimum(excess[idle], size).sum())
+            before = reads[after - 1] if after else int(ledger.birth[life])
+            idle = slice(worst if before == worst else before + 1, step)
+            size = problem.size[storage]
+            relief = float(np.minimum(excess[idle], size).sum()) if ranking.locality else size
             gain = size * (max(relief, 1.0) / size) ** ranking.locality
-            moves.append(_Move((time + 1) / gain * ranking.noise(), life.storage, later[0], operations))
+            moves.append(_Move((time + 1) / gain * ranking.noise(), storage, step, operations))
     return moves
 
 
-def _can_go(problem: Problem, ledger: Ledger, life: Life, worst: int) -> bool:
+def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst: int) -> bool:
     """Whether a storage need not outlive the worst step, if it is made again later: nobody outside holds it there, and
     what runs there does not read it, or may write over it."""
-    if life.held and not (worst < ledger.turn and ledger.turn in life.reads):
+    if ledger.held[life] and not (worst < ledger.turn and ledger.turn in reads):
         return False
-    if worst not in life.reads:
+    if worst not in reads:
         return True
-    return worst != ledger.turn and life.storage in problem.may_overwrite[ledger.order[worst]]
+    return worst != ledger.turn and int(ledger.storage[life]) in problem.may_overwrite[ledger.order[worst]]
 
 
 def _point(problem: Problem, ledger: Ledger, step: int) -> int:
@@ -137,9 +134,7 @@ def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step
     return ledger.again[step] >= 0 or operations[-1] < _point(problem, ledger, step)
 
 
-def _needed(
-    problem: Problem, by_storage: dict[int, list[Life]], storage: int, worst: int, step: int
-) -> tuple[int, ...] | None:
+def _needed(problem: Problem, ledger: Ledger, storage: int, worst: int, step: int) -> tuple[int, ...] | None:
     """Operations to run again, in order, to have `storage` at `step` without allocation more at `worst`."""
     wanted, needed = [problem.producer[storage]], set[int]()
     while wanted:
@@ -150,18 +145,15 @@ def _needed(
         if len(needed) > DEEPEST or f in problem.once:
             return None
         for u in problem.reads[f]:
-            if u == storage or not _there(by_storage[u], worst, step):
+            if u == storage or not _there(ledger, u, worst, step):
                 wanted.append(problem.producer[u])
     return tuple(sorted(needed))
 
 
-def _there(lives: list[Life], worst: int, step: int) -> bool:
+def _there(ledger: Ledger, storage: int, worst: int, step: int) -> bool:
     """Whether a storage is live at `step`, or was last so after `worst`: then it can simply stay."""
-    last = None
-    for life in lives:
-        if life.birth < step:
-            last = life
-    return last is not None and (last.death >= step or last.birth > worst or last.death > worst)
+    last = ledger.latest(storage, step)
+    return last is not None and (last[1] >= step or last[0] > worst or last[1] > worst)
 
 
 def _insert(problem: Problem, ledger: Ledger, reruns: list[FlatRerun], move: _Move) -> list[FlatRerun]:
