@@ -13,7 +13,7 @@ from remate_runtime.errors import RemateError
 from remate_runtime.format import FORMAT, REVISION, VERSION, Schedule, Settings, Solve, fingerprint
 from remate_runtime.kernels import needed
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
+from remate_runtime.step import Graph, expand
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
@@ -125,10 +125,14 @@ def prepare(
         else:
             captured = family.shots[0].captured
     say(f"finding out what {len(captured.graph.operations):,} operations cost")
-    graph = costed(captured.graph, cost, profile, progress, cached=cache, again=measure_again)
+
+    def priced(graph: Graph) -> Graph:
+        return costed(graph, cost, profile, progress, cached=cache, again=measure_again)
+
+    graph = priced(captured.graph)
     say("looking for blocks that repeat")
     step = partition(replace(captured, graph=graph))
-    return step if family is None else sized(step, family, shot_costs(family, graph, cost))
+    return step if family is None else sized(step, family, shot_costs(family, graph, cost, priced))
 
 
 def plan_step(

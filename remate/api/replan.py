@@ -10,6 +10,10 @@ import torch
 from remate_runtime.format import Schedule, Settings
 
 from ..budget import parse_budget
+from ..capture.recorded import called
+from ..capture.signature import argument_names
+from ..dims.again import asked_again
+from ..dims.open_sizes import OpenSizes
 from ..inspect.notes import carry_notes
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED
@@ -27,8 +31,9 @@ def prepare_again(
     progress: Progress | None = None,
     **costs: Any,
 ) -> Hierarchy:
-    """What `remate.plan` does of the step before it solves, for the outputs that `schedule` was planned for; on the CPU
-    with as many threads of torch as then where costs are measured, which this sets. cost: in place of the file's.
+    """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was planned
+    for; on the CPU with as many threads of torch as then where costs are measured, which this sets. cost: in place of
+    the file's.
 
     costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
     """
@@ -36,7 +41,10 @@ def prepare_again(
     if asked.threads and cost == MEASURED:
         torch.set_num_threads(asked.threads)
     differentiate = asked.differentiate or None
-    return prepare(model, args, kwargs, cost, differentiate=differentiate, progress=progress, **costs)
+    call = called(model, args, kwargs)
+    dims = asked_again(schedule, argument_names(call.model, len(call.args)))
+    costs["open_sizes"] = OpenSizes(dims, parse_budget(asked.budget).share is None)
+    return prepare(call, cost=cost, differentiate=differentiate, progress=progress, **costs)
 
 
 def replan(

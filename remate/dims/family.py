@@ -101,7 +101,7 @@ def _most(one: Range) -> int:
 
 def _samples(survey: Survey, ranges: Sequence[Range], first: Shot) -> list[Sizes]:
     """Where to capture. In a narrow range also beyond it, as long as the step there is the same."""
-    avoid, count = _numbers(first.captured.graph), len(ranges) + 2
+    avoid, count = _numbers(first.captured.graph), len(ranges) + 1  # and the plan, and corners
     wanted = spread(ranges, avoid, count)
     beyond = [sizes for sizes in wanted if any(not one.min <= sizes[one.name] <= one.max for one in ranges)]
     try:

@@ -112,11 +112,13 @@ class Fitter:
         """All floats of the grammar that give `row` to the last bit: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
         return list(dict.fromkeys(made for made in self._reals(row) if self._gives(made, row)))
 
-    def bound(self, row: Sequence[int]) -> Size:
-        """A product of dimensions times a number that is nowhere less than `row`; the closest one at the first size."""
+    def bound(self, row: Sequence[int | None]) -> Size:
+        """A product of dimensions times a number that is nowhere less than `row` where that is told; the closest one at the first
+        size."""
         least: dict[Size, int] = {}
         for part in [self._one, *self._products]:
-            factor = max(-(-wanted // value) for wanted, value in zip(row, part.values, strict=True))
+            told = ((wanted, value) for wanted, value in zip(row, part.values, strict=True) if wanted is not None)
+            factor = max(-(-wanted // value) for wanted, value in told)
             least[part.factors[0] * constant(factor)] = factor * part.values[0]
         return min(least, key=lambda size: least[size])
 

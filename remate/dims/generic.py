@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
@@ -30,15 +31,23 @@ from .family import Family
 from .words import spelled
 
 
-def sized(step: Hierarchy, family: Family, costs: Sequence[Graph]) -> Hierarchy:
-    """`step`, which is that of the family's first shot in block order, for all sizes of the family. costs: the shots' graphs
-    in captured order, with the workspaces of their operations."""
-    graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs]
+class ShotCosts(msgspec.Struct, frozen=True):
+    """graphs: of a family's shots, in captured order, with the workspaces of their operations. measured: of those shots where
+    they were measured, what was found, by operation; empty where the graphs' are what counts."""
+
+    graphs: list[Graph]
+    measured: tuple[tuple[int, ...] | None, ...] = ()
+
+
+def sized(step: Hierarchy, family: Family, costs: ShotCosts) -> Hierarchy:
+    """`step`, which is that of the family's first shot in block order, for all sizes of the family."""
+    graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
     dims = {
         one.name: Dimension(min=one.min, max=one.max, multiple=one.multiple, planned=one.planned)
         for one in family.ranges
     }
-    writer = _Writer(family, graphs)
+    measured = [None if found is None else [found[at] for at in step.order] for found in costs.measured]
+    writer = _Writer(family, graphs, measured)
     inputs = writer.tree([shot.captured.model.inputs for shot in family.shots])
     outputs = writer.tree([shot.captured.model.outputs for shot in family.shots])
     model = replace(step.captured.model, dims=dims, inputs=inputs, outputs=outputs)
@@ -72,10 +81,10 @@ def _in_order(graph: Graph, order: Sequence[int], planned: Graph) -> Graph:
 class _Writer:
     """Writes what the shots of a family have in common. Of several candidates, which agree at all sizes, the simplest."""
 
-    def __init__(self, family: Family, graphs: Sequence[Graph]) -> None:
-        self._family, self._graphs = family, graphs
+    def __init__(self, family: Family, graphs: Sequence[Graph], measured: Sequence[Sequence[int] | None] = ()) -> None:
+        self._family, self._graphs, self._measured = family, graphs, measured
         self._texts: dict[tuple[Any, ...], Size | Real] = {}
-        self._workspaces: dict[tuple[int, ...], Any] = {}
+        self._workspaces: dict[tuple[int | None, ...], Any] = {}
         self._bounded: dict[str, None] = {}
 
     def said(self) -> Iterator[str]:
@@ -90,27 +99,28 @@ class _Writer:
             for at, value in enumerate(first.values)
         )
         every = zip(*(graph.operations for graph in self._graphs), strict=True)
-        return replace(first, values=values, operations=tuple(map(self._operation, every)))
+        return replace(first, values=values, operations=tuple(self._operation(at, ops) for at, ops in enumerate(every)))
 
-    def _operation(self, shots: Sequence[Op]) -> Op:
+    def _operation(self, at: int, shots: Sequence[Op]) -> Op:
         first = shots[0]
         args = self.argument([op.args for op in shots])
         kwargs = self.argument([op.kwargs for op in shots])
-        return replace(
-            first, args=args, kwargs=kwargs, workspace=self._workspace(first.op, [op.workspace for op in shots])
-        )
+        return replace(first, args=args, kwargs=kwargs, workspace=self._workspace(at, shots))
 
-    def _workspace(self, op: str, shots: Sequence[int]) -> Any:
+    def _workspace(self, at: int, shots: Sequence[Op]) -> Any:
         """A number, or the text of an expression; a bound where there is no expression."""
-        if not differs(shots):
-            return shots[0]
-        row = tuple(shots)
+        row: tuple[int | None, ...] = tuple(op.workspace for op in shots)
+        if self._measured:
+            found = tuple(None if one is None else one[at] for one in self._measured)
+            row = row if all(a in (None, b) for a, b in zip(found, row, strict=True)) else found
+        if not differs(row):
+            return next(n for n in row if n is not None)
         if row not in self._workspaces:
-            found = self._family.fitter.sizes(row)
-            self._workspaces[row] = (str(found[0] if found else self._family.fitter.bound(row)), not found)
+            fits = self._family.fitter.expressions(row)
+            self._workspaces[row] = (str(fits[0] if fits else self._family.fitter.bound(row)), not fits)
         text, bounded = self._workspaces[row]
         if bounded:
-            self._bounded.setdefault(op)
+            self._bounded.setdefault(shots[0].op)
         return text
 
     def _expression(self, row: Sequence[int | float | None]) -> Size | Real:

@@ -13,9 +13,11 @@ from msgspec.structs import replace
 from remate_runtime.step import Graph
 
 from ..errors import DimsError
-from ..profile.costing import MEASURED, costed
+from ..profile.costing import MEASURED
+from ..profile.workspace import workspace
 from .asked import AUTO, read
 from .family import Family, asked_ranges, family
+from .generic import ShotCosts
 from .survey import Survey
 
 Progress = Callable[[str], None]
@@ -65,16 +67,22 @@ def _largest(most: int | None, planned: int, multiple: int) -> int:
     return planned if most is None else most // multiple * multiple
 
 
-def shot_costs(found: Family, planned: Graph, cost: str) -> list[Graph]:
-    """The graphs of a family with the workspaces of their operations. Estimated ones are known at every size; measured ones at
-    the planned size, where they stand for all: a bound for smaller sizes."""
+def shot_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> ShotCosts:
+    """What the operations of a family need at its sizes. planned: the first shot's graph with its costs; priced: gives a graph
+    its costs. What a device estimates is known at every size; measured is at the planned and at the smallest size, beside
+    the estimate, which tells how it grows where both agree."""
     graphs = [shot.captured.graph for shot in found.shots]
     if cost != MEASURED:
-        return [costed(graph, cost) for graph in graphs]
-    taken = [op.workspace for op in planned.operations]
-    return [
-        replace(
-            graph, operations=tuple(replace(op, workspace=n) for op, n in zip(graph.operations, taken, strict=True))
-        )
-        for graph in graphs
+        return ShotCosts([priced(graph) for graph in graphs])
+    kind = planned.device
+    estimated = [
+        replace(g, operations=tuple(replace(op, workspace=workspace(g, op, kind)) for op in g.operations))
+        for g in graphs
     ]
+    least = {one.name: one.min for one in found.ranges}
+    measured: list[tuple[int, ...] | None] = [None] * len(graphs)
+    for at, shot in enumerate(found.shots):
+        if at == 0 or shot.sizes == least:
+            graph = planned if at == 0 else priced(shot.captured.graph)
+            measured[at] = tuple(op.workspace for op in graph.operations)
+    return ShotCosts(estimated, tuple(measured))

@@ -1,0 +1,33 @@
+"""The sizes that a schedule leaves open, asked for again: `dims` of `remate.plan` from a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remate_runtime.format import Dimension, Schedule, dimension, parse_sized
+
+
+def asked_again(schedule: Schedule, positional: list[str]) -> Any:
+    """What `remate.plan` takes for `dims` so that the same sizes of the same inputs are left open, over the same ranges; None if
+    none are. positional: names of the positional arguments, in order."""
+    model = schedule.model
+    if not model.dims:
+        return None
+    arguments = dict(zip(positional, model.inputs.get("args", ()), strict=False)) | model.inputs.get("kwargs", {})
+    return {name: _spec(tree, model.dims) for name, tree in arguments.items()}
+
+
+def _spec(tree: Any, dims: dict[str, Dimension]) -> Any:
+    if "tensor" in tree:
+        shape = parse_sized(tree["tensor"]).shape
+        names = {axis: name for axis, size in enumerate(shape) for name in dims if size == dimension(name)}
+        return {axis: _text(name, dims[name]) for axis, name in names.items()}
+    for kind in ("tuple", "list"):
+        if kind in tree:
+            return [_spec(child, dims) for child in tree[kind]]
+    below = tree.get("dict", tree.get("fields"))
+    return None if below is None else {key: _spec(child, dims) for key, child in below.items()}
+
+
+def _text(name: str, dim: Dimension) -> str:
+    return f"{name}={dim.min}..{dim.max}" + (f"/{dim.multiple}" if dim.multiple > 1 else "")
