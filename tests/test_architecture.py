@@ -23,6 +23,7 @@ RUNTIME = [
     "format",
     "step",
     "link",
+    "addresses",
     "kernels",
     "bind",
     "live",

@@ -76,11 +76,14 @@ def _head(opened: Analysis) -> str:
 
 def figures(opened: Analysis) -> str:
     """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
+    from ..inspect.addresses import packed_height
+
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
     rows = [
         ("", "schedule", "keep-all", ""),
         ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
         *_freed(opened),
+        ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]
@@ -99,6 +102,10 @@ def _freed(opened: Analysis) -> Iterator[tuple[str, str, str, str]]:
     ours, base = simulate(opened.linked, "freed").peak, simulate(link(opened.graph), "freed").peak
     if (ours, base) != (opened.timeline.peak, opened.keep_all.peak):
         yield "peak, gradients freed when delivered", size(ours), size(base), _share(ours, base)
+
+
+def _over(packed: int, peak: int) -> str:
+    return "" if packed == peak else f"{_overhead(packed, peak)} on the peak"
 
 
 def _share(part: int, whole: int) -> str:

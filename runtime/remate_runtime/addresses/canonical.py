@@ -1,0 +1,223 @@
+"""Search for a packing within a given height.
+
+Canonical solutions: buffers are placed in order of their addresses, each on top of those below it. Every packing can be
+pushed down into such a one. Dominated choices: none is placed above the top that another would have, which could lie below
+it for nothing. Sections: what is not yet placed must fit above the floor of each. Parts of time that no unplaced buffer
+connects are searched apart. These are from Moffitt, MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated
+Machine Learning (ASPLOS 2023, doi 10.1145/3623278.3624752), and so are three of
+the orders in which buffers are tried.
+
+Beyond it: where a section has one buffer left that can be its lowest, the others of the section lie above that one, which
+can leave another section with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+
+from .buffers import Buffer, Sections
+
+_ORDERS = (
+    "total width area",
+    "total area width",
+    "width area total",
+    "total sections size",
+    "sections total size",
+)
+_Answer = Generator["_Answer", bool, bool]  # yields searches of parts, is told what came of them
+
+
+class _Spent(Exception):  # noqa: N818 (no error: the search ends)
+    """What may be spent on a try is."""
+
+
+class CanonicalSearch:
+    """overlaps: by buffer, those that are held at the same time. left: looks at buffers that may still be spent."""
+
+    def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], left: int) -> None:
+        self.left = left
+        self._space = _Space(buffers, overlaps, Sections(buffers))
+
+    def within(self, height: int, effort: int) -> list[int] | None:
+        """Addresses within `height`, None if there are none or `effort` did not find them. Takes the effort off `left`."""
+        for remaining in range(len(_ORDERS), 0, -1):
+            may = min(effort, self.left) // remaining
+            answer = self._space.search(height, _ORDERS[-remaining], may)
+            spent = may - max(0, self._space.left)
+            self.left -= spent
+            effort -= spent
+            if answer is not None:
+                return list(self._space.placed) if answer else None
+        return None
+
+
+class _Space:
+    """One try. lowest: by buffer, the address that it cannot be below. rest: by section, bytes that are not yet placed."""
+
+    def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], sections: Sections) -> None:
+        self.buffers, self.overlaps, self.sections = buffers, overlaps, sections
+        self.size = [b.nbytes for b in buffers]
+        self.members = sections.members()
+        self.placed = [0] * len(buffers)
+        self.left = 0
+
+    def search(self, height: int, order: str, effort: int) -> bool | None:
+        """Whether there are addresses within `height`; None if `effort` does not tell."""
+        self.height, self.left = height, effort
+        self.order = order.split()
+        self.lowest = [0] * len(self.buffers)
+        self.open = [True] * len(self.buffers)
+        self.rest = self.sections.load.copy()
+        self.crossing = [0] * (self.sections.count + 1)  # by section, open buffers that reach over its beginning
+        for first, end in zip(self.sections.first, self.sections.end, strict=True):
+            for at in range(first + 1, end):
+                self.crossing[at] += 1
+        if max(self.rest, default=0) > height:
+            return False
+        try:
+            everything = list(range(len(self.buffers)))
+            return _run(self._parts(everything, 0, self.sections.count, -1, -1, self._ranks(everything)))
+        except _Spent:
+            return None
+
+    def _ranks(self, part: Sequence[int]) -> dict[int, int]:
+        """By buffer of a part, its place in the order, of decreasing values. `total` counts what is open."""
+        sections, buffers, rest = self.sections, self.buffers, self.rest
+        value: dict[str, Callable[[int], int]] = {
+            "width": lambda i: buffers[i].first - buffers[i].end,
+            "area": lambda i: (buffers[i].first - buffers[i].end) * buffers[i].nbytes,
+            "total": lambda i: -max(rest[sections.first[i] : sections.end[i]]),
+            "sections": lambda i: sections.first[i] - sections.end[i],
+            "size": lambda i: -buffers[i].nbytes,
+        }
+        values = [value[name] for name in self.order]
+        return {index: rank for rank, index in enumerate(sorted(part, key=lambda i: [*(v(i) for v in values), i]))}
+
+    def _parts(self, open_: list[int], first: int, end: int, address: int, rank: int, ranks: dict[int, int]) -> _Answer:
+        """Search what is open between two sections, in parts that share no section, the smallest first. Each has an order
+        of its own."""
+        cuts = [at for at in range(first + 1, end) if not self.crossing[at]]
+        if not cuts:
+            return (yield self._place(open_, first, end, address, rank, ranks))
+        bounds = [first, *cuts, end]
+        parts = []
+        for begin, stop in pairwise(bounds):
+            inside = [i for i in open_ if begin <= self.sections.first[i] < stop]
+            if inside:
+                parts.append((len(inside), begin, stop, inside))
+        for _, begin, stop, inside in sorted(parts):
+            if not (yield self._place(inside, begin, stop, address, -1, self._ranks(inside))):
+                return False
+        return True
+
+    def _place(self, open_: list[int], first: int, end: int, address: int, rank: int, ranks: dict[int, int]) -> _Answer:
+        """Place one of `open_` next, not below `address`, where the latest was; of those at the same one, by rank."""
+        if not open_:
+            return True
+        self._spend(len(open_))
+        lowest, size = self.lowest, self.size
+        top = min([lowest[i] + size[i] for i in open_])
+        choices = sorted([(lowest[i], ranks[i], i) for i in open_ if address <= lowest[i] < top])
+        for at, place, index in choices:
+            if at == address and place < rank:
+                continue
+            trail: list[tuple[int, int]] = []
+            fits = self._put(index, at, first, end, trail)
+            if fits:
+                self.placed[index] = at
+                self._cross(index, -1)
+                found = yield self._parts([i for i in open_ if i != index], first, end, at, place, ranks)
+                self._cross(index, 1)
+                if found:
+                    self._take(index, trail)
+                    return True
+            bare = fits and not any(self.open[other] for other in self.overlaps[index])
+            self._take(index, trail)
+            if bare:  # nothing lies above it: what failed does so wherever it is
+                return False
+        return False
+
+    def _put(self, index: int, at: int, first: int, end: int, trail: list[tuple[int, int]]) -> bool:
+        """Place a buffer, and raise what lies above it. False if the rest cannot fit. trail: what was raised, and from where."""
+        sections, rest = self.sections, self.rest
+        self._spend(end - first)
+        self.open[index] = False
+        for section in range(sections.first[index], sections.end[index]):
+            rest[section] -= self.size[index]
+        if max(rest[first:end]) + at > self.height:
+            return False
+        touched = set(range(sections.first[index], sections.end[index]))
+        above = [other for other in self.overlaps[index] if self.open[other]]
+        return self._raise(above, at + self.size[index], touched, trail) and self._settle(touched, at, trail)
+
+    def _raise(self, buffers: Sequence[int], to: int, touched: set[int], trail: list[tuple[int, int]]) -> bool:
+        """No buffer of these is below `to`. False if one does not fit then."""
+        lowest, sections = self.lowest, self.sections
+        for other in buffers:
+            if lowest[other] < to:
+                trail.append((other, lowest[other]))
+                lowest[other] = to
+                if to + self.size[other] > self.height:
+                    return False
+                self._spend(sections.end[other] - sections.first[other])
+                touched.update(range(sections.first[other], sections.end[other]))
+        return True
+
+    def _settle(self, touched: set[int], at: int, trail: list[tuple[int, int]]) -> bool:
+        """In each section some buffer must be the lowest of what is open; if one alone can, the others are above it."""
+        lowest, open_ = self.lowest, self.open
+        while touched:
+            section = touched.pop()
+            rest = self.rest[section]
+            if not rest:
+                continue
+            room, below, several = self.height - rest, -1, False
+            if at > room:
+                return False
+            members = self.members[section]
+            for index in members:
+                if open_[index] and lowest[index] <= room:
+                    if below >= 0:
+                        several = True
+                        break
+                    below = index
+            self._spend(8 + len(members))
+            if below < 0:
+                return False
+            if not several:
+                above = [index for index in members if open_[index] and index != below]
+                if not self._raise(above, max(at, lowest[below]) + self.size[below], touched, trail):
+                    return False
+        return True
+
+    def _take(self, index: int, trail: list[tuple[int, int]]) -> None:
+        """Undo `_put`."""
+        self.open[index] = True
+        for other, lowest in reversed(trail):
+            self.lowest[other] = lowest
+        for section in range(self.sections.first[index], self.sections.end[index]):
+            self.rest[section] += self.size[index]
+
+    def _cross(self, index: int, by: int) -> None:
+        for at in range(self.sections.first[index] + 1, self.sections.end[index]):
+            self.crossing[at] += by
+
+    def _spend(self, looks: int) -> None:
+        self.left -= looks
+        if self.left <= 0:
+            raise _Spent
+
+
+def _run(search: _Answer) -> bool:
+    """Searches within searches, without Python's own stack, which is not deep enough."""
+    stack, answer = [search], None
+    while True:
+        try:
+            stack.append(stack[-1].send(answer))  # type: ignore[arg-type]
+            answer = None
+        except StopIteration as ended:
+            stack.pop()
+            answer = bool(ended.value)
+            if not stack:
+                return answer

@@ -1,0 +1,63 @@
+"""Packing buffers with lifetimes into one block: height over the load, and CPU seconds.
+
+    python -m tools.bench.addresses DIR -o tools/bench/results/addresses.txt
+
+DIR holds instances as CSV files with the columns lower, upper and size: MiniMalloc's (github.com/google/minimalloc,
+benchmarks/asplos2024; a number in a name, as in A.1048576.csv, is the height to stay within), or others in that form, in
+folders as deep as one likes. The checked-in examples follow: what their schedules hold, as the linker derives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from remate.inspect.analysis import open_schedule
+from remate_runtime.addresses import Buffer, buffers_of, pack
+from remate_runtime.errors import ScheduleError
+
+from .text import environment, table
+
+ROOT = Path(__file__).parents[2]
+EFFORT = 1_000_000_000
+
+
+def instances(folder: Path) -> Iterator[tuple[str, int, list[Buffer]]]:
+    """Name, the height to stay within (0: none is known), buffers."""
+    for path in sorted(folder.rglob("*.csv")):
+        with path.open(encoding="utf-8") as file:
+            rows = [Buffer(int(r["lower"]), int(r["upper"]), int(r["size"])) for r in csv.DictReader(file)]
+        capacity = path.name.split(".")[-2]
+        yield path.name, int(capacity) if capacity.isdecimal() else 0, rows
+    for path in sorted((ROOT / "examples").glob("*.json")):
+        with suppress(ScheduleError):  # other files lie there, too
+            yield f"examples/{path.name}", 0, list(buffers_of(open_schedule(str(path)).linked))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="DIR")
+    parser.add_argument("--effort", type=int, default=EFFORT)
+    parser.add_argument("-o", "--output", type=Path)
+    asked = parser.parse_args()
+    rows = [("", "buffers", "load", "height", "height / load", "within", "CPU s")]
+    for name, capacity, buffers in instances(asked.folder):
+        start = time.process_time()
+        found = pack(buffers, asked.effort)
+        seconds = time.process_time() - start
+        within = "" if not capacity else f"{capacity:,}" if found.height <= capacity else f"not {capacity:,}"
+        row = (f"{len(buffers):,}", f"{found.load:,}", f"{found.height:,}", f"{found.height / found.load:.5f}", within)
+        rows.append((name, *row, f"{seconds:.1f}"))
+        print(*rows[-1], flush=True)
+    text = f"{environment()}, effort {asked.effort:,}\n\n{table(rows)}\n"
+    print(f"\n{text}")
+    if asked.output:
+        asked.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
