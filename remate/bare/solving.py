@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..budget import parse_budget
-from ..errors import InfeasibleError, InstanceError
+from ..errors import InfeasibleError, InstanceError, NotApplicableError
 from ..strategy import Policy, Pool, Request, Solution, effort_named, lacking, policy
 from ..strategy import solve as search
 from ..strategy.registry import is_bound, strategy_names
@@ -93,6 +93,8 @@ def _solved(
 ) -> Solution:
     """Where the instance has a turn, and still any node may run again, strategies that want a backward work on the
     narrower problem in which only its forward does: what they find holds, what they prove does not."""
+    if chosen.each:
+        return _best_of(step, request, chosen, time_limit, progress)
     if chosen.reorders:
         return search(step.whole, request, chosen, time_limit=time_limit, progress=progress)
     if step.split is None or step.exact:
@@ -116,6 +118,33 @@ def _solved(
         except InfeasibleError as error:
             failed = error if failed is None or error.smallest <= failed.smallest else failed
     raise InfeasibleError(request.budget, failed.smallest, step.whole.floor, chosen.name)
+
+
+def _best_of(
+    step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
+) -> Solution:
+    """The best that any strategy of a policy finds by itself, reordered or not, then the policy's own steps."""
+    found: list[Solution] = []
+    failed: list[InfeasibleError] = []
+    steps = msgspec.structs.replace(chosen, each=())
+    for policy_ in (*map(policy, chosen.each), steps):
+        try:
+            found.append(_solved(step, request, policy_, time_limit, progress))
+        except NotApplicableError:
+            continue
+        except InfeasibleError as error:
+            failed.append(error)
+    if not found:
+        raise InfeasibleError(
+            request.budget, min(error.smallest for error in failed), step.whole.least_need, chosen.name
+        )
+    best = min(found, key=lambda made: (made.time, made.peak))
+    fixed = [made.lower_bound for made in found if made.order is None]
+    base = step.whole.baseline.time
+    bound = base if best.order is not None else max(fixed)
+    gap = (best.time - bound) / max(1, base)
+    stopped = "optimal" if best.time == bound else "heuristic" if best.stopped_by == "optimal" else best.stopped_by
+    return msgspec.structs.replace(best, lower_bound=bound, gap=gap, stopped_by=stopped)
 
 
 def _instance(given: BareInstance | str | os.PathLike[str] | Mapping[str, Any]) -> BareInstance:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from importlib.util import find_spec
 
 import msgspec
 
@@ -19,6 +20,8 @@ from .instance import Instance
 
 TINY = 24  # forward operations up to which all states of a step can often be looked at
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
+PORTFOLIO = "portfolio"  # the policy of all strategies
+EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 
 When = Callable[[Instance, Context], bool]
@@ -35,7 +38,7 @@ class Step(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
     improve on what was found. names: strategies whose schedules count; None: all. reorders: some change the order of first
-    executions, so no bound for the step's own is tried."""
+    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one by itself."""
 
     name: str
     steps: tuple[Step, ...]
@@ -43,6 +46,7 @@ class Policy(msgspec.Struct, frozen=True):
     finish: tuple[Step, ...] = ()
     names: frozenset[str] | None = None
     reorders: bool = False
+    each: tuple[str, ...] = ()
 
 
 def tiny(instance: Instance, context: Context) -> bool:
@@ -101,13 +105,25 @@ AUTO = Policy(
 )
 
 
+def portfolio() -> Policy:
+    """All strategies, each by itself, and then `AUTO`: never worse than any one of them by the same effort. Not those whose
+    extra is not installed."""
+    lacking = {name for name, module in EXTRA.items() if find_spec(module) is None}
+    each = tuple(name for name in registry.strategy_names() if name not in lacking)
+    return msgspec.structs.replace(AUTO, name=PORTFOLIO, each=each)
+
+
 def policy(name: str) -> Policy:
-    """The policy of this name: "auto", or a strategy by itself after the bound of one cut. Raises UnknownNameError."""
+    """The policy of this name: "auto", "portfolio", or a strategy by itself after the bound of one cut. Raises UnknownNameError."""
     if name == AUTO.name:
         return AUTO
+    if name == PORTFOLIO:
+        return portfolio()
     names = registry.strategy_names()
     if name not in names:
-        raise UnknownNameError(f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, *names))}")
+        raise UnknownNameError(
+            f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, PORTFOLIO, *names))}"
+        )
     if registry.strategy(name).reorders:  # of another package, it may not load
         return msgspec.structs.replace(alone(name), reorders=True)
     return alone(name, "cut")

@@ -22,6 +22,7 @@ from .effort import part_of
 from .instance import Instance
 from .pool import Pool, better
 from .portfolio import AUTO, Policy, Step, resolved
+from .portfolio import policy as named
 
 NEAR = 1000  # part of the floor: a smallest peak so near to it is worth no further search for one who asked for less
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -111,6 +112,7 @@ class _Search:
         if self.context.best is not self.base:
             self._check_needs()
             if self.request.budget >= self.floor:
+                self._each()
                 self._steps(self.policy.steps)
             if self.context.best is None:
                 self._take_smallest()
@@ -132,6 +134,24 @@ class _Search:
             self._menu(),
             found.order,
         )
+
+    def _each(self) -> None:
+        """Ask strategies one by one, none of which sees what the others have found."""
+        for name in self.policy.each:
+            if self.deadline.stopped():
+                return
+            limit = self.deadline.remaining()
+            limit = None if limit == float("inf") else limit
+            try:
+                chosen = named(name)
+                if not chosen.reorders:
+                    asked = self.instance, self.request, chosen
+                    found = solve(*asked, pool=self.pool, time_limit=limit, progress=self.deadline.progress)
+                    self.context.bound = max(self.context.bound, found.lower_bound)
+            except (InfeasibleError, NotApplicableError):
+                continue
+            self.deadline.interrupted |= self.pool.interrupted
+        self.context.best = self.pool.best(self.request.budget)
 
     def _stopped_by(self, gap: float) -> StoppedBy:
         if gap <= 1e-9:

@@ -129,7 +129,8 @@ def test_extras_are_those_of_the_distribution() -> None:
     assert {extra: {name(text) for text in optional[extra]} for extra in EXTRAS} == {
         extra: set(modules) for extra, modules in EXTRAS.items()
     }
-    assert optional["all"] == [f"remate[{','.join(EXTRAS)}]"]
+    everything = [extra for extra in EXTRAS if extra != "cpsat"]  # for one strategy, and large
+    assert optional["all"] == [f"remate[{','.join(everything)}]"]
     assert set(optional) == {*EXTRAS, "all", "dev"}
 
 

@@ -31,8 +31,9 @@ from .strategy_graphs import forward_only, frozen_base, random_graph, transforme
 
 GRAPHS = (("random", False), ("frozen", True), ("layers", True), ("forward", False))
 SHARES = (0.9, 0.7)
-SLOW = {"checkmate"}  # many budgets of one step take it long; its own tests are quick
-NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in ("auto", *strategy_names())]
+SLOW = {"checkmate", "moccasin", "portfolio"}  # many budgets of one step take it long; its own tests are quick
+POLICIES = ("auto", "portfolio")
+NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*POLICIES, *strategy_names())]
 
 
 def blocks(graph: Graph, count: int) -> tuple[BlockSpan, ...]:
@@ -67,8 +68,10 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
 @pytest.mark.parametrize(("graph", "hierarchy"), GRAPHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:
+    if name == "moccasin":
+        pytest.importorskip("ortools")
     about = instance(graph, hierarchy)
-    lacks = None if name == "auto" else lacking(about, strategy(name).needs)
+    lacks = None if name in POLICIES else lacking(about, strategy(name).needs)
     found: Solution | InfeasibleError | NotApplicableError | None = None
     for share in SHARES:
         found = outcome(name, graph, hierarchy, share)
@@ -84,8 +87,8 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
             assert (timeline.peak, timeline.time) == (found.peak, found.time)
             assert found.peak <= budget
             assert about.baseline.time <= found.lower_bound <= found.time
-            assert name in ("auto", *found.strategy.split("+"))
-            if name != "auto":
+            assert name in (*POLICIES, *found.strategy.split("+"))
+            if name not in POLICIES:
                 assert (found.strategy, found.solver) == (name, strategy(name).solver)
     again = outcome(name, graph, hierarchy, SHARES[-1])
     assert str(again) == str(found) if isinstance(found, Exception) else again == found

@@ -1,0 +1,112 @@
+"""Moccasin: the model of `retention_intervals` in its two phases, by OR-Tools' CP-SAT (the extra `cpsat`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.extras import require
+from remate_runtime.step import FlatRerun
+
+from ...errors import NotApplicableError
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
+from ..local.polish import pruned
+
+COPIES = 2  # intervals of an operation: more gains nothing in the paper's experiments
+WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
+LARGEST = 600  # operations
+WORKER = "remate.strategy.milp.retention_intervals"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question, over executed operations by their number in step order. time, made, workspace: of each, ns and bytes; sources:
+    whose outputs it reads; again: it may run again; until: stage to whose end what it makes must stay. fixed: bytes that
+    are there from one stage to another. copies: intervals of an operation. budget: bytes. phase: 1 for the least excess
+    over it, 2 for the least time within it. work: deterministic seconds. start: stages in which operations run again in
+    a first solution."""
+
+    time: tuple[int, ...]
+    made: tuple[int, ...]
+    workspace: tuple[int, ...]
+    sources: tuple[tuple[int, ...], ...]
+    again: tuple[bool, ...]
+    until: dict[int, int]
+    fixed: tuple[tuple[int, int, int], ...]
+    copies: int
+    budget: int
+    phase: int
+    work: float
+    start: dict[int, tuple[int, ...]] = {}
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """again: by operation, stages in which it runs again. over: bytes over the budget."""
+
+    again: dict[int, tuple[int, ...]]
+    over: int
+
+
+def moccasin(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Least excess first, then least time within the budget. Raises MissingExtraError without OR-Tools."""
+    require("the strategy moccasin", "cpsat")
+    if len(instance.graph.operations) > LARGEST:
+        raise NotApplicableError(
+            f"moccasin: CP-SAT comes to nothing on more than {LARGEST:,} operations\n  hint: ask for another strategy"
+        )
+    operations = [i for i, real in enumerate(instance.problem.real) if real]
+    asked = _question(instance, operations, request)
+    found = _answer(asked)
+    if found is None or context.deadline.stopped():
+        return
+    yield Proposal(_reruns(instance, operations, found.again))
+    best = None if found.over else _answer(replace(asked, phase=2, start=found.again))
+    if best is not None:
+        yield Proposal(_reruns(instance, operations, best.again))
+
+
+def _question(instance: Instance, operations: list[int], request: Request) -> Asked:
+    problem = instance.problem
+    number = {i: n for n, i in enumerate(operations)}
+    last = len(operations) - 1
+    turn = next((n for n, i in enumerate(operations) if i >= problem.backward_start), last)
+    until = {number[problem.producer[s]]: turn for s in problem.until_turn}
+    until |= {number[problem.producer[s]]: last for s in problem.pinned}
+    return Asked(
+        tuple(problem.time[i] for i in operations),
+        tuple(sum(problem.size[s] for s in problem.writes[i]) for i in operations),
+        tuple(problem.workspace[i] for i in operations),
+        tuple(tuple(sorted({number[problem.producer[s]] for s in problem.reads[i]})) for i in operations),
+        tuple(i < problem.backward_start and i not in problem.once and n < last for n, i in enumerate(operations)),
+        until,
+        tuple((nbytes, turn, number.get(end, last)) for nbytes, end in problem.tangents),
+        COPIES,
+        request.budget,
+        1,
+        WORK * request.effort.nodes,
+    )
+
+
+def _answer(asked: Asked) -> Answered | None:
+    """What CP-SAT says, in a process of its own. None if it found nothing, or was interrupted."""
+    words = [sys.executable, "-m", WORKER]
+    done = subprocess.run(words, input=msgspec.json.encode(asked), capture_output=True, check=False)
+    return msgspec.json.decode(done.stdout, type=Answered | None) if done.returncode == 0 else None
+
+
+def _reruns(instance: Instance, operations: list[int], again: Mapping[int, tuple[int, ...]]) -> tuple[FlatRerun, ...]:
+    made = sorted((t, n) for n, stages in again.items() for t in stages)
+    return tuple(pruned(instance.problem, [FlatRerun(operations[n], operations[t]) for t, n in made]))
+
+
+MOCCASIN = Strategy(
+    "moccasin",
+    "constraint program: intervals in which what an operation makes is retained",
+    moccasin,
+    reference="B. Bartan et al., Moccasin, ICML 2023",
+    solver="cp-sat",
+)

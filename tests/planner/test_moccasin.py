@@ -1,0 +1,33 @@
+"""Moccasin's constraint program, where OR-Tools is installed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from remate.strategy import Instance, Request, policy, solve
+from remate_runtime.errors import MissingExtraError
+from remate_runtime.link import link, simulate
+
+from .brute_force import fastest
+from .strategy_graphs import random_graph
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_schedule_of_a_tiny_step_is_faster(seed: int) -> None:
+    pytest.importorskip("ortools")
+    graph = random_graph(seed, 4)
+    peak = simulate(link(graph)).peak
+    budgets = [int(share * peak) for share in (0.9, 0.75)]
+    for budget, best in zip(budgets, fastest(graph, budgets)[0], strict=True):
+        if best is not None:
+            found = solve(Instance(graph), Request(budget, 0.0), policy("moccasin"))
+            assert found.time == best
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ortools", None)  # type: ignore[arg-type]
+    instance = Instance(random_graph(1, 8))
+    with pytest.raises(MissingExtraError, match=r"remate\[cpsat\]"):
+        solve(instance, Request(instance.baseline.peak - 1), policy("moccasin"))
