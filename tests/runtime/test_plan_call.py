@@ -87,3 +87,9 @@ def test_attributes_are_told_with_what_sets_them_back() -> None:
         StaleModelError, match=r"bring it back to what was planned: model.scale = 1.0; (.|\n)*remate.record"
     ):
         apply(model, schedule)
+
+
+def test_sizes_that_the_file_leaves_open_are_asked_for_again() -> None:
+    model = seeded(Net())
+    planned = apply(model, remate.plan(model, (data(4, 8),), budget="100%", cost="cpu", dims={"x": {0: "b"}}))
+    assert printed(planned, data(9, 8)) == "model.train(), (torch.zeros(9, 8),), budget=\"100%\", dims={'x': {0: 'b'}})"

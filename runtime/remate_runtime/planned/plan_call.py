@@ -32,10 +32,24 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     )
     mode = "train" if model.training else "eval"
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen})"
+    sizes = _named(schedule) if schedule.model.dims else {}
+    opened = f", dims={sizes!r}" if sizes else ""
+    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
     if torch.is_autocast_enabled(device.type):
         return f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
     return text
+
+
+def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
+    """The sizes that the file leaves open, as `remate.plan` takes them: of arguments that are tensors."""
+    inputs, dims = schedule.model.inputs, schedule.model.dims or {}
+    found: dict[str, dict[int, str]] = {}
+    for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
+        if isinstance(tree, dict) and "tensor" in tree:
+            axes = enumerate(tree["tensor"].partition("[")[2].partition("]")[0].split(","))
+            if named := {axis: size for axis, size in axes if size in dims}:
+                found[tree["name"]] = named
+    return found
 
 
 def _budget(text: str) -> str:
