@@ -2,6 +2,7 @@
 
     python -m tools.bench.peers -o tools/bench/results/peers.txt   # everything; torch.compile takes most of the time
     python -m tools.bench.peers --models unet --only eager,checkpoint,remate-60
+    python -m tools.bench.peers --models unet --only eager,remate-60,remate-60-compiled --rounds 9
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Step: CPU time of forward and backward, median. Planning: what it takes before the first
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.measure.allocator import peak_bytes
+from remate.measure.allocator import compare_times, peak_bytes
 from remate_runtime.errors import RemateError
 from remate_runtime.live import clear_gradients, training_step
 from remate_runtime.quantities import size
@@ -100,9 +102,9 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
     return prepare
 
 
-def planned(budget: str | int) -> Prepare:
+def planned(budget: str | int, engine: str = "eager") -> Prepare:
     def prepare(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-        return remate_runtime.apply(model, remate.plan(model, args, kwargs, budget=budget))
+        return remate_runtime.apply(model, remate.plan(model, args, kwargs, budget=budget), engine=engine)
 
     return prepare
 
@@ -120,6 +122,10 @@ CONFIGURATIONS: dict[str, tuple[str, Prepare]] = {
     "remate-60": ("remate, budget 60%", planned("60%")),
     "remate-40": ("remate, budget 40%", planned("40%")),
     "remate-30": ("remate, budget 30%", planned("30%")),
+    **{
+        f"remate-{share}-compiled": (f"remate compiled, budget {share}%", planned(f"{share}%", "compiled"))
+        for share in (100, 80, 60, 40, 30)
+    },
 }
 AT_CHECKPOINT = "remate-checkpoint"  # remate at the peak that checkpointing per block was measured at
 
@@ -189,6 +195,33 @@ def compare(name: str, only: list[str], repeats: int, limit: float) -> str:
     return f"{name}: {SUBJECTS[name].describe}\n{table(rows)}\n"
 
 
+def rotated(name: str, only: list[str], rounds: int) -> str:
+    """The table of one model, all configurations in this process: they take turns, so that what else the machine does meets
+    all of them. Times are ratios to the first, within a round."""
+    steps: dict[str, Callable[[], Any]] = {}
+    peaks: dict[str, int] = {}
+    subject, rows = SUBJECTS[name], [("", "peak", "time / first", "half of the rounds within")]
+    for key in only:
+        model, args, kwargs = subject.build()
+        label, prepare = CONFIGURATIONS[key]
+        try:
+            made = prepare(model, subject, args, kwargs)
+        except RemateError as error:
+            rows.append((label, str(error).splitlines()[0], "", ""))
+            continue
+        step = partial(training_step, made, args, kwargs)
+        for _ in range(2):  # torch.compile works in the first
+            step()
+        clear_gradients(made, args, kwargs)
+        peaks[label] = peak_bytes(step)
+        steps[label] = step
+        print(f"{name} {key}: {peaks[label]} bytes", file=sys.stderr, flush=True)
+    times = compare_times(steps, rounds)
+    for label in steps:
+        rows.append((label, size(peaks[label]), f"{times.ratio[label]:.3f}", f"±{times.spread[label]:.3f}"))
+    return f"{name}: {subject.describe}\n{table(rows)}\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     every = [*CONFIGURATIONS, AT_CHECKPOINT]
@@ -196,6 +229,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(every), help=f"of {', '.join(every)}")
     parser.add_argument("--repeats", type=int, default=5, help="steps timed, default 5")
     parser.add_argument("--limit", type=float, default=900, help="seconds for one configuration, default 900")
+    parser.add_argument("--rounds", type=int, help="all in one process, which take turns so many times")
     parser.add_argument("-o", "--output", type=Path, help="write the tables to this file, too")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "CONFIGURATION"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -207,7 +241,10 @@ def main() -> None:
         print(json.dumps(msgspec.to_builtins(measure(SUBJECTS[name], prepare, chosen.repeats))))
         return
     only = chosen.only.split(",")
-    tables = [compare(name, only, chosen.repeats, chosen.limit) for name in chosen.models.split(",")]
+    if chosen.rounds:
+        tables = [rotated(name, only, chosen.rounds) for name in chosen.models.split(",")]
+    else:
+        tables = [compare(name, only, chosen.repeats, chosen.limit) for name in chosen.models.split(",")]
     command = " ".join(["python -m tools.bench.peers", *sys.argv[1:]])
     text = "\n".join([f"{command}; {environment()}", (__doc__ or "").split("\n\n")[-1], *tables])
     print(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,9 @@ from torch import nn
 from remate.measure.allocator import peak_bytes
 from remate_runtime import EngineError, ExecutionError, Schedule, apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts, compiled_engine, inductor
+from remate_runtime.engine.compiled.artefacts import Function
+from remate_runtime.engine.compiled.calls import CompiledCall
+from remate_runtime.engine.compiled.segments import Segment
 
 from ..small import data, seeded
 from ..stepping import in_blocks, just_in_time
@@ -184,6 +188,49 @@ def test_results_that_are_not_as_declared_are_not_compiled() -> None:
         inductor.DoesNotCompileError, match=r"a result is f32\[4\] on cpu, the file declares f32\[2,2\]"
     ):
         inductor.compiled(module, (kind,), (inductor_type("f32[2,2]"),), (), "test")
+
+
+def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
+    """However many runs there were that had to find out."""
+    kind = inductor_type("f32[4]")
+    about: Any = SimpleNamespace(takes=(kind,), gives=(kind, kind, kind), donated=())
+
+    def function(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        (x,) = given
+        given.clear()
+        y = x + 1
+        return [y, x, y]
+
+    call = CompiledCall(Segment((), True, (0,), (1, 2, 3), ()), Function(about, "", function), "here")
+    for instruction in (call.first, call.first, call.instruction):
+        slots: list[Any] = [torch.arange(4.0), None, None, None]
+        instruction.run(slots)
+        assert len({tensor.untyped_storage().data_ptr() for tensor in slots}) == 4
+        assert [tensor.tolist() for tensor in slots[1:]] == [[1, 2, 3, 4], [0, 1, 2, 3], [1, 2, 3, 4]]
+
+
+def test_inputs_that_lie_otherwise_are_laid_out_anew() -> None:
+    kind = inductor_type("f32[2,3]")
+    about: Any = SimpleNamespace(takes=(kind,), gives=(kind,), donated=())
+
+    def function(given: list[torch.Tensor]) -> list[torch.Tensor]:
+        assert given[0].is_contiguous()
+        return [given.pop() + 1]
+
+    call = CompiledCall(Segment((), True, (0,), (1,), (0,)), Function(about, "", function), "here")
+    for instruction in (call.first, call.instruction):
+        slots: list[Any] = [torch.zeros(3, 2).t(), None]
+        instruction.run(slots)
+        assert slots[0] is None
+        assert torch.equal(slots[1], torch.ones(2, 3))
+
+
+def test_constants_are_not_compiled() -> None:
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(torch.tensor, (2.0,)),))
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    with pytest.raises(inductor.DoesNotCompileError, match="it has a constant"):
+        inductor.compiled(module, (), (inductor_type("f32[]"),), (), "test")
 
 
 def inductor_type(text: str) -> Any:

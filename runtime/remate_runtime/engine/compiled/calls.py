@@ -90,11 +90,10 @@ class CompiledCall:
         segment, about = self._segment, self._about
         pairs = list(zip(segment.reads, about.takes, strict=True))
         self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
-        kept = {
-            slots[owner].untyped_storage().data_ptr() for at, (owner, _) in enumerate(pairs) if at not in about.donated
-        }
+        # Held, so that no result takes an address which one of them leaves.
+        kept = [slots[owner].untyped_storage() for at, (owner, _) in enumerate(pairs) if at not in about.donated]
         self._run(slots)
-        copied, seen = [], kept - {0}
+        copied, seen = set(self._copied), {storage.data_ptr() for storage in kept} - {0}
         # The largest share of a storage keeps it.
         order = sorted(range(len(segment.makes)), key=lambda at: -about.gives[at].nbytes)
         for at in order:
@@ -102,10 +101,10 @@ class CompiledCall:
             self._check(tensor, kind)
             storage = tensor.untyped_storage()
             if storage.data_ptr() and (storage.data_ptr() in seen or storage.nbytes() > kind.nbytes):
-                copied.append(at)
+                copied.add(at)
                 slots[segment.makes[at]] = _copy(tensor, kind)
             seen.add(storage.data_ptr())
-        self._copied = tuple(copied)
+        self._copied = tuple(sorted(copied))  # those of calls that overlap this one, too
 
     def _check(self, made: torch.Tensor, kind: TensorType) -> None:
         dtype = TORCH_DTYPES[kind.dtype]

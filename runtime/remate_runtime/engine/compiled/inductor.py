@@ -89,6 +89,8 @@ def _retraced(module: fx.GraphModule, examples: list[Any]) -> fx.GraphModule:
 
 
 def _check(traced: fx.GraphModule, gives: Sequence[TensorType]) -> None:
+    if any(node.op == "get_attr" for node in traced.graph.nodes):
+        raise DoesNotCompileError("it has a constant, whose storage is not the step's")
     nodes: Any = traced.graph.output_node().args[0]
     for node, kind in zip(nodes, gives, strict=True):
         made = node.meta["val"]
