@@ -67,16 +67,27 @@ def test_a_process_that_fails_is_ended_and_says_why(process: Process, word: str,
 
 
 def test_table_of_what_was_measured_and_what_fell() -> None:
-    eager = Outcome("eager", {"peak": 4 << 20, "reserved": 8 << 20, "seconds": 3.0}, [[10.0, 11.0, 10.0], [20.0]])
-    facts = {"peak": 2 << 20, "predicted": 2 << 20, "seconds": 9.0, "bitwise": False, "difference": 1e-7}
+    eager = Outcome(
+        "eager",
+        {"peak": 4 << 20, "reserved": 8 << 20, "step_reserved": 6 << 20, "seconds": 3.0},
+        [[10.0, 11.0, 10.0], [20.0]],
+    )
+    facts = {
+        "peak": 2 << 20,
+        "predicted": 2 << 20,
+        "modelled_reserved": 3 << 20,
+        "seconds": 9.0,
+        "bitwise": False,
+        "difference": 1e-7,
+    }
     ours = Outcome("remate=50%", facts, [[12.0, 12.0, 90.0], [22.0]])
     killed = Outcome("compile", failure="Traceback (most recent call last):\n  File x\nValueError: no\nmore\n")
     text = table({one.configuration: one for one in (eager, ours, killed, Outcome("checkpoint"))})
     rows = [line.split("  ") for line in text.splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
-    assert cells[2] == ["eager", "4.0 MiB", "8.0 MiB", "10.50 ms", "1.000 (1.000-1.000)", "3 s"]
-    assert cells[3][0:4] == ["remate, budget 50%", "2.0 MiB", "2.0 MiB", "17.00 ms"]
-    assert cells[3][4:] == ["1.150 (1.125-1.175)", "1.0e-07", "9 s"]
+    assert cells[2] == ["eager", "4.0 MiB", "8.0 MiB", "6.0 MiB", "10.50 ms", "1.000 (1.000-1.000)", "3 s"]
+    assert cells[3][0:5] == ["remate, budget 50%", "2.0 MiB", "2.0 MiB", "3.0 MiB", "17.00 ms"]
+    assert cells[3][5:] == ["1.150 (1.125-1.175)", "1.0e-07", "9 s"]
     assert cells[4] == ["torch.compile", "failed: ValueError: no"]
     assert cells[5] == ["torch.utils.checkpoint per block", "failed: no time was left"]
     assert reason(killed) == "ValueError: no"

@@ -97,7 +97,11 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool, execute
 
 
 def _summary(path: str, opened: Analysis) -> str:
+    from ..inspect.addresses import reserved
+    from ..present.reserved import reserved_lines
+
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    ours = reserved(opened.linked)
     operations, reruns = len(opened.graph.operations), len(opened.expanded.reruns)
     instances = count(len(opened.schedule.program), "instance")
     overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else "no costs recorded"
@@ -109,6 +113,7 @@ def _summary(path: str, opened: Analysis) -> str:
             f"{count(reruns, 'rerun')}",
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
+            *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
             f"  predicted time {overhead}",
             *_range(opened),
         ]

@@ -36,6 +36,7 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..present.reserved import RESERVED_NOTE
 
     check_optimizer(args)
     if args.plot:
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     limit = None if args.all else _SHOWN
     for part in (_head(opened), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
         say(f"{part}\n", args.plot)
-    say(f"{_at_peak(opened, limit)}\n\n{PEAK_NOTE}", args.plot)
+    note = f"{PEAK_NOTE}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else PEAK_NOTE
+    say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
     if args.plot:
         from ..present.plot import memory_plot
 
@@ -76,14 +78,17 @@ def _head(opened: Analysis) -> str:
 
 def figures(opened: Analysis) -> str:
     """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
-    from ..inspect.addresses import packed_height
+    from ..inspect.addresses import packed_height, reserved
+    from ..present.reserved import reserved_rows
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    ours, base_reserved = reserved(opened.linked), reserved(opened.without_reruns)
     rows = [
         ("", "schedule", "keep-all", ""),
         ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
         *_freed(opened),
         ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
+        *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]

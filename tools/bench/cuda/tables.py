@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from .contest import Outcome
 
 LEGEND = """peak: bytes that a step holds at its worst moment above what is held between steps (torch.cuda.max_memory_allocated,
-on the CPU the allocator's events). predicted: by the schedule. reserved: torch.cuda.max_memory_reserved, all in all.
+on the CPU the allocator's events). predicted: by the schedule. reserved: torch.cuda.max_memory_reserved, all in all. by the step: of that, what the step
+added to what was reserved between steps, from an empty cache. modelled: the same by the model that `remate show` prints.
 step: median of forward and backward. over eager: median of the time over eager's in the same round, with the middle half.
 gradients: largest difference from eager's, relative to the largest element. ready: seconds until the first steps had run."""
 
@@ -23,7 +24,7 @@ _LABELS = {
 def table(outcomes: Mapping[str, Outcome]) -> str:
     """Of one model."""
     eager = outcomes.get("eager")
-    head = ("", "peak", "predicted", "reserved", "step", "over eager", "gradients", "ready")
+    head = ("", "peak", "predicted", "reserved", "by the step", "modelled", "step", "over eager", "gradients", "ready")
     rows = [head, *(_row(one, eager) for name, one in outcomes.items() if name != "profile")]
     full = [row for row in rows if len(row) == len(head)]
     widths = [max(len(row[i]) for row in full) for i in range(len(head))]
@@ -46,6 +47,8 @@ def _row(one: Outcome, eager: Outcome | None) -> Sequence[str]:
         _size(one.facts["peak"]),
         _size(one.facts.get("predicted", 0)),
         _size(one.facts.get("reserved", 0)),
+        _size(one.facts.get("step_reserved", 0)),
+        _size(one.facts.get("modelled_reserved", 0)),
         step,
         f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
         "" if name != "remate" else "equal" if one.facts["bitwise"] else f"{one.facts['difference']:.1e}",

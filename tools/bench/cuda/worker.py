@@ -20,6 +20,8 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate.inspect.addresses import reserved
+from remate.inspect.analysis import analyse
 from remate.measure.allocator import peak_bytes
 from remate_runtime.live import clear_gradients, compare_models, training_step
 
@@ -73,6 +75,8 @@ class Worker:
         limit = int(budget) if budget.isdecimal() else budget
         schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile)
         made = remate_runtime.apply(model, schedule)
+        modelled = reserved(analyse(schedule).linked)
+        found["modelled_reserved"] = modelled.plain.reserved if modelled else 0
         found["predicted"], found["keep_all"] = schedule.peak_bytes, schedule.solve.baseline_peak
         found["reruns_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
         difference = compare_models(model, made, self.args, self.kwargs)
@@ -91,15 +95,17 @@ class Worker:
         training_step(self.made, self.args, self.kwargs)
 
     def peak(self) -> dict[str, Any]:
-        """Bytes: `peak` above what is held between steps; `reserved` in all, with what is held between steps."""
+        """Bytes: `peak` and `step_reserved` above what is held between steps; `reserved` in all, with what is held."""
         self._rest()
         if not self.on_gpu:
-            return {"peak": peak_bytes(self.step, self.device), "reserved": 0}
-        held = torch.cuda.memory_allocated()
+            return {"peak": peak_bytes(self.step, self.device), "reserved": 0, "step_reserved": 0}
+        held, before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
         torch.cuda.reset_peak_memory_stats()
         self.step()
         torch.cuda.synchronize()
-        return {"peak": torch.cuda.max_memory_allocated() - held, "reserved": torch.cuda.max_memory_reserved()}
+        reserved = torch.cuda.max_memory_reserved()
+        peak = torch.cuda.max_memory_allocated() - held
+        return {"peak": peak, "reserved": reserved, "step_reserved": reserved - before}
 
     def time(self, steps: int) -> dict[str, Any]:
         """Milliseconds of each of `steps` steps, after one that is not counted; then memory is given back, for others."""
