@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
+from remate_runtime.plain import plain
 
 from ..budget import BudgetError, parse_budget
 from ..present.outputs import gradients_of_outputs
@@ -130,6 +131,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if not args.quiet:
         say(summary(schedule, args.output, len(text)), args.output)
+        for line in step.sized.said if step.sized else ():
+            say(plain(f"note: {line}"), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)
             say(f"next: remate run {shlex.quote(args.output)} --model {model}   # train by it, beside eager")

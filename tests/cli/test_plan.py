@@ -53,8 +53,12 @@ def test_open_sizes(remate: Remate) -> None:
     outcome = remate("plan", "models.py:build", *options, "input=n", "n=8..512/8", "--force")
     assert outcome.status == 0
     assert "8 to 512 in steps of 8, planned at 512" in str(outcome)
+    assert "note:" not in str(outcome)
     (dim,) = remate_runtime.load("s.json").model.dims.values()
     assert (dim.min, dim.max, dim.multiple, dim.planned) == (8, 512, 8, 512)
+    outcome = remate("plan", "models.py:wide_or_narrow", "--budget", "100%", *options[2:], "auto", "--force")
+    assert "note: the step holds for b > 100 only (models.py:" in str(outcome)
+    assert "b is from 101 to 512" in str(outcome)
     outcome = remate("plan", "models.py:build", *options, "inputs=n", "--force")
     assert outcome.status == 1
     assert "no argument 'inputs'" in str(outcome)

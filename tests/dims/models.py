@@ -79,6 +79,13 @@ class Logarithm(nn.Module):
         return (self.linear(x) * math.log(x.shape[1])).pow(2).mean()
 
 
+class OfBatch(Logarithm):
+    """The same of the size of the batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.transpose(0, 1))
+
+
 class Loop(nn.Module):
     """A recurrence in Python."""
 

@@ -100,3 +100,17 @@ def recorded() -> object:
         model(*args)
     model.eval()
     return call
+
+
+def wide_or_narrow():
+    class WideOrNarrow(nn.Module):
+        """Another step for small batches."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(64, 64)
+
+        def forward(self, x):
+            return (self.layer(x).relu() if x.shape[0] > 100 else self.layer(x)).pow(2).mean()
+
+    return WideOrNarrow(), (torch.randn(512, 64),)
