@@ -12,9 +12,9 @@ class Effort(msgspec.Struct, frozen=True):
     """nodes: of branch and bound in one solve of a model of a step, a block or a bound. selection_nodes: the same where
     plans of blocks are chosen. work: of one solve, see `milp.highs`: rows times iterations, so that a large model gets fewer.
     rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
-    cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of 150 operations.
-    visits: executions that greedy search looks at, all its trials together. states: states of a step that one search
-    over them visits."""
+    cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to 300 forward
+    operations. visits: executions that greedy search looks at, all its trials together. states: states of a step that one
+    search over them visits."""
 
     name: str
     nodes: int

@@ -206,7 +206,9 @@ class _Search:
     def _prove(self, proven: int) -> None:
         if proven > self.context.bound:
             self.context.bound = proven
-            self.deadline.say(f"proven: at least {self._percent(proven):.2f}% more time than keeping everything")
+            self.deadline.say(
+                f"proven: at least {self._percent(proven):.2f}% more time than keeping everything{self._gap()}"
+            )
 
     def _offer(self, found: Candidate) -> None:
         """Keep a candidate; take it if it fits and is the best so far."""
@@ -217,8 +219,13 @@ class _Search:
         if better(self.context.best, found) is found:
             self.context.best = found
             self.deadline.say(
-                f"found: {self._percent(found.time):.2f}% more time, peak {size(found.peak)} ({found.strategy})"
+                f"found: {self._percent(found.time):.2f}% more time, peak {size(found.peak)} ({found.strategy}){self._gap()}"
             )
+
+    def _gap(self) -> str:
+        """How far the best schedule may still be from the fastest, in words."""
+        best = self.context.best
+        return "" if best is None else f", gap {self._percent(best.time) - self._percent(self.context.bound):.2f}%"
 
     def _percent(self, time: int) -> float:
         return 100.0 * (time / max(1, self.base.time) - 1.0)

@@ -19,7 +19,7 @@ from .polish import polish
 from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 SEED = 20260101
-USUAL = 150  # forward operations of a step that gets all the rounds of the effort
+USUAL = 300  # forward operations of a step that gets all the rounds of the effort
 FEWEST = 2
 
 
@@ -49,9 +49,9 @@ def improved(instance: Instance, request: Request, context: Context, best: Candi
 
 
 def _rounds(instance: Instance, request: Request) -> int:
-    """One round costs about the square of the operations."""
+    """One round costs between the number of operations and its square."""
     size = max(1, len(instance.problem.forward))
-    return max(FEWEST, int(request.effort.recreations * min(1.0, (USUAL / size) ** 2)))
+    return max(FEWEST, int(request.effort.recreations * min(1.0, (USUAL / size) ** 1.5)))
 
 
 def _ruined(problem: Problem, given: Candidate, rng: random.Random) -> tuple[FlatRerun, ...]:
