@@ -26,7 +26,7 @@ from remate_runtime.step import expand
 from .analysis import Analysis, analyse
 from .figures import refreshed
 
-_FACES = 64  # corners of the range that are looked at
+_ALL = 3  # dimensions of which all combinations are looked at; of more, some
 _LADDER = 4  # sizes of each dimension for which the largest of the first one is looked for
 
 Size = dict[str, int]
@@ -109,10 +109,12 @@ def over_range(schedule: Schedule) -> Range:
     if all(one.peak <= budget for one in corners):
         return Range(budget, corners, (), ())
     first, *others = declared
+    largest_else = {name: declared[name].max for name in others[_ALL - 1 :]}
+    others = others[: _ALL - 1]
     found: list[AtSize] = []
     never: list[Size] = []
     for numbers in itertools.product(*(_ladder(declared[name]) for name in others)):
-        rest = dict(zip(others, numbers, strict=True))
+        rest = {**dict(zip(others, numbers, strict=True)), **largest_else}
         largest = _largest(schedule, first, rest)
         found.append(largest) if largest else never.append(rest)
     return Range(budget, corners, tuple(found), tuple(never))
@@ -134,12 +136,14 @@ def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
 
 
 def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
-    """The ends of the range, the largest first; of many dimensions, some of the corners."""
+    """The ends of the range, the largest first; of more than three dimensions, some of the corners."""
+    least, most = ({name: getattr(dim, end) for name, dim in declared.items()} for end in ("min", "max"))
+    if len(declared) > _ALL:
+        yield from (most, least, *({**most, name: least[name]} for name in declared))
+        return
     ends = ((dim.max, dim.min) if dim.max > dim.min else (dim.max,) for dim in declared.values())
-    for numbers in itertools.islice(itertools.product(*ends), _FACES - 1):
+    for numbers in itertools.product(*ends):
         yield dict(zip(declared, numbers, strict=True))
-    if len(declared) > 5:
-        yield {name: dim.min for name, dim in declared.items()}
 
 
 def evaluated(schedule: Schedule, dims: Size) -> AtSize:

@@ -6,8 +6,20 @@ import string
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from remate_runtime.format.schedule import Block, Constant, Instance, Model, Operation, Rerun, Schedule, Settings, Solve
+from remate_runtime.format.schedule import (
+    Block,
+    Constant,
+    Dimension,
+    Instance,
+    Model,
+    Operation,
+    Rerun,
+    Schedule,
+    Settings,
+    Solve,
+)
 from remate_runtime.format.vocabulary import CHOICES, DEVICES, DTYPE_NAMES, STOPPED_BY
 
 _LETTERS = string.ascii_letters + string.digits + "_~-"
@@ -154,7 +166,36 @@ solves = st.builds(
     settings=st.none() | settings,
     note=texts,
 )
-schedules = st.builds(
+_sizes = {
+    "b": Dimension(min=2, max=32, planned=8),
+    "t": Dimension(min=4, max=64, multiple=4, planned=16),
+}
+_sized_types = st.sampled_from(["f32[b,t]", "f32[b,t+1]{t+1,1}", "bf16[t/4,4*b*t]", "i64[(b+1)//2]@cpu", "f32[8,256]"])
+_sized_arguments = st.sampled_from(
+    [{"size": "t+1"}, {"size": "-b+2"}, {"float": "2/(b+1)"}, {"float": "1/sqrt(t)"}, {"float": "inf"}]
+)
+
+
+@st.composite
+def _with_sizes(draw: st.DrawFn, plain: Schedule) -> Schedule:
+    """A schedule with some numbers that follow from named sizes."""
+    blocks = {}
+    for name, block in plain.blocks.items():
+        forward = [
+            replace(
+                op,
+                args=(*op.args, [draw(_sized_arguments)]),
+                out=draw(_sized_types) if isinstance(op.out, str) else tuple(draw(_sized_types) for _ in op.out),
+                workspace=draw(st.sampled_from([0, "16*b", "4*b*t+16"])),
+            )
+            for op in block.forward
+        ]
+        blocks[name] = replace(block, inputs=dict.fromkeys(block.inputs, draw(_sized_types)), forward=tuple(forward))
+    inputs = {"args": [{"tensor": "f32[b,t]", "name": "x"}, {"literal": {"size": "t"}}]}
+    return replace(plain, blocks=blocks, model=replace(plain.model, dims=_sizes, inputs=inputs))
+
+
+_plain_schedules = st.builds(
     Schedule,
     schema=st.sampled_from(["", "schedule-1.schema.json"]),
     format=st.just("remate.schedule"),
@@ -168,3 +209,5 @@ schedules = st.builds(
     program=_tuples(instances),
     statements=_tuples(reruns),
 )
+sized_schedules = _plain_schedules.flatmap(_with_sizes)
+schedules = st.one_of(_plain_schedules, sized_schedules)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remate_runtime.errors import BindError, ScheduleError
-from remate_runtime.format import Schedule, at_size, check_fingerprint, decode, encode, fingerprint, load
+from remate_runtime.format import Operation, Schedule, at_size, check_fingerprint, decode, encode, fingerprint, load
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
+
+from .schedules import sized_schedules
 
 VALID = Path(__file__).parents[2] / "schema/corpus/valid"
 SAMPLE = VALID / "dims.json"
@@ -53,6 +59,18 @@ def test_every_size_is_a_legal_step(sized: Schedule, dims: dict[str, int]) -> No
     b, t = dims["b"], dims["t"]
     held = 2 * 12 * b * t + 2 * 4  # grad.half and mm, the loss and its gradient
     assert simulate(link(expanded.graph, expanded.reruns)).peak == held + 16 * b  # and mm's workspace
+
+
+@given(sized_schedules, st.integers(2, 32), st.integers(1, 16))
+@settings(max_examples=60)
+def test_what_the_reader_accepts_is_a_plain_file_at_every_size(schedule: Schedule, b: int, t: int) -> None:
+    plain = at_size(decode(encode(schedule)), {"b": b, "t": 4 * t})
+    assert decode(encode(plain)) == plain
+    assert not re.search(r"[\[,{][a-z]|size", "".join(op.out for op in operations(plain) if isinstance(op.out, str)))
+
+
+def operations(schedule: Schedule) -> Iterator[Operation]:
+    return (op for block in schedule.blocks.values() for op in block.forward)
 
 
 def test_what_is_left_out_is_as_planned(sized: Schedule) -> None:

@@ -177,6 +177,23 @@ def _first(unit: str) -> Family:
     return lambda n: _EMPTY.replace("{", "{" + _times(unit, n) + ",", 1).encode()
 
 
+def _sized(unit: str) -> Family:
+    """Operations of a file that names a size."""
+    dims = (
+        '"dims": {"b": {"min": 1, "max": 9, "planned": 2}}, "inputs": {"args": [{"tensor": "f32[b]", "name": "x"}]}, '
+    )
+
+    def made(size: int) -> bytes:
+        data = _with(f'"b": {{"forward": [{_times(unit, size)}]}}', '{"id":"i","block":"b"}')
+        return data.replace(b'"outputs"', dims.encode() + b'"outputs"', 1)
+
+    return made
+
+
+_LONG = "+".join(
+    f"{99 - k}*b^{8 - k // 2}*(b//{k + 2})" for k in range(12)
+)  # no normal form: refused, after it was read
+_GROWING = "*".join(["(b+b//3+b//5+b//7+1)"] * 11)
 _SLASH = "\\"
 _OP = _OPERATION % "[2]"
 
@@ -243,6 +260,20 @@ FAMILIES: dict[str, Family] = {
     "functions of a digest": _top('"digest": {"functions": {@}}', '"f{n}":"x"'),
     "elements of a constant": lambda n: _constant(n, "i64"),
     "bad elements of a constant": lambda n: _constant(n, "bool"),
+    "many sizes": _of_model('"dims": {@}, "outputs": {"literal": null}', '"b{n}":{"min":1,"max":9,"planned":2}'),
+    "types of different sizes": _sized('{"id":"a","op":"aten.rand","args":[],"out":"f32[b+{n}]"}'),
+    "types of many sizes": _sized(
+        '{"id":"a","op":"aten.rand","args":[],"out":"f32[@]"}'.replace("@", ",".join(["b+{n}"] * 60))
+    ),
+    "types of one size": _sized('{"id":"a","op":"aten.rand","args":[],"out":"f32[b]"}'),
+    "types of sizes that there are not": _sized('{"id":"a","op":"aten.rand","args":[],"out":"f32[c{n}]"}'),
+    "long expressions": _sized(
+        '{"id":"a","op":"aten.rand","args":[{"size":"@+{n}"}],"out":"f32[2]"}'.replace("@", _LONG)
+    ),
+    "expressions that grow": _sized(
+        '{"id":"a","op":"aten.rand","args":[{"size":"{n}*@"}],"out":"f32[2]"}'.replace("@", _GROWING)
+    ),
+    "expressions of floats": _sized('{"id":"a","op":"aten.rand","args":[{"float":"{n}/(b+{n})"}],"out":"f32[2]"}'),
     "open arrays": lambda n: _argument("[" * n),
     "deep arrays": lambda n: _argument("[" * (n // 2) + "]" * (n // 2)),
     "spaces": lambda n: _EMPTY.replace("{", "{" + " " * n, 1).encode(),

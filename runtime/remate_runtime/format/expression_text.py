@@ -32,7 +32,7 @@ def is_dimension(name: str) -> bool:
     return _DIM.fullmatch(name) is not None and name not in RESERVED
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def parse_size(text: str) -> Size:
     """Raise ScheduleError R024 if `text` is not the text of a Size."""
     tokens = _Tokens(text)

@@ -33,6 +33,7 @@ MAX_COMMAS = 1 << 20, 12
 MAX_DIMS = 8
 MAX_SIZE = 1 << 31  # of a named dimension
 MAX_EXPRESSION = 256  # characters
+MAX_EXPRESSIONS = 1 << 17  # characters of all different types and expressions that name sizes
 MAX_TERMS = 16
 MAX_DEGREE = 8
 MAX_COEFFICIENT = 1 << 60  # also offsets and divisors

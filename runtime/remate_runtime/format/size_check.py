@@ -10,7 +10,7 @@ import msgspec
 from ..errors import ScheduleError
 from .expression_text import RESERVED, is_dimension, parse_real, parse_size
 from .expressions import Real, Size
-from .limits import MAX_DIMS, MAX_SIZE
+from .limits import MAX_DIMS, MAX_EXPRESSIONS, MAX_SIZE
 from .schedule import Dimension, Model
 from .signature import escape, input_leaves
 from .sized_type import SizedType, parse_sized
@@ -42,11 +42,13 @@ class SizeCheck:
         self._sizes = [{name: getattr(dim, corner) for name, dim in dims.items()} for corner in _CORNERS]
         self._sizes = self._sizes if sound else []
         self._found: dict[tuple[Any, str], ScheduleError | None] = {}
+        self._characters = 0  # of what names sizes
         self._told: set[str] = set()  # names that are not known: each is told of once
 
     def type_fault(self, text: str) -> ScheduleError | None:
         """What is wrong with a tensor type whose sizes may be expressions."""
-        return self._once(parse_sized if self.dims else parse_type, text)
+        fault = self._once(parse_type, text)
+        return self._once(parse_sized, text) if fault is not None and self.dims else fault
 
     def fixed_type_fault(self, text: str) -> ScheduleError | None:
         """What is wrong with the type of what the model holds: no size of it can differ."""
@@ -59,6 +61,10 @@ class SizeCheck:
     def _once(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
         key = parse, text
         if key not in self._found:
+            self._characters += len(text) * (parse is not parse_type)
+            if self._characters > MAX_EXPRESSIONS:
+                message = f"over {MAX_EXPRESSIONS} characters of different expressions of sizes"
+                return ScheduleError("R072", message, hint="write repeated parts as blocks")
             self._found[key] = self._judge(parse, text)
         return self._found[key]
 

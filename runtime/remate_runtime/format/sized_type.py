@@ -44,7 +44,7 @@ class SizedType(msgspec.Struct, frozen=True):
         return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def parse_sized(text: str) -> SizedType:
     """Raise ScheduleError R020 if `text` is no tensor type, R024 for a size that is no expression of sizes."""
     found = _TYPE.fullmatch(text)

@@ -22,7 +22,7 @@ from ..link.verifier import verify
 from ..quantities import size
 from .recorded_call import RecordedCall
 
-SIZES = 64  # whose programs are kept; of those that were called, the one that was not for the longest time goes
+SIZES = 32  # whose programs are kept; of those that were called, the one that was not for the longest time goes
 
 _log = logging.getLogger(__name__)
 
