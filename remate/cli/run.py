@@ -73,11 +73,11 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
-    call, plain = _sized(schedule, target, args.at)
+    call, dims, plain = _sized(schedule, target, args.at)
     from ..measure.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {"namespaces": args.allow, "engine": args.engine, "plain": plain}
+        options: dict[str, Any] = {"namespaces": args.allow, "engine": args.engine, "dims": dims}
         options["curve"] = args.memory_trace is not None
         with target.call.in_effect(cast=False):
             trial = try_schedule(target.model, *call, schedule, args.steps, args.lr, report, **options)
@@ -90,12 +90,12 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.FINDINGS if trial.peak > schedule.budget_bytes else exit_codes.FINE
 
 
-def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Schedule]:
-    """What to run with, and the plain schedule of its size. At a size that was asked for the inputs are random ones of its
+def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:
+    """What to run with, its size, and the plain schedule of that. At a size that was asked for the inputs are random ones of its
     types, else those that the user's function made."""
     call: Call = (target.args, target.kwargs)
     if not (schedule.model.dims or dims):
-        return call, schedule
+        return call, {}, schedule
     import torch
 
     from remate_runtime.bind import CallSizes
@@ -109,7 +109,7 @@ def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple
         call = example_call(target.model, at_size(schedule, dims).model, device)
     else:
         dims = CallSizes(schedule.model, target.model.forward).of(tuple(target.args), target.kwargs, device)
-    return call, schedule_at(schedule, dims)
+    return call, dims, schedule_at(schedule, dims)
 
 
 def _stale(path: str, model: str, beyond: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime import apply, predicted_peak
 from remate_runtime.errors import RemateError
-from remate_runtime.format import Schedule
+from remate_runtime.format import PLANNED, Schedule, at_size
 from remate_runtime.kernels import TORCH_DTYPES
 from remate_runtime.live import (
     EagerOperators,
@@ -133,13 +133,13 @@ def try_schedule(
     curve: bool = False,
     namespaces: Sequence[str] = (),
     engine: str = "eager",
-    plain: Schedule | None = None,
+    dims: Mapping[str, int] = PLANNED,
 ) -> Trial:
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
     curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. engine: what executes the schedule, as `apply` takes it. plain: the schedule at the size of the inputs, where it
-    names sizes. Model and inputs must be on the device to train on.
+    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule names
+    sizes. Model and inputs must be on the device to train on.
     Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
@@ -174,8 +174,8 @@ def try_schedule(
                 side.optimizer.step()
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
-    parted = tuple(beyond_eager(expand(plain or schedule).graph, operators))
-    foreseen = predicted_peak(applied)
+    parted = tuple(beyond_eager(expand(at_size(schedule, dims)).graph, operators))
+    foreseen = predicted_peak(applied, dims)
     return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed, foreseen)
 
 

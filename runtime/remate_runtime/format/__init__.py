@@ -31,7 +31,7 @@ from .schedule import (
 )
 from .signature import escape, input_leaves, output_leaves
 from .sized_type import SizedType, parse_sized
-from .substitution import at_size, checked_size, out_of_range, ranged
+from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, parse_type
 from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
@@ -45,6 +45,7 @@ __all__ = [
     "KEEP_ALL",
     "MAX_FAULTS",
     "MEMORY_FORMATS",
+    "PLANNED",
     "REVISION",
     "STOPPED_BY",
     "VERSION",

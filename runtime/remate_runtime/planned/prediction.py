@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import nn
@@ -12,22 +12,23 @@ from ..engine.steps import Steps
 from ..errors import BindError
 from ..format.schedule import Schedule
 from ..format.signature import output_leaves
+from ..format.substitution import PLANNED
 from ..kernels.live import operators
 from ..link.fitting import fitted
 from ..link.verifier import verify
 from .dispatch import Dispatch
 
 
-def predicted_peak(model: nn.Module) -> int:
+def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
     """Bytes that a training step of `model`, which `apply` returned, will hold at its worst moment beyond parameters, buffers,
-    inputs and optimizer state; the largest of its schedules, at the sizes that they were planned at. Nothing runs.
+    inputs and optimizer state; the largest of its schedules. dims: the size, where they name sizes; what they leave out, as planned. Nothing runs.
 
-    Raises BindError for another model.
+    Raises BindError for another model, and for a size that its schedules are not for.
     """
     step = getattr(model, "_remate_step", None)
     if not isinstance(step, Dispatch):
         raise BindError("no schedule was applied to this model\n  give what `remate_runtime.apply` returned")
-    return max(one.peak for one in step.steps)
+    return max(one.peak(dims) for one in step.steps)
 
 
 def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = ()) -> int:

@@ -15,6 +15,7 @@ from ..engine.registry import engine_of
 from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
+from ..format.substitution import checked_size
 from ..live.trust import Stale, trusted
 from .step_at_size import StepAtSize, StepsAtSizes
 
@@ -51,10 +52,10 @@ class ScheduledForward:
         """The device that the model is on."""
         return self._bound.device()
 
-    @property
-    def peak(self) -> int:
-        """Bytes that a step of the planned size will hold at its worst moment, executed as it is here."""
-        return self._steps.at(self._planned_size()).steps.peak(self.device)
+    def peak(self, dims: Mapping[str, int]) -> int:
+        """Bytes that a step will hold at its worst moment, executed as it is here. dims: its size; what they leave out, as
+        planned. Raises BindError."""
+        return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
 
     def check(self) -> None:
         """Raise BindError or StaleModelError if the model is not what it was when the schedule was applied."""
