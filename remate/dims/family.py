@@ -14,13 +14,13 @@ from remate_runtime.format import Real, Size
 from remate_runtime.step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Difference, difference, rows
+from .align import Difference, Place, difference, rows
 from .asked import SMALLEST, AskedSize
 from .fitting import Fitter
 from .guards import Guard, divided_by, first_other, guards
 from .samples import Range, spread
 from .survey import Shot, Sizes, Survey
-from .words import only_where, other_structure, spelled, undecided, unfitted
+from .words import only_where, other_structure, spelled, still_open, undecided, unfitted
 
 _ROUNDS = 6  # of narrowing a range
 _MORE = 12  # captures beyond the first ones, to tell expressions apart
@@ -87,6 +87,10 @@ def _family(survey: Survey, ranges: Sequence[Range]) -> Family:
             break
         _add(survey, ranges, shots, sizes)
         fitter = _fitter(ranges, shots)
+    else:
+        sizes = _telling_apart(ranges, shots, fitter)
+        if sizes is not None:
+            raise still_open(len(shots), _undecided_place(shots, fitter, sizes), sizes)
     _hold(ranges, shots, fitter)
     return Family(tuple(ranges), tuple(shots), fitter)
 
@@ -190,6 +194,12 @@ def _telling_apart(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitte
         if told > most:
             best, most = sizes, told
     return best
+
+
+def _undecided_place(shots: Sequence[Shot], fitter: Fitter, sizes: Sizes) -> Place:
+    """The first place of which candidates differ at `sizes`."""
+    every = rows([shot.captured.graph for shot in shots])
+    return next(at for row, at in every.items() if len({_at(each, sizes) for each in fitter.expressions(row)}) > 1)
 
 
 def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:

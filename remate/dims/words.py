@@ -72,3 +72,13 @@ def undecided(place: str, names: Sequence[str]) -> DimsError:
         f"what forward decides at {place} depends on {' or '.join(names)} in a way that is not understood",
         f"leave {' or '.join(names)} fixed, or decide by tensors (torch.where)",
     )
+
+
+def still_open(captures: int, place: Place, sizes: Sizes) -> DimsError:
+    """Several expressions are left that give different numbers at some size."""
+    where = f" ({place.source})" if place.source else ""
+    names = " or ".join(sizes)
+    return DimsError(
+        f"after {captures} captures {place.what}{where} may still be one of several numbers at {spelled(sizes)}",
+        f"give {names} a smaller range, or leave it fixed",
+    )

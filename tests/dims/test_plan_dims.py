@@ -107,6 +107,13 @@ def test_filled_up_to_a_multiple_at_every_length() -> None:
         assert_trains(model, schedule, {"b": 2, "t": t}, features(2, t))
 
 
+def test_numbers_that_stay_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simplest of several expressions may be the wrong one."""
+    monkeypatch.setattr("remate.dims.family._MORE", 0)
+    with pytest.raises(DimsError, match=r"the shape of .* may still be one of several numbers at b=\d+, t=\d+"):
+        planned(Padded(), features(3, 32), BT)
+
+
 def test_a_branch_becomes_the_range() -> None:
     schedule = planned(Branches(), features(3, 32), BT)
     assert (schedule.model.dims["t"].min, schedule.model.dims["t"].max) == (21, 32)
