@@ -104,9 +104,13 @@ class _Search:
         self.instance, self.request, self.policy, self.pool, self.deadline = instance, request, policy, pool, deadline
         self.base = instance.baseline
         pool.keep(self.base)
-        known = pool.best(request.budget, policy.names, policy.reorders)
+        known = self._known()
         self.floor = instance.least_need if policy.reorders else instance.floor
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
+
+    def _known(self) -> Candidate | None:
+        """The fastest within the budget by now, of the strategies that were asked for."""
+        return self.pool.best(self.request.budget, self.policy.names, self.policy.reorders)
 
     def solution(self) -> Solution:
         if self.context.best is not self.base:
@@ -151,7 +155,7 @@ class _Search:
             except (InfeasibleError, NotApplicableError):
                 continue
             self.deadline.interrupted |= self.pool.interrupted
-        self.context.best = self.pool.best(self.request.budget)
+        self.context.best = self._known()
 
     def _stopped_by(self, gap: float) -> StoppedBy:
         if gap <= 1e-9:

@@ -15,6 +15,7 @@ from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
+from ..plain import plain
 
 _SHOWN = 20  # mismatches in one message
 
@@ -201,7 +202,7 @@ def _raise(faults: list[str], model: nn.Module, planned: Model) -> None:
     if all(name.startswith("module.") for name, _ in model.named_parameters()):
         hint = "apply the schedule first, then wrap the result (DistributedDataParallel and the like)"
     raise BindError(
-        f"{type(model).__name__} is not what the schedule was planned for ({planned.name}):\n  - "
+        f"{type(model).__name__} is not what the schedule was planned for ({plain(planned.name)}):\n  - "
         + "\n  - ".join(shown)
         + f"\n  {hint}"
     )

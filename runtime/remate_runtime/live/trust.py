@@ -9,6 +9,7 @@ from torch import nn
 
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..format.schedule import Schedule
+from ..plain import plain
 from .attributes import hook_name, hooks_of, is_torchs
 from .code import Code
 from .differences import Differences
@@ -38,7 +39,7 @@ def trusted(model: nn.Module, schedule: Schedule, stale: Stale) -> Guard:
     if faults:
         shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
         told = "\n  - ".join(
-            [f"{type(model).__name__} is not what the schedule was planned for ({schedule.model.name}):", *shown]
+            [f"{type(model).__name__} is not what the schedule was planned for ({plain(schedule.model.name)}):", *shown]
         )
         if stale == "error":
             settings = f": {found.settings}; {_LOOP}" if found.settings else ""

@@ -15,6 +15,7 @@ from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
+from ..plain import plain
 from ..quantities import size
 from .plan_call import plan_call
 from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
@@ -88,7 +89,9 @@ class Dispatch:
 
 
 def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:
-    told = [f"{step.schedule.name}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)]
+    told = [
+        f"{plain(step.schedule.name)}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)
+    ]
     return "\n  - ".join(["none of the schedules is for this call", *told]) + (
         "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
     )
