@@ -10,6 +10,31 @@ from ...link.events import Run
 from ...step.graph import Graph, Op
 from .lives import Piece
 
+# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from the end),
+# and ends the process where it finds one in a thread.
+_BY_NUMBER = frozenset(
+    (
+        *(
+            "embedding",
+            "embedding_dense_backward",
+            "gather",
+            "index",
+            "index_add",
+            "index_copy",
+            "index_fill",
+            "index_put",
+        ),
+        *("index_reduce", "index_select", "masked_scatter", "masked_scatter_backward", "max_unpool2d", "max_unpool3d"),
+        *("multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward", "nll_loss_backward"),
+        *("multilabel_margin_loss_backward", "nll_loss_forward", "nll_loss2d_backward", "nll_loss2d_forward"),
+        *("put", "scatter", "scatter_add", "scatter_reduce", "take"),
+    )
+)
+# Where an integer is divided by 0, eager raises and compiled code ends the process.
+_DIVIDES = frozenset(("div", "floor_divide", "fmod", "remainder"))
+_INTEGERS = frozenset(("i64", "i32", "i16", "i8", "u8", "u16", "u32", "u64"))
+_INTERPRETED = frozenset(("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64"))  # what Inductor has not, or in part
+
 
 class Segment(NamedTuple):
     """Computations that run one after the other. compiled: as one; otherwise operator by operator.
@@ -63,15 +88,18 @@ def cut(graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int]) -> list[S
 
 def compiles(graph: Graph, op: Op) -> bool:
     """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; Inductor has no complex numbers; and `as_strided` counts elements in storages,
-    whose layout Inductor chooses."""
+    operators of libraries are as they are; Inductor lacks complex numbers and others; `as_strided` counts elements in storages,
+    whose layout Inductor chooses; and what raises for some data must raise."""
     if op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
         return False
     values = [value for value in (*op.reads, *op.writes) if value is not None]
+    name, written = op.op.split(".")[1], {graph.values[value].type.dtype for value in op.writes if value is not None}
+    if name in _BY_NUMBER or (name in _DIVIDES and written <= _INTEGERS):
+        return False
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
         kinds = {graph.values[one].type.dtype for one in (value, graph.root[value])}
-        if any(name.startswith("aten.as_strided") for name in chain) or kinds & {"c64", "c128"}:
+        if any(name.startswith("aten.as_strided") for name in chain) or kinds & _INTERPRETED:
             return False
     return True
 

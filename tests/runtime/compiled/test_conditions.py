@@ -1,0 +1,254 @@
+"""Compiled steps under the conditions that training loops bring: bad indices, aliases, precisions, sizes, late changes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import remate
+from remate_runtime import ExecutionError, apply
+from remate_runtime.engine.compiled.segments import compiles
+from remate_runtime.link import Execution, link
+from remate_runtime.step import expand
+
+from ..small import data, seeded
+from ..stepping import everything, just_in_time, no_reruns, schedule_of
+from .subjects import assert_close
+
+
+class Inner(nn.Module):
+    """Two layers, with the rest given as a function."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.one, self.two, self.scale, self.body = nn.Linear(8, 8), nn.Linear(8, 8), torch.arange(8.0), body
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        return self.body(self, *args)
+
+
+def gradients(model: nn.Module, *args: torch.Tensor) -> dict[str, Any]:
+    """What a step leaves: outputs, and gradients beside those that were there."""
+    made = model(*args)
+    outputs = made if isinstance(made, tuple) else (made,)
+    outputs[0].backward()
+    found = {f"output {at}": output.detach().clone() for at, output in enumerate(outputs) if output.numel()}
+    return found | {
+        f"gradient {n}": None if p.grad is None else p.grad.detach().clone() for n, p in model.named_parameters()
+    }
+
+
+def pair(model: nn.Module, args: tuple[Any, ...], reruns: Any = just_in_time) -> tuple[Any, Any]:
+    """The model compiled, and in eager."""
+    schedule = schedule_of(model, args, reruns=reruns)
+    return apply(copy.deepcopy(model), schedule, engine="compiled"), copy.deepcopy(model)
+
+
+def picked(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    w = self.one(x)
+    rows, wide = w[:3], at[:, None].expand(3, 8)
+    found = [
+        F.embedding(at, w),
+        w.index_select(0, at),
+        w.gather(0, wide),
+        w[at],
+        w.index_add(0, at, rows),
+        w.index_copy(0, at, rows),
+        w.index_put((at,), rows),
+        w.scatter_add(0, wide, rows),
+        w.scatter_reduce(0, wide, rows, "amax"),
+    ]
+    divided = torch.div(at + 5, at + 2, rounding_mode="floor") % (at + 2)
+    return sum((one.square().sum() for one in found), F.cross_entropy(self.two(rows), at) + divided.sum())
+
+
+def test_what_raises_for_some_data_is_not_compiled() -> None:
+    """Inductor lets index_select take -1, and ends the process for a number out of range in one of several threads."""
+    written = expand(schedule_of(seeded(Inner(picked)), (data(5, 8), torch.tensor([0, 1, 4]))))
+    graph = written.graph
+    linked = link(graph, written.reruns)
+    runs = {event.op for event in linked.events if isinstance(event, Execution)}
+    left = {graph.operations[at].op.split(".")[1] for at in runs if not compiles(graph, graph.operations[at])}
+    assert left >= {"embedding", "index_select", "gather", "index", "index_add", "index_copy", "index_put"}
+    assert left >= {
+        "scatter_add",
+        "scatter_reduce",
+        "nll_loss_forward",
+        "nll_loss_backward",
+        "embedding_dense_backward",
+    }
+    assert left >= {"div", "remainder"}
+    assert any(compiles(graph, graph.operations[at]) for at in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["index_select", "index_copy", "index_add"])
+def test_a_negative_number_is_refused_as_in_eager(operator: str) -> None:
+    def body(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        w = torch.tanh(self.one(x))
+        rest = () if operator == "index_select" else (w[:3],)
+        return getattr(w, operator)(0, at, *rest).square().sum()
+
+    compiled, eager = pair(seeded(Inner(body)), (data(5, 8), torch.tensor([0, 1, 4])))
+    for model in (compiled, eager):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
+            model(data(5, 8), torch.tensor([0, -1, 4]))
+
+
+def aliases(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = torch.tanh(self.one(x) * self.scale)
+    return self.two(y * y).sum(), y, y.t(), y[1:3], y[:0], x, self.one.weight.t(), x.clone()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reruns", [no_reruns, everything])
+def test_outputs_that_are_views_inputs_and_empty(reruns: Any) -> None:
+    x = data(4, 8)
+    compiled, eager = pair(seeded(Inner(aliases)), (x,), reruns)
+    for _ in range(3):  # `.grad` accumulates
+        found = compiled(x)
+        assert found[4].shape == (0, 8)
+        assert found[5].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert found[7].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+        assert len({t.untyped_storage().data_ptr() for t in found[1:4]}) == 1
+        assert_close(gradients(compiled, x), gradients(eager, x))
+
+
+def test_an_output_that_backward_reads_must_not_change() -> None:
+    compiled, _ = pair(seeded(Inner(aliases)), (data(4, 8),), no_reruns)
+    for at in (1, 2, 3):
+        found = compiled(data(4, 8))
+        found[at].detach().mul_(2)
+        with pytest.raises(ExecutionError, match="modified in place between forward and backward"):
+            found[0].backward()
+
+
+@pytest.mark.slow
+def test_inputs_of_other_strides_and_offsets() -> None:
+    def body(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.tanh(self.one(x) * x.sin())).square().sum()
+
+    whole = data(9, 20)
+    given = (data(4, 8), data(8, 4).t(), whole.flatten()[1:33].view(4, 8), whole[::2, ::2][:4, :8])
+    for planned in given[:2]:
+        compiled, eager = pair(seeded(Inner(body)), (planned,))
+        for x in given:
+            assert_close(gradients(compiled, x), gradients(eager, x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [0, 1])
+def test_batches_of_none_and_one(rows: int) -> None:
+    x = torch.ones(rows, 8)
+    compiled, eager = pair(seeded(Inner(lambda self, x: self.two(torch.tanh(self.one(x))).sum())), (x,))
+    assert_close(gradients(compiled, x), gradients(eager, x))
+
+
+@pytest.mark.slow
+def test_an_optimizer_between_steps_and_two_forwards_before_one_backward() -> None:
+    x, y = data(4, 8), data(4, 8, seed=7)
+    compiled, eager = pair(seeded(Inner(lambda self, x: self.two(torch.tanh(self.one(x))).square().sum())), (x,))
+    for model in (compiled, eager):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(3):
+            first, second = model(x), model(y)
+            second.backward()
+            first.backward()
+            optimizer.step()
+    assert_close(gradients(compiled, x), gradients(eager, x))
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(16), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x + self.narrow(F.gelu(self.wide(self.norm(x))))
+        return (torch.tanh(self.norm(h)) * h).mean().float()
+
+
+def far(model: nn.Module, exact: nn.Module) -> float:
+    """Largest distance of a gradient, relative to its length."""
+    pairs = zip(model.parameters(), exact.parameters(), strict=True)
+    return max(float((a.grad.double() - b.grad).norm() / b.grad.norm()) for a, b in pairs)  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["f32", "bf16", "f16", "autocast"])
+def test_low_precision_is_as_near_to_float64_as_eager(precision: str) -> None:
+    x, model = data(32, 16), seeded(Small())
+    exact = copy.deepcopy(model).double()
+    exact(x.double()).backward()
+    dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision, torch.float32)
+    model, x = model.to(dtype), x.to(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
+        for reruns in (no_reruns, just_in_time, everything):
+            compiled, eager = pair(model, (x,), reruns)
+            losses = compiled(x), eager(x)
+            with torch.autocast("cpu", enabled=False):
+                for loss in losses:
+                    loss.backward()
+            assert far(compiled, exact) <= 2 * far(eager, exact)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["compiled", "auto"])
+def test_named_sizes(engine: str) -> None:
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm, self.layer = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            x = self.table(ids)
+            for _ in range(2):
+                x = x + torch.tanh(self.layer(self.norm(x)))
+            return F.cross_entropy((x @ self.table.weight.t()).flatten(0, 1), labels.flatten())
+
+    def ids(*size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randint(0, 11, size), torch.randint(0, 11, size)
+
+    model = seeded(Tokens())
+    dims = {"ids": {0: "b=2..8", 1: "t=4..32"}, "labels": {0: "b", 1: "t"}}
+    schedule = remate.plan(model, ids(4, 16), budget="75%", dims=dims)
+    compiled, eager = apply(copy.deepcopy(model), schedule, engine=engine), copy.deepcopy(model)
+    for size in ((4, 16), (3, 9), (8, 32), (3, 9)):
+        given = ids(*size)
+        if size == (8, 32):  # first called without gradients
+            with torch.inference_mode():
+                assert torch.allclose(compiled(*given), eager(*given), atol=1e-5)
+        assert_close(gradients(compiled, *given), gradients(eager, *given))
+    assert_close(both(compiled, ids), both(eager, ids))
+
+
+def both(model: nn.Module, ids: Callable[..., Any]) -> dict[str, Any]:
+    """Forwards of two sizes, then their backwards."""
+    torch.manual_seed(0)
+    model.zero_grad()
+    first, second = model(*ids(4, 16)), model(*ids(3, 9))
+    first.backward()
+    second.backward()
+    return {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.slow
+def test_the_ambient_dtype_and_device_are_not_the_steps() -> None:
+    x, model = data(4, 16), seeded(Small())
+    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    wanted = gradients(copy.deepcopy(model), x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        compiled = apply(copy.deepcopy(model), schedule, engine="compiled")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert_close(gradients(compiled, x), wanted)
+    with torch.device("meta"):
+        compiled = apply(copy.deepcopy(model), schedule, engine="compiled")
+    assert_close(gradients(compiled, x), wanted)
