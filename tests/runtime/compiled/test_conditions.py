@@ -120,6 +120,7 @@ def test_outputs_that_are_views_inputs_and_empty(reruns: Any) -> None:
         assert_close(gradients(compiled, x), gradients(eager, x))
 
 
+@pytest.mark.slow
 def test_an_output_that_backward_reads_must_not_change() -> None:
     compiled, _ = pair(seeded(Inner(aliases)), (data(4, 8),), no_reruns)
     for at in (1, 2, 3):
