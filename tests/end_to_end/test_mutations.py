@@ -12,7 +12,7 @@ import pytest
 
 from remate.inspect.analysis import open_text
 from remate_runtime import apply
-from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.errors import ScheduleError, StaleModelError
 from remate_runtime.format.codes import CODES
 from remate_runtime.format.writer import encode
 from tools.fuzz.mutations import mutated_bytes, mutated_plan, mutated_tree
@@ -41,7 +41,7 @@ class Trial:
         except ScheduleError as error:
             self.refused(error)
             return
-        except BindError:  # what the file says of the model was mutated
+        except StaleModelError:  # what the file says of the model was mutated
             return
         meaning = open_text(data).expanded.reruns
         if meaning not in self.ran:

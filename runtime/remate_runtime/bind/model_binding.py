@@ -43,10 +43,8 @@ class TensorBinding:
 
 
 class ModelBinding:
-    """A model matched with a schedule's signature. Raises BindError with every mismatch.
-
-    names: parameters, then buffers, in the order in which `tensors` gives them.
-    """
+    """A model matched with a schedule's signature. Raises BindError with every mismatch. `tensors` gives the tensors of the
+    planned parameters, then of the buffers."""
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
@@ -55,7 +53,6 @@ class ModelBinding:
         frozen = set(planned.frozen)
         self._slots = _slots(modules, planned.parameters, frozen, True, faults)
         self._slots += _slots(modules, planned.buffers, frozen, False, faults)
-        self.names = [slot.name for slot in self._slots]
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
         mode_overrides = set(planned.mode_overrides)

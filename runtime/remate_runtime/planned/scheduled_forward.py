@@ -31,9 +31,10 @@ class ScheduledForward:
         self.schedule = schedule
         executes = engine_of(engine)
         _permit(schedule, namespaces)
+        self._steps = StepsAtSizes(model, schedule, executes, namespaces)
+        self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale)
-        self._steps = StepsAtSizes(model, schedule, executes, namespaces, self._bound.names)
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None

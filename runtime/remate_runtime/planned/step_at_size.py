@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import nn
+from torch._ops import OpOverload
 
 from ..bind.outputs import Build, output_builder
 from ..engine.compiled_step import Engine
@@ -18,7 +19,7 @@ from ..format.signature import output_leaves
 from ..gc_pause import gc_paused
 from ..kernels.live import operators
 from ..link.fitting import fitted
-from ..link.verifier import verify
+from ..link.verifier import Verified, verify
 from ..quantities import size
 from .recorded_call import RecordedCall
 
@@ -36,18 +37,26 @@ class StepAtSize(NamedTuple):
     build: Build
 
 
+class _Sound(NamedTuple):
+    """The schedule at a size, without faults, and its operators."""
+
+    schedule: Schedule
+    verified: Verified
+    live: dict[str, OpOverload]
+
+
 class StepsAtSizes:
-    """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its sizes.
+    """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its sizes."""
 
-    parameters: names of the model's parameters and buffers, in the order in which calls give them.
-    """
-
-    def __init__(
-        self, model: nn.Module, schedule: Schedule, engine: Engine, namespaces: tuple[str, ...], parameters: list[str]
-    ) -> None:
-        self._model, self._schedule, self._engine = model, schedule, engine
-        self._namespaces, self._parameters = namespaces, parameters
+    def __init__(self, model: nn.Module, schedule: Schedule, engine: Engine, namespaces: tuple[str, ...]) -> None:
+        self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
+        self._sound: dict[tuple[int, ...], _Sound] = {}  # verified, and not made yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
+
+    def verify(self, dims: Mapping[str, int]) -> None:
+        """Look for faults of the file at a size, without the model; `at` goes on from there. Raises ScheduleError."""
+        with gc_paused():
+            self._sound[tuple(dims.values())] = self._verified(dims)
 
     def at(self, dims: Mapping[str, int]) -> StepAtSize:
         """The step at a size: a number for each that the schedule names, in its order. Raises ScheduleError."""
@@ -55,14 +64,14 @@ class StepsAtSizes:
         found = self._kept.get(key)
         if found is None:
             with gc_paused():
-                found = self._made(dims)
+                found = self._made(self._sound.pop(key, None) or self._verified(dims))
             self._kept[key] = found
             while len(self._kept) > SIZES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return found
 
-    def _made(self, dims: Mapping[str, int]) -> StepAtSize:
+    def _verified(self, dims: Mapping[str, int]) -> _Sound:
         schedule, dropped = fitted(self._schedule, dims)
         if dropped:
             within = f"keep-all is within the budget of {size(schedule.solve.budget)}"
@@ -70,8 +79,11 @@ class StepsAtSizes:
                 "schedule %r at %s: %s, its %d reruns are left out", schedule.name, spelled(dims), within, dropped
             )
         verified = verify(schedule, spelled(dims))
-        live = operators(verified.linked.graph, verified.where, self._namespaces)
-        call = RecordedCall(schedule.model.inputs, self._model)
-        names = [*call.names, *self._parameters]
-        steps = Steps(self._engine, verified, tuple(output_leaves(schedule.model.outputs)), names, live)
-        return StepAtSize(schedule, call, steps, output_builder(schedule.model.outputs, self._model))
+        return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
+
+    def _made(self, sound: _Sound) -> StepAtSize:
+        planned = sound.schedule.model
+        call = RecordedCall(planned.inputs, self._model)
+        names = [*call.names, *planned.parameters, *planned.buffers]  # in the order in which the binding gives tensors
+        steps = Steps(self._engine, sound.verified, tuple(output_leaves(planned.outputs)), names, sound.live)
+        return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))
