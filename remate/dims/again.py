@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from remate_runtime.format import Dimension, Schedule, dimension, parse_sized
+from remate_runtime.format import Dimension, Schedule, open_axes
 
 
 def asked_again(schedule: Schedule, positional: list[str]) -> Any:
@@ -19,9 +19,7 @@ def asked_again(schedule: Schedule, positional: list[str]) -> Any:
 
 def _spec(tree: Any, dims: dict[str, Dimension]) -> Any:
     if "tensor" in tree:
-        shape = parse_sized(tree["tensor"]).shape
-        names = {axis: name for axis, size in enumerate(shape) for name in dims if size == dimension(name)}
-        return {axis: _text(name, dims[name]) for axis, name in names.items()}
+        return {axis: _text(name, dims[name]) for axis, name in open_axes(tree["tensor"], dims).items()}
     for kind in ("tuple", "list"):
         if kind in tree:
             return [_spec(child, dims) for child in tree[kind]]

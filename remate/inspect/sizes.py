@@ -16,7 +16,7 @@ from remate_runtime.format import (
     at_size,
     checked_size,
     input_leaves,
-    parse_sized,
+    open_axes,
     parse_type,
     spelled,
 )
@@ -73,10 +73,10 @@ def size_of(recorded: Model, live: Model) -> Size:
     given = {leaf.name: parse_type(leaf.text) for leaf in input_leaves(live.inputs)}
     found: Size = {}
     for leaf in input_leaves(recorded.inputs):
-        shape, wanted = (given[leaf.name].shape if leaf.name in given else ()), parse_sized(leaf.text).shape
-        for number, size in zip(shape, wanted, strict=False):
-            if str(size) in recorded.dims:
-                found.setdefault(str(size), number)
+        shape = given[leaf.name].shape if leaf.name in given else ()
+        for axis, name in open_axes(leaf.text, recorded.dims).items():
+            if axis < len(shape):
+                found.setdefault(name, shape[axis])
     lacking = [name for name in recorded.dims if name not in found]
     if lacking:
         raise BindError(f"no input of the model tells what {lacking[0]} is")

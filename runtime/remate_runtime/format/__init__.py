@@ -30,7 +30,7 @@ from .schedule import (
     Statement,
 )
 from .signature import escape, input_leaves, output_leaves
-from .sized_type import SizedType, parse_sized
+from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, parse_type
@@ -88,6 +88,7 @@ __all__ = [
     "input_leaves",
     "load",
     "locate",
+    "open_axes",
     "out_of_range",
     "output_leaves",
     "parse_real",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 
 import msgspec
 
 from ..errors import ScheduleError
 from .expression_text import parse_size
-from .expressions import Size, spelled
+from .expressions import Size, dimension, spelled
 from .tensor_type import DTYPES, MAX_BYTES, MAX_RANK, TensorType
 
 _TYPE = re.compile(r"([a-z0-9]+)\[([^\[\]{}@]*)\](?:\{([^\[\]{}@]*)\})?(@cpu)?")
@@ -42,6 +42,12 @@ class SizedType(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"
         return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"
+
+
+def open_axes(text: str, dims: Collection[str]) -> dict[int, str]:
+    """The axes of a tensor type of which the size is one of `dims` by itself. Raises what `parse_sized` raises."""
+    sizes = {dimension(name): name for name in dims}
+    return {axis: sizes[size] for axis, size in enumerate(parse_sized(text).shape) if size in sizes}
 
 
 @lru_cache(maxsize=8192)

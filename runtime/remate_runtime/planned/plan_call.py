@@ -11,6 +11,7 @@ from torch import nn
 
 from ..bind.containers import children
 from ..format.schedule import Schedule
+from ..format.sized_type import open_axes
 
 _LONG = 600  # characters of a call that is written out
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, budget={budget})"
@@ -45,10 +46,8 @@ def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
     inputs, dims = schedule.model.inputs, schedule.model.dims or {}
     found: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
-        if isinstance(tree, dict) and "tensor" in tree:
-            axes = enumerate(tree["tensor"].partition("[")[2].partition("]")[0].split(","))
-            if named := {axis: size for axis, size in axes if size in dims}:
-                found[tree["name"]] = named
+        if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
+            found[tree["name"]] = named
     return found
 
 
