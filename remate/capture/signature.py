@@ -81,7 +81,9 @@ class Signature:
             if isinstance(tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer):
                 raise CaptureError(f"{name!r} has no shape yet", hint="run a lazy model once before capturing it")
             if torch_api.is_subclass(tensor):
-                hint = "capture the model before it is sharded or quantised"
+                hint = (
+                    "capture the model before it is sharded or quantised; layers of parallelize_module have no schedule"
+                )
                 raise CaptureError(f"{name!r} is a {type(tensor).__name__}, not a plain tensor", hint=hint)
         for name, tensor in self._buffers.items():
             if tensor.requires_grad:

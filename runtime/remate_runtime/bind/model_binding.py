@@ -16,6 +16,7 @@ from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
 from ..plain import plain
+from .sharding import is_distributed
 
 _SHOWN = 20  # mismatches in one message
 
@@ -172,6 +173,10 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has none")
+    elif is_distributed(tensor):
+        faults.append(
+            f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor, which torch distributes"
+        )
     elif tensor.layout is not torch.strided or tensor.device != want:
         faults.append(f"{slot.kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
     elif (

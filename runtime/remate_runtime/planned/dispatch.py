@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from ..bind.sharding import refuse_sharded_since
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model
 from ..format.signature import input_leaves
@@ -63,6 +64,7 @@ class Dispatch:
                 faults.append(fault)
             else:
                 return step.run(call)
+        refuse_sharded_since(model)
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise == "error"):
             raise stale

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.sharding import refuse_sharded
 from ..errors import BindError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
 from ..format.positions import locate
 from ..format.reader import decode, read
@@ -67,6 +68,7 @@ def apply(
     refuse_compiled(model)
     with gc_paused():
         original = original_of(model)
+        refuse_sharded(original)
         how: How = (tuple(namespaces), stale, engine)
         steps = [_scheduled(original, one, how) for one in _listed(schedule)]
         planned = _planned(Dispatch(original, steps, otherwise), how)
