@@ -1,22 +1,24 @@
-"""Models that torch shards: what cannot run by a schedule is refused with the way that works, never run."""
+"""Models that torch shards: gradients are those of eager to the bit, or the model is refused with the way that works."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.spawn import spawn
+from torch.utils.checkpoint import checkpoint
 
 import remate
 from remate.errors import CaptureError
 from remate_runtime import BindError, apply
 
 from .small import data, seeded
-from .stepping import schedule_of
+from .stepping import everything, just_in_time, schedule_of
 
 needs_ranks = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -39,14 +41,14 @@ class Blocks(nn.Module):
         return self.head(self.blocks(x))
 
 
-def fully_sharded(model: Any, blocks: bool) -> Any:
+def fully_sharded(model: Any, blocks: bool, root: bool = True, **options: Any) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    options["mesh"] = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks if blocks else ():
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+        fully_shard(block, **options)
+    return fully_shard(model, **options) if root else model
 
 
 def flat(model: Any) -> Any:
@@ -74,17 +76,38 @@ def called(model: Any) -> None:
     model(data(4, 8)).sum().backward()
 
 
+def with_policy(model: Any) -> Any:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    return fully_sharded(model, True, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
+
+
+def checkpointed(model: Any) -> None:
+    checkpoint(fully_sharded(model, True), data(4, 8).requires_grad_(), use_reentrant=True).sum().backward()
+
+
 REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
-    "blocks, fully_shard": (
-        "gathers the parameters of 'blocks.0'",
-        lambda m, s: called(fully_sharded(apply(m, s), True)),
-    ),
-    "fully_shard, apply": ("gathers the parameters of 'blocks.0'", lambda m, s: apply(fully_sharded(m, True), s)),
+    "fully_shard, apply": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, True), s)),
     "fully_shard, apply with stale": (
-        "gathers the parameters of 'blocks.0'",
+        "apply the schedule first",
         lambda m, s: apply(fully_sharded(m, True), s, stale="warn"),
     ),
-    "the model, apply": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, False), s)),
+    "the model alone, apply": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, False), s)),
+    "blocks without the model": (
+        "call fully_shard(model), too",
+        lambda m, s: called(fully_sharded(apply(m, s), True, root=False)),
+    ),
+    "forward called directly": (
+        "and then the model itself",
+        lambda m, s: fully_sharded(apply(m, s), True).forward(data(4, 8)),
+    ),
+    "blocks that cast": ("casts what it is given", lambda m, s: called(with_policy(apply(m, s)))),
+    "several files": ("one of several steps", lambda m, s: called(fully_sharded(apply(m, [s, s]), True))),
+    "other shapes": (
+        "one of several steps",
+        lambda m, s: called(fully_sharded(apply(m, s, otherwise="original"), True)),
+    ),
+    "checkpointed": ("without torch.utils.checkpoint", lambda m, s: checkpointed(apply(m, s))),
     "blocks, FullyShardedDataParallel": ("when that is called", lambda m, s: called(flat(apply(m, s)))),
     "FullyShardedDataParallel, apply": ("when that is called", lambda m, s: apply(flat(m), s)),
     "tensor parallel": ("'blocks.0.up.weight' is a DTensor", lambda m, s: called(tensor_parallel(apply(m, s)))),
@@ -96,32 +119,130 @@ REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
 }
 
 
+def _refusals(rank: int) -> None:
+    schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
+    for name, (told, act) in REFUSED.items():
+        with pytest.raises(BindError) as refused:
+            act(seeded(Blocks()), schedule)
+        assert told in str(refused.value), (name, str(refused.value))
+        assert "\n  " in str(refused.value), name
+    with pytest.raises(CaptureError, match="DTensor"):
+        remate.plan(tensor_parallel(seeded(Blocks())), (data(4, 8),), budget="100%")
+
+
+def _alone(model: Any, rank: int) -> None:
+    called(fully_sharded(model, False))
+
+
+def _steps(model: Any, rank: int, **options: Any) -> None:
+    """Two steps, and a call without gradients between them."""
+    optimizer = torch.optim.SGD(fully_sharded(model, True, **options).parameters(), 0.1)
+    for at in range(2):
+        model(data(4, 8, seed=rank + at)).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model(data(4, 8))
+    model(data(4, 8, seed=rank)).pow(2).mean().backward()
+
+
+def _kept(model: Any, rank: int) -> None:
+    _steps(model, rank, reshard_after_forward=False)
+
+
+def _grouped(model: Any, rank: int) -> None:
+    """Two blocks in one group; a layer of a block by itself."""
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model.blocks[0].up)
+    fully_shard([model.blocks[0], model.blocks[1]])
+    called(fully_shard(model))
+
+
+def _accumulated(model: Any, rank: int) -> None:
+    fully_sharded(model, True)
+    for at in range(3):
+        model.set_requires_gradient_sync(at == 2)
+        model(data(4, 8, seed=rank + at)).pow(2).mean().backward()
+
+
+def _frozen(model: Any, rank: int) -> None:
+    model.blocks[1].requires_grad_(False)
+    _steps(model, rank)
+
+
+def _twice(model: Any, rank: int) -> None:
+    fully_sharded(model, True)
+    (model(data(4, 8, seed=rank)).pow(2).mean() + model(data(4, 8, seed=9)).sum()).backward()
+
+
+def _checkpointed(model: Any, rank: int) -> None:
+    """torch reruns nothing where it sees no tensor that backward saved."""
+    checkpoint(fully_sharded(model, True), data(4, 8), use_reentrant=False).sum().backward()
+
+
+LOOPS = (_alone, _steps, _kept, _grouped, _accumulated, _frozen, _twice, _checkpointed)
+
+
+def _equal(rank: int) -> None:
+    for reruns in (everything, just_in_time):
+        schedule = schedule_of(seeded(Blocks()), (data(4, 8),), reruns=reruns)
+        for loop in LOOPS:
+            model, planned = seeded(Blocks()), seeded(Blocks())
+            loop(model, rank)
+            loop(apply(planned, schedule), rank)
+            for (name, found), wanted in zip(planned.named_parameters(), model.parameters(), strict=True):
+                where = loop.__name__, name
+                assert torch.equal(found.to_local(), wanted.to_local()), where
+                assert (found.grad is None) == (wanted.grad is None), where
+                assert found.grad is None or torch.equal(found.grad.to_local(), wanted.grad.to_local()), where
+
+
+def _gathered(rank: int) -> None:
+    """Each block is gathered twice a step, by itself, and freed again, as without a schedule."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    seen: list[tuple[str, str | None]] = []
+
+    def noting(name: str) -> Any:
+        method = getattr(FSDPParamGroup, name)
+
+        def run(group: Any) -> None:
+            if group.is_unsharded is (name == "_to_sharded"):
+                seen.append((name, group._module_fqn))
+            method(group)
+
+        return mock.patch.object(FSDPParamGroup, name, run)
+
+    schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
+    found = []
+    for model in (fully_sharded(seeded(Blocks()), True), fully_sharded(apply(seeded(Blocks()), schedule), True)):
+        called(model)
+        seen.clear()
+        with noting("_to_unsharded"), noting("_to_sharded"):
+            called(model)
+        found.append([one for one in seen if one[1]])
+    assert [name for name, _ in found[0]] == ["_to_unsharded", "_to_sharded"] * 4
+    assert sorted(found[1]) == sorted(found[0])
+    assert found[1][:4] == found[0][:4]
+
+
 def _rank(rank: int, world: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
-        schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
-        for name, (told, act) in REFUSED.items():
-            with pytest.raises(BindError) as refused:
-                act(seeded(Blocks()), schedule)
-            assert told in str(refused.value), name
-            assert "\n  " in str(refused.value), name
-        with pytest.raises(CaptureError, match="DTensor"):
-            remate.plan(tensor_parallel(seeded(Blocks())), (data(4, 8),), budget="100%")
-        model, planned = seeded(Blocks()), seeded(Blocks())
-        for one in (model, apply(planned, schedule)):
-            called(fully_sharded(one, False))
-        for found, wanted in zip(planned.parameters(), model.parameters(), strict=True):
-            assert torch.equal(found.grad.to_local(), wanted.grad.to_local())
+        _equal(rank)
+        _gathered(rank)
+        _refusals(rank)
     finally:
         dist.destroy_process_group()
 
 
 @needs_ranks
-def test_refusals(tmp_path):
+def test_one_rank(tmp_path):
     spawn(_rank, (1, str(tmp_path)), nprocs=1)
 
 
 @needs_ranks
 @pytest.mark.slow
-def test_refusals_of_two_ranks(tmp_path):
+def test_two_ranks(tmp_path):
     spawn(_rank, (2, str(tmp_path)), nprocs=2)

@@ -16,6 +16,7 @@ from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
 from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
 from ..plain import plain
+from .fsdp2 import Fsdp2
 from .sharding import is_distributed
 
 _SHOWN = 20  # mismatches in one message
@@ -24,7 +25,19 @@ _SHOWN = 20  # mismatches in one message
 class TensorBinding:
     """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
 
-    __slots__ = ("attributes", "dtype", "frozen", "holder", "key", "kind", "name", "pointer", "tensor", "type")
+    __slots__ = (
+        "attributes",
+        "dtype",
+        "frozen",
+        "gathered",
+        "holder",
+        "key",
+        "kind",
+        "name",
+        "pointer",
+        "tensor",
+        "type",
+    )
 
     def __init__(
         self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
@@ -37,8 +50,11 @@ class TensorBinding:
         self.dtype = TORCH_DTYPES[type_.dtype]
         self.tensor: torch.Tensor | None = None
         self.pointer = -1
+        self.gathered: torch.Tensor | None = None  # of a part that FSDP2 shards: what it is while it is whole
 
     def get(self) -> Any:
+        if self.gathered is not None:
+            return self.gathered
         found = self.holder.get(self.key)
         return self.attributes.get(self.key) if found is None else found
 
@@ -61,6 +77,11 @@ class ModelBinding:
         self._children = _children(modules, planned.training, mode_overrides)
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
+
+    def gather(self, sharded: Fsdp2 | None) -> None:
+        """Take parameters of these parts as they are while they are whole, until told otherwise."""
+        for slot in (*self._slots, *(slot for pair in self._tied for slot in pair)):
+            slot.gathered = None if sharded is None else sharded.whole(slot.name)
 
     def device(self) -> torch.device:
         """The device that the model is on: that of its first parameter, or buffer, that follows the model."""

@@ -16,18 +16,29 @@ from ..errors import BindError
 
 def refuse_sharded(model: nn.Module) -> None:
     """Raise BindError for a model that was sharded before a schedule is applied to it."""
-    told = _parts(model) or _tensors(model)
-    if not told and is_fsdp2(model):
-        told = "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first: fully_shard(apply(model, …))"
+    told = _fsdp1(model) or _tensors(model)
+    if is_fsdp2(model) or sharded_parts(model):
+        told = (
+            "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or to each "
+            "block: planned = apply(model, file); then fully_shard(block) for its blocks, and fully_shard(planned)"
+        )
     if told:
         raise BindError(told)
 
 
 def refuse_sharded_since(model: nn.Module) -> None:
-    """The same of a model that a schedule was applied to: it may be sharded as a whole."""
-    told = _parts(model) or _tensors(model)
+    """The same of a model that a schedule was applied to: `fully_shard` may have sharded it since."""
+    told = _fsdp1(model) or _tensors(model)
     if told:
         raise BindError(told)
+
+
+def sharded_parts(model: nn.Module) -> tuple[nn.Module, ...]:
+    """The submodules that `fully_shard` was called on."""
+    kind = _kind("torch.distributed.fsdp", "FSDPModule")
+    if kind is None:
+        return ()
+    return tuple(module for module in model.modules() if isinstance(module, kind) and module is not model)
 
 
 def is_fsdp2(module: nn.Module) -> bool:
@@ -47,28 +58,23 @@ def _kind(module: str, name: str) -> type | None:
     return found if isinstance(found, type) else None
 
 
-def _parts(model: nn.Module) -> str | None:
-    """Of submodules that FSDP wraps: a step calls none of them, so nothing would gather their parameters."""
+def _fsdp1(model: nn.Module) -> str | None:
+    """Of submodules that FSDP1 wraps: a step calls none of them, so nothing would gather their parameters."""
     fsdp1 = _kind("torch.distributed.fsdp", "FullyShardedDataParallel")
     for path, module in model.named_modules():
-        if path and is_fsdp2(module):
-            return _blocks_first(path, "fully_shard (FSDP2)", "block = apply(block, file); fully_shard(block)")
         if fsdp1 is not None and isinstance(module, fsdp1):
-            return _blocks_first(path, "FullyShardedDataParallel", "FullyShardedDataParallel(apply(block, file))")
+            return (
+                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, and a "
+                "schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for each: "
+                "FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, FullyShardedDataParallel("
+                "apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks of a model with a schedule"
+            )
     return None
 
 
-def _blocks_first(path: str, who: str, how: str) -> str:
-    return (
-        f"{who} gathers the parameters of {path or 'the model'!r} when that is called, and a schedule of the whole model "
-        f"calls no part of it\n  plan one block, put what apply gives for each in its place, and shard that: {how}; "
-        "or shard the model as a whole, after apply"
-    )
-
-
 def _tensors(model: nn.Module) -> str | None:
-    """Of tensor parallelism. What FSDP2 sharded with the model as a whole is gathered again when the model is called."""
-    if is_fsdp2(model):
+    """Of tensor parallelism. What FSDP2 sharded is gathered again when it is needed."""
+    if is_fsdp2(model) or sharded_parts(model):
         return None
     named: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in named:

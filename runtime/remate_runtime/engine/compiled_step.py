@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from ..bind.fsdp2 import Fsdp2
 from ..link.contract import StepContract
 from ..link.events import Linked
 
@@ -47,13 +48,15 @@ class CompiledStep(NamedTuple):
 
 class LinkedStep(NamedTuple):
     """What an engine executes. operators: the live operator of every name in the graph. leaves: by id of an operation, the
-    number of the block instance that it belongs to. budget: bytes that the step must not exceed."""
+    number of the block instance that it belongs to. budget: bytes that the step must not exceed. sharded:
+    parts of the model whose parameters are gathered at the borders that `link.borders` tells, None for a whole model."""
 
     linked: Linked
     contract: StepContract
     operators: Mapping[str, OpOverload]
     leaves: Mapping[str, int]
     budget: int
+    sharded: Fsdp2 | None = None
 
 
 Compile = Callable[[LinkedStep, torch.device], CompiledStep]

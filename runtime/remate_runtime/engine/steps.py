@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch._ops import OpOverload
 
+from ..bind.fsdp2 import Fsdp2
 from ..format.signature import Leaf
 from ..link.contract import StepContract, step_contract
 from ..link.events import Linked
@@ -35,7 +36,7 @@ class Steps:
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
         self._planned: dict[torch.device, StepFunction] = {}
-        self._reduced: dict[tuple[torch.device, tuple[bool, ...]], StepFunction] = {}
+        self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}
 
     def planned(self, device: torch.device) -> StepFunction:
         """The step as it was planned."""
@@ -48,25 +49,33 @@ class Steps:
         foreseen = self.planned(device).compiled.peak
         return self._verified.peak if foreseen is None else foreseen
 
-    def wanted(self, device: torch.device, sources: Sequence[torch.Tensor]) -> StepFunction:
-        """The step for a call with these tensors: without what only gradients that nobody wants need."""
-        step = self.planned(device)
+    def wanted(
+        self, device: torch.device, sources: Sequence[torch.Tensor], sharded: Fsdp2 | None = None
+    ) -> StepFunction:
+        """The step for a call with these tensors: without what only gradients that nobody wants need, and with the borders of
+        what is sharded."""
         gradients = self._contract.gradients
         trained = tuple(sources[gradient.source].requires_grad for gradient in gradients)
         if all(trained) or not any(trained) or not torch.is_grad_enabled():
-            return step
-        key = device, trained
-        if key not in self._reduced:
-            frozen = {self._contract.sources[g.source] for g, t in zip(gradients, trained, strict=True) if not t}
-            linked = without_gradients(self._linked, frozen)
-            contract = step_contract(linked, self._outputs, self._names)
-            while len(self._reduced) >= _FORMS:
-                del self._reduced[next(iter(self._reduced))]
-            self._reduced[key] = self._compiled(linked, contract, device)
-        return self._reduced[key]
+            if sharded is None:
+                return self.planned(device)
+            trained = (True,) * len(gradients)
+        key = device, trained, sharded
+        if key not in self._forms:
+            linked, contract = self._linked, self._contract
+            if not all(trained):
+                frozen = {contract.sources[g.source] for g, t in zip(gradients, trained, strict=True) if not t}
+                linked = without_gradients(linked, frozen)
+                contract = step_contract(linked, self._outputs, self._names)
+            while len(self._forms) >= _FORMS:
+                del self._forms[next(iter(self._forms))]
+            self._forms[key] = self._compiled(linked, contract, device, sharded)
+        return self._forms[key]
 
-    def _compiled(self, linked: Linked, contract: StepContract, device: torch.device) -> StepFunction:
+    def _compiled(
+        self, linked: Linked, contract: StepContract, device: torch.device, sharded: Fsdp2 | None = None
+    ) -> StepFunction:
         about = self._verified
         budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
-        step = LinkedStep(linked, contract, self._operators, about.leaves, budget)
+        step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded)
         return StepFunction(self._compile(step, device), contract, device)

@@ -55,7 +55,7 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """(kind, hook) of every hook of a module that forward or backward calls and that could matter."""
     for kind, key in HOOKS.items():
         for hook in vars(module).get(key, {}).values():
-            if not is_forwards_own(hook):
+            if not is_forwards_own(hook) and not is_fully_shards(hook):
                 yield kind, hook
 
 
@@ -68,6 +68,14 @@ def is_forwards_own(hook: Any) -> bool:
     """Whether a hook is one that forward itself installs when it runs first, to collect what it returns: the capture
     traces what it does, with it or without."""
     return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
+
+
+def is_fully_shards(hook: Any) -> bool:
+    """Whether a hook is one that `fully_shard` (FSDP2) installs: it gathers parameters and computes nothing. A schedule does
+    that itself at the borders of a part, or refuses the model (`bind.fsdp2`)."""
+    while not hasattr(hook, "__self__") and hasattr(hook, "__wrapped__"):  # of a list of modules in one call
+        hook = hook.__wrapped__
+    return type(getattr(hook, "__self__", None)).__module__ == "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 
 def is_torchs(hook: Any) -> bool:

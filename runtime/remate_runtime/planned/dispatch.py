@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ..bind.sharding import refuse_sharded_since
+from ..bind.fsdp2 import Fsdp2
+from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model
 from ..format.signature import input_leaves
@@ -34,6 +35,7 @@ class Dispatch:
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self.calls = 0
         self._told: set[str] = set()
+        self._sharded: Fsdp2 | None = None
         self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
 
     def stepped_aside(self, why: str) -> None:
@@ -55,6 +57,7 @@ class Dispatch:
         if not steps:
             return self._other_mode(args, kwargs)
         refuse_transforms()
+        self._look_for_shards()
         faults: list[BindError] = []
         for step in steps:
             try:
@@ -63,7 +66,7 @@ class Dispatch:
             except BindError as fault:
                 faults.append(fault)
             else:
-                return step.run(call)
+                return step.run(call, self._sharded)
         refuse_sharded_since(model)
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise == "error"):
@@ -73,6 +76,26 @@ class Dispatch:
             return model.forward(*args, **kwargs)
         told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults)
         raise BindError(f"{told}\n  for this call: {plan_call(model, args, kwargs, steps[0].schedule)}")
+
+    def _look_for_shards(self) -> None:
+        """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""
+        parts = sharded_parts(self.model)
+        if not parts:
+            return
+        if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
+            raise BindError(
+                "blocks of the model are sharded, and a call may run one of several steps: ranks that run different ones "
+                "would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
+                "sizes to the whole model, or the files to each block before it is sharded"
+            )
+        sharded = self._sharded
+        if sharded is None or sharded.modules != parts:
+            sharded = Fsdp2(self.model, parts)
+        sharded.prepare()
+        if sharded is not self._sharded:
+            self._sharded = sharded
+            for step in self.steps:
+                step.gather(sharded)
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model

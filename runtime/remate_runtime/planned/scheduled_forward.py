@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding, check_autocast
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
@@ -58,6 +59,10 @@ class ScheduledForward:
         planned. Raises BindError."""
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
 
+    def gather(self, sharded: Fsdp2 | None) -> None:
+        """From now on, take the parameters of these parts as they are while they are whole."""
+        self._bound.gather(sharded)
+
     def check(self) -> None:
         """Raise BindError or StaleModelError if the model is not what it was when the schedule was applied."""
         self._bound.check_modules()
@@ -78,12 +83,12 @@ class ScheduledForward:
             return False
         return True
 
-    def run(self, call: Call) -> Any:
-        """The step's forward on what `call` gave; the module's outputs."""
+    def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
+        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""
         device = self.device
         step, inputs = call
         sources = [*inputs, *self._bound.tensors(device)]
-        values = run_step(step.steps.wanted(device, sources), sources)
+        values = run_step(step.steps.wanted(device, sources, sharded), sources)
         return step.build(self._detached.guard(values, sources))
 
 

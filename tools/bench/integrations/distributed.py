@@ -57,7 +57,7 @@ def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], nn.Module]:
     return train
 
 
-def _fsdp2(precision: torch.dtype | None) -> Callable[[Given, Given], nn.Module]:
+def _fsdp2(precision: torch.dtype | None, whole_model: bool = False) -> Callable[[Given, Given], nn.Module]:
     def train(whole: Given, block: Given) -> nn.Module:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -70,7 +70,10 @@ def _fsdp2(precision: torch.dtype | None) -> Callable[[Given, Given], nn.Module]
             fully_shard(module, **options)
             return module
 
-        model = classifier()
+        model: Any = classifier()
+        if whole_model:
+            model = model if whole is None else apply(model, whole)
+            block = None
         _blocks(model, block, wrap)
         wrap(model)
         _steps(model, torch.optim.SGD(model.parameters(), 0.1))
@@ -83,6 +86,7 @@ CASES: dict[str, Callable[[Given, Given], nn.Module]] = {
     "DDP, no_sync": _ddp(),
     "DDP, static_graph": _ddp(static_graph=True),
     "DDP, find_unused_parameters": _ddp(find_unused_parameters=True),
+    "FSDP2, whole model over sharded blocks": _fsdp2(None, whole_model=True),
     "FSDP2 per block": _fsdp2(None),
     "FSDP2 per block, MixedPrecisionPolicy(bf16)": _fsdp2(torch.bfloat16),
     "FSDP1 per block, use_orig_params": _fsdp1(True),

@@ -35,6 +35,10 @@ def _start() -> Compile:
             raise EngineError(
                 f"the engine 'compiled' is for the CPU alone, and the model is on {device.type}\n  use engine='eager'"
             )
+        if step.sharded is not None:
+            raise EngineError(
+                "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n  use engine='eager'"
+            )
         return compile_step(step, device, artefacts)
 
     return compile_
@@ -48,9 +52,11 @@ def _start_auto() -> Compile:
     artefacts = Artefacts()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
-        if device.type == "cpu":
+        if device.type == "cpu" and step.sharded is None:
             return compile_step(step, device, artefacts)
-        _log.info("the step is interpreted: steps are compiled for the CPU alone, and the model is on %s", device.type)
+        _log.info(
+            "the step is interpreted: steps are compiled for whole models on the CPU alone (this is on %s)", device.type
+        )
         return eager(step, device)
 
     return compile_

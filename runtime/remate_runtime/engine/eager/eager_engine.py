@@ -6,17 +6,47 @@ its slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from ...kernels.overloads import check_kernels
+from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
 from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
 from ..compiled_step import CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import InstructionCompiler, Slots
-from .part import Part, part_of
+from .part import Bordered, Part, bordered
+
+Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
+
+
+class _Calls:
+    """What gathers and frees the parameters of a sharded model in each part of a step; nothing for a whole one."""
+
+    def __init__(self, step: LinkedStep) -> None:
+        self._linked, self._sharded = step.linked, step.sharded
+        self._groups: dict[int, int] = {}
+        if step.sharded is not None:
+            for number, value in enumerate(step.linked.graph.values):
+                group = step.sharded.group_of(value.name) if value.kind == "parameter" else None
+                if group is not None:
+                    self._groups[number] = group
+
+    def forward(self, events: Sequence[Event]) -> Calls:
+        return self._of(forward_borders(self._linked.graph, events, self._groups))
+
+    def backward(self) -> list[Calls]:
+        return [self._of(borders) for borders in backward_borders(self._linked, self._groups)]
+
+    def _of(self, borders: Sequence[Border]) -> Calls:
+        found: dict[int, list[Callable[[], None]]] = {}
+        for border in borders:
+            assert self._sharded is not None
+            found.setdefault(border.at, []).append(partial(self._sharded.act, border.does, border.group))
+        return found
 
 
 def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
@@ -26,14 +56,16 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
     compiler = InstructionCompiler(graph, operators, device)
-    ahead = part_of(compiler, linked.forward)
-    alone = part_of(compiler, forward_alone(linked))
-    back = _segments(linked, contract, compiler)
+    calls = _Calls(step)
+    ahead = bordered(compiler, linked.forward, calls.forward(linked.forward))
+    without = forward_alone(linked)
+    alone = bordered(compiler, without, calls.forward(without))
+    back = _segments(linked, contract, compiler, calls.backward())
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
 
-    def run(part: Part, sources: Sequence[torch.Tensor]) -> Forwarded:
+    def run(part: Part | Bordered, sources: Sequence[torch.Tensor]) -> Forwarded:
         slots = empty.copy()
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
@@ -61,7 +93,7 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
 
 
 def _segments(
-    linked: Linked, contract: StepContract, compiler: InstructionCompiler
+    linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
     """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
     events, start, cut = linked.backward, 0, list[Sequence[Event]]()
@@ -72,7 +104,7 @@ def _segments(
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        part, given, is_last = part_of(compiler, cut[at]), values[at], at == len(cut) - 1
+        part, given, is_last = bordered(compiler, cut[at], calls[at]), values[at], at == len(cut) - 1
         later = {value for follow in values[at + 1 :] for value in follow}
         emptied = [value for value in given if value not in later]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -26,9 +26,41 @@ class Part:
             self._first = None
 
 
+class Bordered:
+    """Parts, and what is called before each: with autocast and autograd as they are around the step."""
+
+    def __init__(self, pieces: Sequence[tuple[Sequence[Callable[[], None]], Part]]) -> None:
+        self._pieces = pieces
+
+    def run(self, slots: Slots) -> None:
+        try:
+            for calls, part in self._pieces:
+                for call in calls:
+                    call()
+                part.run(slots)
+        except Exception:
+            slots.clear()
+            raise
+
+
 def part_of(compiler: InstructionCompiler, events: Sequence[Event]) -> Part:
     """One instruction for every event that computes."""
     return Part(compiler.instructions(events), compiler.instructions(events, judge=True))
+
+
+def bordered(
+    compiler: InstructionCompiler, events: Sequence[Event], calls: Mapping[int, Sequence[Callable[[], None]]]
+) -> Part | Bordered:
+    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there are."""
+    if not calls:
+        return part_of(compiler, events)
+    instructions, first = compiler.instructions(events), compiler.instructions(events, judge=True)
+    cuts = sorted({0, *calls, len(instructions)})
+    pieces = [
+        (calls.get(cut, ()), Part(instructions[cut:end], first[cut:end]))
+        for cut, end in zip(cuts, [*cuts[1:], cuts[-1]], strict=True)
+    ]
+    return Bordered(pieces)
 
 
 def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:

@@ -1,0 +1,105 @@
+"""Parts of a model that `fully_shard` (FSDP2) takes care of, while a schedule of the whole model runs.
+
+A step does not call the parts, so their hooks do not run. What they do is asked of the same objects of torch at the borders
+of the operations that read a part's parameters (`link.borders`): gathering, freeing, prefetching, reducing, with the
+settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between them a parameter is a
+tensor without storage, always the same one, so autograd and views keep hold of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import BindError
+
+_KNOWN = ("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")
+_BLOCKS = "plan one block, and shard what apply gives for each: block = apply(block, file); fully_shard(block)"
+
+
+class Fsdp2:
+    """The parts of a model, which were found to be `modules` (`sharded_parts`). Groups are numbered in the order of the model; a
+    list in one call of `fully_shard` is one group. Raises BindError where a schedule of the whole model would not do what the
+    parts do."""
+
+    def __init__(self, model: nn.Module, modules: Sequence[Any]) -> None:
+        self.modules = tuple(modules)
+        states = {id(module._get_fsdp_state()): module._get_fsdp_state() for module in modules}
+        self._states: list[Any] = list(states.values())
+        for state in self._states:
+            _check(state)
+        names: dict[int, list[str]] = {}  # paths of a module
+        for path, module in model.named_modules(remove_duplicate=False):
+            names.setdefault(id(module), []).append(path)
+        self._found: dict[str, tuple[int, Any]] = {}  # by name of the parameter: the group, and what torch knows of it
+        for number, state in enumerate(self._states):
+            for group in state._fsdp_param_groups:
+                for parameter in group.fsdp_params:
+                    info = parameter._module_info
+                    places = [(info.module, info.param_name)]
+                    places += zip(info.shared_modules, info.shared_param_names, strict=True)
+                    for holder, name in places:
+                        self._found.update({f"{path}.{name}": (number, parameter) for path in names[id(holder)]})
+
+    def group_of(self, name: str) -> int | None:
+        """The number of the group of a parameter; None where it is in none of these."""
+        found = self._found.get(name)
+        return None if found is None else found[0]
+
+    def whole(self, name: str) -> torch.Tensor | None:
+        """The tensor of a parameter that is gathered at times, now with or without its storage."""
+        found = self._found.get(name)
+        return None if found is None else found[1]._unsharded_param
+
+    def prepare(self) -> None:
+        """Before each call: look whether torch is where it must be, and at the first call make the tensors. Raises BindError."""
+        in_backward = torch._C._current_graph_task_id() != -1
+        for state in self._states:
+            if in_backward or state._training_state.name != "IDLE":
+                raise BindError(
+                    "the model is called within its own forward or backward (checkpointed, for one), and its blocks are sharded"
+                    "\n  a schedule reruns what it needs: call the model without torch.utils.checkpoint"
+                )
+            if state._is_root is not False or state._state_ctx.iter_forward_root is None:
+                raise BindError(
+                    "blocks of the model are sharded by fully_shard, and the model is not, or its forward was called directly"
+                    "\n  call fully_shard(model), too, after its blocks, and then the model itself"
+                )
+            for group in state._fsdp_param_groups:
+                if not all(hasattr(parameter, "_unsharded_param") for parameter in group.fsdp_params):
+                    group.unshard()
+                    group.wait_for_unshard()
+                    group.reshard()
+                for parameter in group.fsdp_params:
+                    parameter._unsharded_param.requires_grad_(parameter.sharded_param.requires_grad)
+
+    def act(self, does: str, group: int) -> None:
+        """What a border says (`link.borders.Border`)."""
+        state = self._states[group]
+        match does:
+            case "gather":
+                state._pre_forward(state._modules[0], (), {})
+            case "release":
+                state._post_forward(state._modules[0], (), None)
+            case "gather again":
+                state._pre_backward(None)
+            case "reduce":
+                for one in reversed(state._fsdp_param_groups):
+                    one.post_backward()
+
+
+def _check(state: Any) -> None:
+    if not all(hasattr(state, name) for name in _KNOWN):
+        raise BindError(
+            f"fully_shard of torch {torch.__version__} is another than a schedule of the whole model knows\n  {_BLOCKS}"
+        )
+    policy = state._mp_policy
+    if policy.output_dtype is not None or (policy.param_dtype is not None and policy.cast_forward_inputs):
+        raise BindError(
+            "the MixedPrecisionPolicy of a block casts what it is given or returns, which a schedule of the whole model does not"
+            f"\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False), and a plan of "
+            "the model in that precision"
+        )
