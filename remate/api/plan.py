@@ -190,6 +190,7 @@ def schedule_of(
         program=folded.program,
         statements=folded.statements,
         digest=step.captured.digest,
+        costs=folded.costs,
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     if step.sized is not None:

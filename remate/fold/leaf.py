@@ -17,12 +17,14 @@ from .names import Names, joined, packet, relative
 
 class Written(msgspec.Struct, frozen=True):
     """block: the template, without plans. ids: local id of each operation, in the order of the form's operations.
-    names: local name of each source, in the order of the form's sources. values: local name of each value."""
+    names: local name of each source, in the order of the form's sources. values: local name of each value. costs: ns of
+    each operation that takes time, by local id."""
 
     block: Block
     ids: tuple[str, ...]
     names: tuple[str, ...]
     values: dict[int, str]
+    costs: dict[str, int]
 
 
 def write_leaf(captured: Captured, part: BlockSpan, form: Form) -> Written:
@@ -56,7 +58,8 @@ def write_leaf(captured: Captured, part: BlockSpan, form: Form) -> Written:
         gradients={values[p]: f"%{values[g]}" for p, g in form.gradients},
         updates={values[b]: f"%{values[v]}" for b, v in form.updates},
     )
-    return Written(block, tuple(ids), names, values)
+    costs = {local_of[i]: graph.operations[i].ns for i in form.operations if graph.operations[i].ns}
+    return Written(block, tuple(ids), names, values, costs)
 
 
 def _outputs(op: Op, name: str) -> dict[int, str]:
@@ -73,7 +76,6 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
         args=tuple(to_json(a, name_of) for a in op.args),
         kwargs={k: to_json(v, name_of) for k, v in op.kwargs.items()},
         out=out,
-        ns=op.ns,
         workspace=op.workspace,
         source=op.source,
     )

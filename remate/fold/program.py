@@ -17,12 +17,14 @@ from .templates import Templates, Use
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids."""
+    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids. costs: ns of
+    operations, by block and local id."""
 
     blocks: dict[str, Block]
     program: tuple[Instance, ...]
     statements: tuple[Statement, ...]
     model: Model
+    costs: dict[str, dict[str, int]]
 
 
 def write(
@@ -50,7 +52,7 @@ def write(
         name: msgspec.structs.replace(block, plans=plans.of_template.get(name, {}))
         for name, block in templates.blocks.items()
     }
-    return Folded(blocks, program, top, _model(captured, full, uses))
+    return Folded(blocks, program, top, _model(captured, full, uses), templates.costs)
 
 
 def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates) -> list[str]:

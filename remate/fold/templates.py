@@ -26,11 +26,12 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Templates:
-    """Collects the blocks of a file. ids: full id of every operation that has been placed, by graph index. constants:
+    """Collects the blocks of a file. costs: of the operations of each leaf block, by their local ids. ids: full id of every operation that has been placed, by graph index. constants:
     full name of every constant, in the first block that declares it."""
 
     def __init__(self, captured: Captured) -> None:
         self.blocks: dict[str, Block] = {}
+        self.costs: dict[str, dict[str, int]] = {}
         self.ids: dict[int, str] = {}
         self.constants: dict[int, str] = {}
         self._captured = captured
@@ -47,7 +48,10 @@ class Templates:
         shape = form(graph, part)
         if shape.key not in self._leaves:
             written = write_leaf(self._captured, part, shape)
-            self._leaves[shape.key] = (self._add(part.label, written.block), written)
+            name = self._add(part.label, written.block)
+            self._leaves[shape.key] = (name, written)
+            if written.costs:
+                self.costs[name] = written.costs
         name, written = self._leaves[shape.key]
         for i, local in zip(shape.operations, written.ids, strict=True):
             self.ids[i] = f"{part.id}.{local}"

@@ -11,7 +11,7 @@ from remate_runtime.format import Schedule, fingerprint
 
 from .analysis import Analysis
 from .decisions import Decision, decisions
-from .figures import gap
+from .figures import FIGURES, computed, gap
 from .graph_diff import BlockChange, graph_changes
 from .notes import notes_of
 
@@ -31,6 +31,15 @@ class FieldChange(msgspec.Struct, frozen=True):
     field: str
     old: Any
     new: Any
+
+
+class CostChange(msgspec.Struct, frozen=True):
+    """profile: whether the costs are of another one. operations: of blocks in both files, whose time or workspace differs.
+    keep_all: ns of the step without reruns, before and after."""
+
+    profile: bool
+    operations: int
+    keep_all: tuple[int, int]
 
 
 class Effect(msgspec.Struct, frozen=True):
@@ -53,6 +62,7 @@ class Changes(msgspec.Struct, frozen=True):
     toplevel: tuple[int, int] | None
     instances: tuple[FieldChange, ...]
     graph: tuple[BlockChange, ...]
+    costs: CostChange | None
     model: tuple[FieldChange, ...]
     solve: tuple[FieldChange, ...]
     other: tuple[str, ...]
@@ -69,14 +79,15 @@ def compare(old: Analysis, new: Analysis) -> Changes:
         plans=_plans(a, b),
         toplevel=None if a.statements == b.statements else (len(a.statements), len(b.statements)),
         instances=() if same_step else _instances(old, new),
-        graph=graph_changes(old, new, same_step),
+        graph=() if same_step else graph_changes(old, new),
+        costs=_costs(old, new),
         model=_model(a, b),
-        solve=_fields(a.solve, b.solve, skip=("note",)),
+        solve=_fields(a.solve, b.solve, skip=("note", "profile", *_true_figures(old, new))),
         other=_other(a, b),
         effect=_effect(old, new),
     )
     said = (changes.decisions, changes.plans, changes.toplevel, changes.instances, changes.graph, changes.model)
-    if changes.equal or any(said) or changes.solve or changes.other:
+    if changes.equal or any(said) or changes.costs or changes.solve or changes.other:
         return changes
     return replace(changes, other=("the blocks are written differently, the step is the same",))
 
@@ -97,6 +108,29 @@ def _instances(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
     """Instances that came, went, or are of another block."""
     a, b = ({p.id: p.block_name for p in opened.expanded.places} for opened in (old, new))
     return tuple(FieldChange(i, a.get(i), b.get(i)) for i in dict.fromkeys((*a, *b)) if a.get(i) != b.get(i))
+
+
+def _true_figures(old: Analysis, new: Analysis) -> tuple[str, ...]:
+    """Those that both files state as they are: the effect says them."""
+    found = [(opened.schedule.solve, computed(opened)) for opened in (old, new)]
+    return tuple(name for name in FIGURES if all(getattr(solve, name) == true[name] for solve, true in found))
+
+
+def _costs(old: Analysis, new: Analysis) -> CostChange | None:
+    ours, theirs = _costs_of(old.schedule), _costs_of(new.schedule)
+    differ = sum(ours[key] != theirs[key] for key in ours.keys() & theirs.keys())
+    profile = old.schedule.solve.profile != new.schedule.solve.profile
+    if not differ and not profile:
+        return None
+    return CostChange(profile, differ, (old.keep_all.time, new.keep_all.time))
+
+
+def _costs_of(s: Schedule) -> dict[tuple[str, str], tuple[int, int | str]]:
+    return {
+        (name, op.id): (s.costs.get(name, {}).get(op.id, 0), op.workspace)
+        for name, block in s.blocks.items()
+        for op in (*block.forward, *block.backward)
+    }
 
 
 def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:

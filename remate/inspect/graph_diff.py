@@ -13,7 +13,7 @@ from .names import owners
 
 
 class OpChange(msgspec.Struct, frozen=True):
-    """change: added | removed | changed | cost. count: in how many instances. old, new: what differs, as text."""
+    """change: added | removed | changed. count: in how many instances. old, new: what differs, as text."""
 
     op: str
     change: str
@@ -27,8 +27,8 @@ class BlockChange(msgspec.Struct, frozen=True):
     operations: tuple[OpChange, ...]
 
 
-def graph_changes(old: Analysis, new: Analysis, same_step: bool) -> tuple[BlockChange, ...]:
-    """same_step: operations, bindings and signature are known to be equal, so that only costs can differ."""
+def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
+    """What differs but for costs."""
     a, b = ({op.id: index for index, op in enumerate(opened.graph.operations)} for opened in (old, new))
     homes = owners(old), owners(new)
     counts: dict[tuple[str, str, str, str, str], int] = {}
@@ -48,19 +48,12 @@ def graph_changes(old: Analysis, new: Analysis, same_step: bool) -> tuple[BlockC
             count(new, index, "added", "", op.op)
             continue
         was = old.graph.operations[a[name]]
-        if not same_step:
-            for before, after in _differences(old.graph, was, new.graph, op, homes[1][index].id + "."):
-                count(new, index, "changed", before, after)
-        if (was.ns, was.workspace) != (op.ns, op.workspace):
-            count(new, index, "cost", _cost(was), _cost(op))
+        for before, after in _differences(old.graph, was, new.graph, op, homes[1][index].id + "."):
+            count(new, index, "changed", before, after)
     blocks: dict[str, list[OpChange]] = {}
     for (block, local, change, before, after), times in counts.items():
         blocks.setdefault(block, []).append(OpChange(local, change, times, before, after))
     return tuple(BlockChange(block, tuple(changes)) for block, changes in blocks.items())
-
-
-def _cost(op: Op) -> str:
-    return f"{op.ns} ns" + (f", workspace {op.workspace} B" if op.workspace else "")
 
 
 def _differences(old: Graph, was: Op, new: Graph, now: Op, inside: str) -> list[tuple[str, str]]:

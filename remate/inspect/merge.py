@@ -5,6 +5,7 @@ The step itself is never mixed: at most one side may have planned another one.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -70,13 +71,15 @@ def _refreshed(schedule: Schedule) -> Any:
 def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> tuple[Schedule, list[Path]]:
     trees = [json.loads(encode(one)) for one in (base, ours, theirs)]
     solves = [tree.pop("solve") for tree in trees]
-    if _costs(trees[1]) != _costs(trees[0]) != _costs(trees[2]) != _costs(trees[1]):
-        for tree in (trees[0], trees[2]):
-            _take_costs(tree, trees[1])
+    sides = copy.deepcopy(trees[1:])
+    measured = _measured(trees, theirs_replanned=fingerprint(base) != fingerprint(theirs))
+    for tree in trees:
+        if tree is not trees[measured]:
+            _take_costs(tree, trees[measured])
     merging = TreeMerge(prefer, _keys)
     tree = merging.merged(trees[0], trees[1], trees[2])
-    mixed = tree not in (trees[1], trees[2])
-    tree["solve"] = _solve(solves[0], solves[1], solves[2], merging, mixed)
+    mixed = tree not in sides
+    tree["solve"] = _solve(solves[0], solves[1], solves[2], solves[measured], merging, mixed)
     try:
         made = decode(json.dumps(tree))
     except ScheduleError as error:
@@ -102,18 +105,18 @@ def _keys(path: Path, items: list[Any]) -> list[Any] | None:
     return None
 
 
-def _solve(base: Any, ours: Any, theirs: Any, merging: TreeMerge, mixed: bool) -> Any:
-    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none."""
+def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge, mixed: bool) -> Any:
+    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of the
+    side whose costs are taken."""
     sides = base, ours, theirs
     asked = [{k: v for k, v in one.items() if k not in _DERIVED} for one in sides]
     made = merging.merged(asked[0], asked[1], asked[2], ("solve",))
     makers = [{k: one[k] for k in _MAKER} for one in sides]
-    profiles = [one.get("profile", "") for one in sides]
     made = {
         **(makers[2] if makers[1] == makers[0] else makers[1]),
         **made,
         **{k: ours[k] for k in FIGURES},
-        "profile": profiles[2] if profiles[1] == profiles[0] else profiles[1],
+        "profile": measured.get("profile", ""),
     }
     return {**made, "stopped_by": "edited"} if mixed else made
 
@@ -133,9 +136,10 @@ def _bounded(made: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
     return replace(made, solve=replace(made.solve, lower_bound=bound, gap=None if bound is None else 0.0))
 
 
-def _costs_of(schedule: Schedule) -> dict[tuple[str, str], tuple[int, int | str]]:
+def _costs_of(schedule: Schedule) -> tuple[Any, Any]:
     blocks = schedule.blocks.items()
-    return {(name, op.id): (op.ns, op.workspace) for name, b in blocks for op in (*b.forward, *b.backward)}
+    workspaces = {(name, op.id): op.workspace for name, b in blocks for op in (*b.forward, *b.backward) if op.workspace}
+    return schedule.costs, workspaces
 
 
 def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
@@ -144,16 +148,27 @@ def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
             yield (name, op["id"]), op
 
 
-def _costs(tree: Any) -> dict[tuple[str, str], tuple[int, int | str]]:
-    return {key: (op.get("ns", 0), op.get("workspace", 0)) for key, op in _operations(tree)}
+def _costs(tree: Any) -> tuple[Any, Any]:
+    return tree.get("costs", {}), {key: op["workspace"] for key, op in _operations(tree) if op.get("workspace")}
+
+
+def _measured(trees: list[Any], theirs_replanned: bool) -> int:
+    """Whose costs to take, never a mixture: of who changed them; if both did, of the side whose step it is."""
+    base, ours, theirs = map(_costs, trees)
+    return 2 if ours == base or (theirs != base and theirs_replanned) else 1
 
 
 def _take_costs(tree: Any, source: Any) -> None:
-    """Both sides measured: the costs of one of them, never a mixture."""
-    known = _costs(source)
+    costs, workspaces = _costs(source)
+    tree.pop("costs", None)
+    if costs:
+        tree["costs"] = costs
+    known = {key for key, _ in _operations(source)}
     for key, op in _operations(tree):
         if key in known:
-            op["ns"], op["workspace"] = known[key]
+            op.pop("workspace", None)
+            if key in workspaces:
+                op["workspace"] = workspaces[key]
 
 
 def _marked(ours: str, theirs: str, names: tuple[str, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..inspect.decisions import Choice, Decision
-from ..inspect.diff import Changes, Effect, FieldChange
+from ..inspect.diff import Changes, CostChange, Effect, FieldChange
 from .text import duration, percent, plain, size, table
 
 SHOWN = 12  # of a kind, unless more are asked for
@@ -16,6 +16,7 @@ def described(changes: Changes, limit: int | None = SHOWN) -> str:
     if changes.equal:
         return "the schedules are equal"
     parts = [_decisions(changes.decisions, limit), _plans(changes), _graph(changes, limit)]
+    parts.append(_costs(changes.costs))
     parts += [_fields("model", changes.model, limit), _fields("solve", changes.solve, limit)]
     if changes.other:
         parts.append("also: " + plain(", ".join(changes.other)))
@@ -70,7 +71,17 @@ def _graph(changes: Changes, limit: int | None) -> str:
     return "\n".join(["graph", *lines]) if lines else ""
 
 
-_KINDS = {"added": "added", "removed": "removed", "changed": "changed", "cost": "of another cost"}
+def _costs(costs: CostChange | None) -> str:
+    if costs is None:
+        return ""
+    many = f"{costs.operations:,} operation{'' if costs.operations == 1 else 's'}"
+    took = _change(*costs.keep_all)
+    return "costs: " + ", ".join(
+        [*(["another profile"] if costs.profile else []), many, *([f"keep-all time {took}"] if took else [])]
+    )
+
+
+_KINDS = {"added": "added", "removed": "removed", "changed": "changed"}
 
 
 def _fields(title: str, fields: tuple[FieldChange, ...], limit: int | None) -> str:

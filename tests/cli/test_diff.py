@@ -28,7 +28,10 @@ def test_decisions(remate: Remate, golden: Golden) -> None:
         ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}, "plan": "later"'),
         ('"%loss.grad.div"}', '"%loss.grad.div"}, "plan": "later"'),
         ('"plans": {', '"plans": {"later": [{"rerun": ["addmm", "gelu"], "before": "grad.t"}],'),
-        ("\n  ]\n}\n", '\n  ],\n  "statements": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}]\n}\n'),
+        (
+            '\n  ],\n  "costs"',
+            '\n  ],\n  "statements": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}],\n  "costs"',
+        ),
         to="new.json",
     )
     golden("diff.txt", str(remate("diff", "mlp.json", "new.json")))
@@ -50,7 +53,8 @@ def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
         ('"args": ["%grad.expand", 131072.0]', '"args": ["%grad.expand", 131073.0]'),
         ('{"id": "grad.sum"', '{"id": "grad.sum_2"'),
         ('"bias": "%grad.sum"', '"bias": "%grad.sum_2"'),
-        ('"ns": 5000', '"ns": 6000'),
+        ('"grad.sum": 4000', '"grad.sum_2": 4000'),
+        ('"mean": 5000', '"mean": 6000'),
         ('"strategy": "retention"', '"strategy": "chen"'),
         ('"note": "six layers', '"note": "all layers'),
         ('"mlp.py:Layer.forward+9"', '"mlp.py:Layer.forward+19"'),
@@ -59,9 +63,22 @@ def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
     golden("diff-graph.txt", str(remate("diff", "mlp.json", "new.json")))
 
 
+def test_another_profile_is_one_line(remate: Remate) -> None:
+    costs = json.loads(Path("mlp.json").read_text())["costs"]
+    more = [(f'"{op}": {ns}', f'"{op}": {ns * 2}') for block in costs.values() for op, ns in block.items()]
+    change("mlp.json", *more, to="new.json")
+    assert remate("fmt", "--figures", "new.json").status == 0
+    found = remate("diff", "mlp.json", "new.json").out.split("\n\n")
+    assert found[:2] == ["decisions: none differs", "costs: 8 operations, keep-all time +100.00%"]
+    assert [part.split()[:2] for part in found[2:]] == [["solve", "lower_bound"], ["effect", "before"]]
+    change("new.json", ('"cost": "cpu"', '"cost": "cpu", "profile": "0123456789abcdef"'))
+    assert (
+        "\ncosts: another profile, 8 operations, keep-all time +100.00%\n" in remate("diff", "mlp.json", "new.json").out
+    )
+
+
 def test_long_lists_are_cut(remate: Remate) -> None:
-    change("mlp.json", ('"Layer": {', '"Layers": {'), to="new.json")
-    text = Path("new.json").read_text().replace('"block": "Layer"', '"block": "Layers"').replace("layers.", "stack.")
+    text = Path("mlp.json").read_text().replace('"Layer"', '"Layers"').replace("layers.", "stack.")
     Path("new.json").write_text(text)
     cut, full = remate("diff", "mlp.json", "new.json").out, remate("diff", "mlp.json", "new.json", "--all").out
     assert "… and " in cut

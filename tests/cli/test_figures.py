@@ -92,7 +92,7 @@ def test_a_bound_that_the_schedule_refutes_goes(remate: Remate) -> None:
 
 def test_a_bound_for_other_costs_goes(remate: Remate) -> None:
     bounded(solve_of("mlp.json")["baseline_time"], 0.05)
-    change("s.json", ('"ns": 51000', '"ns": 51500'))
+    change("s.json", ('"grad.mm_x": 51000', '"grad.mm_x": 51500'))
     outcome = remate("fmt", "--figures", "s.json")
     assert "warning: s.json: the bound was proven for other costs of the operations" in outcome.err
     assert "lower_bound" not in solve_of("s.json")

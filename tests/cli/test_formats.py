@@ -19,7 +19,12 @@ Golden = Callable[[str, str], None]
 
 @pytest.fixture
 def faulty() -> str:
-    text = Path("mlp.json").read_text().replace('"aten.gelu"', '"os.gelu"').replace('"ns": 51000', '"nss": 51000', 1)
+    text = (
+        Path("mlp.json")
+        .read_text()
+        .replace('"aten.gelu"', '"os.gelu"')
+        .replace('"args": ["%grad.t', '"argz": ["%grad.t', 1)
+    )
     return text.replace('"rerun": ["addmm"]', '"rerun": ["%addmm"]')
 
 

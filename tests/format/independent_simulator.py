@@ -189,7 +189,7 @@ class Simulation:
                 extra[state[1]] = extra.get(state[1], 0) + state[0]
             else:
                 self.states[index] = state
-        self.time += op.line.get("ns", 0)
+        self.time += op.ns
         self._emit(event, extra)
         if again and last:
             self.states.pop(index, None)

@@ -36,6 +36,7 @@ class Op(NamedTuple):
     args: list[Any]  # values as `Name`
     reads: list[str]
     writes: list[str]
+    ns: int
 
     @property
     def view(self) -> bool:
@@ -98,6 +99,7 @@ class Step:
         self._sources()
         parts = [(i, i["id"], i.get("prefix", i["id"]), {}, "") for i in file["program"]]
         leaves: list[tuple[str, Json, dict[str, str]]] = []
+        self.costs: dict[str, Json] = {}  # of a leaf
         spans: list[tuple[str, int, int]] = []
         self.plans: list[tuple[str, list[Json]]] = [("", file.get("statements", []))]
         self._walk(parts, leaves, spans)
@@ -145,6 +147,7 @@ class Step:
                 self._walk([self._part(i, full, prefix, scope) for i in block["instances"]], leaves, spans)
             else:
                 leaves.append((full, block, scope))
+                self.costs[full] = self.file.get("costs", {}).get(instance["block"], {})
             spans.append((full, first, len(leaves)))
             self._note(block.get("gradients", {}), scope, self.gradients, full)
             self._note(block.get("updates", {}), scope, self.updates, full)
@@ -208,9 +211,8 @@ class Step:
         reads = [name for a in (*args, *map(read, line.get("kwargs", {}).values())) for name in names(a)]
         outs = line["out"]
         keys = [f":{k}" for k, out in enumerate(outs) if out is not None] if isinstance(outs, list) else [""]
-        return Op(
-            f"{full}.{line['id']}", line, args, list(dict.fromkeys(reads)), [f"{full}.{line['id']}{k}" for k in keys]
-        )
+        name, took = f"{full}.{line['id']}", self.costs[full].get(line["id"], 0)
+        return Op(name, line, args, list(dict.fromkeys(reads)), [name + k for k in keys], took)
 
     def _statements(self, prefix: str, statements: list[Json]) -> None:
         for statement in statements:

@@ -64,7 +64,6 @@ operations = st.builds(
     args=_tuples(arguments),
     kwargs=_dicts(arguments),
     out=st.one_of(types, _tuples(st.one_of(st.none(), types), 1)),
-    ns=_counts,
     workspace=_counts,
     source=st.sampled_from(["", "model.py:Block.forward+12", "net"]),
     note=texts,
@@ -208,6 +207,7 @@ _plain_schedules = st.builds(
     blocks=_dicts(st.one_of(leaves, composites)),
     program=_tuples(instances),
     statements=_tuples(reruns),
+    costs=_dicts(_dicts(_counts)),
 )
 sized_schedules = _plain_schedules.flatmap(_with_sizes)
 schedules = st.one_of(_plain_schedules, sized_schedules)

@@ -126,7 +126,7 @@ def test_the_fingerprint_covers_the_range_and_not_the_planned_size(sized: Schedu
 
 def test_a_fault_at_a_size_has_its_place(sized: Schedule) -> None:
     """Reading tries the ends of the range and the planned size; between them an expression may still give no size."""
-    wavy = changed(('f32[b*t,3]", "ns": 2000', 'f32[t^2-27*t+181]", "ns": 2000'))
+    wavy = changed(('"%t"], "out": "f32[b*t,3]"', '"%t"], "out": "f32[t^2-27*t+181]"'))
     with pytest.raises(ScheduleError) as caught:
         at_size(wavy, {"t": 14})
     assert (caught.value.code, caught.value.where) == ("R025", "/blocks/All/forward/2")

@@ -35,6 +35,7 @@ def schedule_of(folded: Folded) -> Schedule:
         blocks=folded.blocks,
         program=folded.program,
         statements=folded.statements,
+        costs=folded.costs,
     )
 
 

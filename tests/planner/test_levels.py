@@ -71,8 +71,8 @@ def test_a_choice_fits_the_budget(name: str, share: float) -> None:
 
 def extra(schedule: Schedule, at: int, plan: str) -> int:
     """ns that instance `at` of the program takes more by `plan` than by the plan that it has."""
-    block = schedule.blocks[schedule.program[at].block]
-    ns = {op.id: op.ns for op in block.forward}
+    name = schedule.program[at].block
+    block, ns = schedule.blocks[name], schedule.costs[name]
     took = {KEEP_ALL: 0, **{n: sum(ns[i] for r in reruns for i in r.rerun) for n, reruns in block.plans.items()}}
     return took[plan] - took[schedule.program[at].plan]
 

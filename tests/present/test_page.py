@@ -124,9 +124,8 @@ def test_frontier(mlp: Analysis, tmp_path: Path) -> None:
     looser = replace(mlp.schedule, solve=replace(mlp.schedule.solve, budget=mlp.schedule.solve.budget + 1000))
     save(looser, tmp_path / "looser <b>.json")
     slower = msgspec.json.decode(encode(mlp.schedule))
-    for block in slower["blocks"].values():
-        for line in block.get("forward", []):
-            line["ns"] = line.get("ns", 0) + 1000
+    for costs in slower["costs"].values():
+        costs.update({local: ns + 1000 for local, ns in costs.items()})
     (tmp_path / "other-costs.json").write_text(json.dumps(slower))
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "notes.txt").write_text("not looked at")
@@ -160,6 +159,6 @@ def test_step_without_operations(mlp: Analysis) -> None:
     """Nothing to draw is drawn, without a fault."""
     schedule = mlp.schedule
     model = replace(schedule.model, outputs={"literal": None}, gradients={})
-    empty = analyse(replace(schedule, program=(), statements=(), blocks={}, model=model))
+    empty = analyse(replace(schedule, program=(), statements=(), blocks={}, costs={}, model=model))
     document = Document(page(empty))
     assert (document.open, document.wrong) == ([], [])

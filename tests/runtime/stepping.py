@@ -81,6 +81,7 @@ def schedule_from(folded: Folded, captured: Captured) -> Schedule:
         blocks=folded.blocks,
         program=folded.program,
         statements=folded.statements,
+        costs=folded.costs,
         digest=captured.digest,
     )
     return replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))

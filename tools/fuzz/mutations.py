@@ -98,10 +98,12 @@ def mutated_plan(data: bytes, dice: random.Random) -> bytes:
             instance = dice.choice(tree["program"])
             instance["plan"] = dice.choice(["keep-all", "other", *tree["blocks"][instance["block"]].get("plans", {})])
         elif kind == 1:
-            change = dice.choice(
-                [{"ns": dice.randrange(1 << 40)}, {"note": "%x"}, {"workspace": dice.choice((0, 64, -1))}]
-            )
-            dice.choice(operations).update(change)
+            change = dice.choice([{}, {"note": "%x"}, {"workspace": dice.choice((0, 64, -1))}])
+            operation = dice.choice(operations)
+            operation.update(change)
+            if not change:
+                costs = dice.choice(list(tree.setdefault("costs", {}).values()) or [{}])
+                costs[operation["id"]] = dice.randrange(1 << 40)
         elif dice.random() < 0.2:
             full = f"{dice.choice(tree['program'])['id']}.{dice.choice(operations)['id']}"
             tree.setdefault("statements", []).append({"rerun": [full], "before": dice.choice(tree["program"])["id"]})

@@ -42,6 +42,7 @@ CODES: dict[str, str] = {
     "R036": "a value is used before it is made",
     "R037": "parameter or buffer that the model does not have",
     "R038": "what is bound has another type than the block declares",
+    "R039": "costs of an operation that the block does not have",
     # Plans and reruns
     "R040": "unknown plan",
     "R041": "a rerun names an unknown operation",

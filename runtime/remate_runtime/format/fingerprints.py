@@ -50,4 +50,4 @@ def _bare(block: Block) -> Block:
 
 
 def _step(op: Operation) -> Operation:
-    return replace(op, ns=0, workspace=0, source="", note="")
+    return replace(op, workspace=0, source="", note="")

@@ -33,7 +33,6 @@ class Operation(_Object, frozen=True, kw_only=True):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     out: str | tuple[str | None, ...]
-    ns: int = 0
     workspace: int | str = 0  # bytes the operation allocates and frees beyond its outputs; text: an expression of sizes
     source: str = ""  # `file.py:Block.forward+3`: the line, counted from the first one of its function
     note: str = ""
@@ -217,6 +216,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     program: tuple[Instance, ...]
     statements: tuple[Statement, ...] = ()  # the plan of the whole: full ids
     digest: Digest | None = None  # None: nothing is compared
+    costs: dict[str, dict[str, int]] = {}  # block -> local id of an operation -> ns of one run; absent: 0
 
     @property
     def peak_bytes(self) -> int:

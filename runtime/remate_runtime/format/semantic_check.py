@@ -144,6 +144,10 @@ class SemanticCheck:
         self._text(schedule.note, f"{where}/note")
         self._number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
+        for block, costs in schedule.costs.items():
+            for name, ns in costs.items():
+                if not 0 <= ns <= MAX_INTEGER:
+                    self._number(ns, f"{where}/costs/{escape(block)}/{escape(name)}")
         if len(schedule.namespaces) > MAX_NAMESPACES:
             self.add("R072", f"over {MAX_NAMESPACES} namespaces", f"{where}/namespaces", "list those that are needed")
         for index, name in enumerate(schedule.namespaces[:MAX_NAMESPACES]):
@@ -244,8 +248,6 @@ class SemanticCheck:
             for index, item in enumerate(out[:MAX_OUTPUTS]):
                 if item is not None:
                     self.tensor_type(item, f"{where}/out/{index}")
-        if not 0 <= operation.ns <= MAX_INTEGER:
-            self._number(operation.ns, f"{where}/ns")
         if isinstance(operation.workspace, str):
             self.expression(operation.workspace, f"{where}/workspace")
         elif not 0 <= operation.workspace <= MAX_INTEGER:

@@ -72,6 +72,7 @@ class _Expansion:
         self.causes.report()
         root = self._roots(operations)
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
+        self._costs()
         self.causes.report()
         graph = Graph(
             tuple(self.values),
@@ -86,6 +87,23 @@ class _Expansion:
         stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
         reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)
         return Expanded(graph, reruns, tuple(self.where), named, tuple(self.places))
+
+    def _costs(self) -> None:
+        """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
+        blocks = self.schedule.blocks
+        for name, costs in self.schedule.costs.items():
+            where = f"/costs/{escape(name)}"
+            if name not in blocks:
+                hint = did_you_mean(name, blocks, "delete it")
+                self.causes.add(
+                    ScheduleError("R033", f"costs of a block {name[:120]!r} that is not there", hint=hint), where
+                )
+                continue
+            known = dict.fromkeys(line.id for line in chain(blocks[name].forward, blocks[name].backward))
+            for unknown in (local for local in costs if local not in known):
+                hint = did_you_mean(unknown, known, "delete it")
+                message = f"block {name[:120]!r} has no operation {unknown[:120]!r}"
+                self.causes.add(ScheduleError("R039", message, hint=hint), f"{where}/{escape(unknown)}")
 
     # Values
 
@@ -245,9 +263,10 @@ class _Expansion:
         operations: list[Op | None] = [None] * len(self.lines)
         for place, scope in zip(self.places, scopes, strict=True):
             if place.leaf:
+                costs = self.schedule.costs.get(place.block_name, {})
                 for index in (*place.forward, *place.backward):
                     try:
-                        operations[index] = self._operation(index, scope)
+                        operations[index] = self._operation(index, scope, costs)
                     except ScheduleError as fault:
                         self.causes.add(fault, self.where[index])
         total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
@@ -255,7 +274,7 @@ class _Expansion:
             self.causes.add(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
         return tuple(op for op in operations if op is not None)
 
-    def _operation(self, index: int, scope: Mapping[str, int]) -> Op:
+    def _operation(self, index: int, scope: Mapping[str, int], costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
         assert line is not None
         found: list[int] = []
@@ -277,7 +296,7 @@ class _Expansion:
             not isinstance(line.out, str),
             view,
             line.op in RANDOM,
-            line.ns,
+            costs.get(line.id, 0),
             int(line.workspace),
             line.source,
         )
