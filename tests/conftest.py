@@ -29,6 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the slow tests too")
+    parser.addoption("--engine", default="eager", help="what executes steps in the tests of the runtime that name none")
     parser.addoption("--update-golden", action="store_true", help="write what was printed into the golden files")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -24,13 +26,13 @@ from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.engine.compiled_step import LinkedStep
 from remate_runtime.format.signature import output_leaves
 from remate_runtime.kernels import operators
-from remate_runtime.link import Linked, link, simulate, step_contract
+from remate_runtime.link import Linked, Run, link, simulate, step_contract
 from remate_runtime.link.verifier import verify
 from remate_runtime.step import expand
 from tests.models import ZOO
 
 from ..small import Normed, Tied, TwoHeads, data, seeded
-from ..stepping import everything, just_in_time, no_reruns, schedule_of, with_reruns
+from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of, with_reruns
 from .subjects import Mixed
 
 
@@ -57,7 +59,10 @@ SUBJECTS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 def step_of(model: nn.Module, x: torch.Tensor, reruns: Any, budget: int = 1 << 60) -> LinkedStep:
     captured = capture(model, (x,))
-    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    return linked_step(with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns), budget)
+
+
+def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
     verified = verify(schedule)
     graph = verified.linked.graph
     names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer")]
@@ -118,6 +123,69 @@ def test_segments_are_split_until_the_prediction_keeps_the_budget(reruns: Any, w
         compiled = [one for row in kept.sections for one in row if one.function is not None]
         assert compiled  # what is not at the worst moment stays as it is
         assert (len(wasteful) > count) == (budget < free.account.peak)
+
+
+class Wide(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(8), nn.Linear(8, width), nn.Linear(width, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.narrow(torch.tanh(self.wide(self.norm(x))).exp().sin().neg()).sigmoid()
+
+
+class Uneven(nn.Module):
+    """Blocks that are alike, behind two that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Wide(width) for width in (12, 20, 32, 32, 32, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x.square().mean()
+
+
+def blocks_of(step: LinkedStep, planned: Planned) -> list[int]:
+    """The blocks of the operations that run for the first time in a segment."""
+    graph = step.linked.graph
+    runs = [piece.event.op for piece in planned.segment.pieces if isinstance(piece.event, Run)]
+    return list(dict.fromkeys(step.leaves[graph.operations[at].id] for at in runs))
+
+
+def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful: list[str]) -> None:
+    step = linked_step(in_blocks(seeded(Uneven()), (data(64, 8),)))
+    free = fitted(step)
+    keys = [[one.function.key if one.function else "" for one in row] for row in free.sections]
+    uses = Counter(key for row in keys for key in row)
+    assert not any(uses[a] == uses[b] == 1 for row in keys for a, b in pairwise(row))
+    together = [one for row in free.sections for one in row if len(blocks_of(step, one)) > 1]
+    assert together
+    assert max(uses.values()) == 4  # equal blocks stay apart, and share
+
+    whole = max(together, key=lambda one: len(blocks_of(step, one)))
+    kept = fitted(step._replace(budget=free.account.peak - 1))
+    assert kept.account.peak < free.account.peak
+    parts = [one for row in kept.sections for one in row if set(one.segment.pieces) < set(whole.segment.pieces)]
+    if whole not in [one for row in kept.sections for one in row]:
+        blocks = [block for part in parts for block in blocks_of(step, part)]
+        assert len(blocks) == len(set(blocks))  # none is cut while there are borders of blocks
+
+
+@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+def test_more_layers_are_not_more_functions(reruns: Any, wasteful: list[str]) -> None:
+    """One of a GPT-2 with twice as many layers shares the same ones, whatever lies between them."""
+    found = []
+    for layers in (3, 6):
+        model, args, kwargs = ZOO["gpt2"].build(layers=layers, width=16, heads=2, batch=2, length=8, vocab=32)
+        step = linked_step(in_blocks(model, args, reruns, kwargs))
+        functions = [one.function for row in fitted(step).sections for one in row]
+        keys = [function.key for function in functions if function is not None]
+        found.append((len(keys), len(set(keys))))
+    (few, different), (many, same) = found
+    assert many >= few + 6  # forward and backward of three layers
+    assert same == different
 
 
 def test_a_budget_below_the_interpreters_peak_ends_with_the_interpreter(wasteful: list[str]) -> None:

@@ -1,15 +1,21 @@
-"""Segments for a step whose predicted peak keeps the budget: as large as blocks, split where the worst moment is."""
+"""Segments for a step whose predicted peak keeps the budget: as large as shared functions allow, split where the worst moment is.
+
+Where blocks repeat, a segment is a block, so that equal ones share a function. Neighbours that share theirs with nobody are
+one segment: that is no more to compile, and what meets at their border is fused.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from ...link.simulator import Account
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
-from .graphs import segment_graph
+from .graphs import SegmentGraph, segment_graph
 from .lives import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -27,12 +33,12 @@ class Fitted(NamedTuple):
 def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> Fitted:
     """rows: the computations of every section. left: values whose storages the turn frees.
 
-    While the prediction is over the budget, the segment of its worst moment is split, down to single operations, which are
-    interpreted. It ends above the budget only where the worst moment is the interpreter's own.
+    While the prediction is over the budget, the segment of its worst moment is split: where blocks meet, then within a block,
+    down to single operations, which are interpreted. It ends above the budget only where the worst moment is the interpreter's own.
     """
     planning = _Planning(step, artefacts)
-    graph, linked = step.linked.graph, step.linked
-    sections = [[planning.planned(one) for one in cut(graph, row, step.leaves)] for row in rows]
+    linked = step.linked
+    sections = [[planning.planned(one) for one in row] for row in planning.merged(rows)]
     while True:
         predicted = predict(linked, sections, left, artefacts)
         account = predicted.account
@@ -56,16 +62,34 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
 class _Planning:
     def __init__(self, step: LinkedStep, artefacts: Artefacts) -> None:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
+        self._graphs: dict[Segment, SegmentGraph] = {}
 
     def name(self, one: Segment) -> str:
         ids = [self._graph.operations[piece.event.op].id for piece in one.pieces]
         return ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
 
+    def merged(self, rows: Sequence[Sequence[Piece]]) -> list[list[Segment]]:
+        """The segments of every row, before any is split."""
+        found = [cut(self._graph, row, self._step.leaves) for row in rows]
+        uses = Counter(self._about(one).key for row in found for one in row if one.compiled)
+        return [self._merged(row, uses) for row in found]
+
+    def _merged(self, row: Sequence[Segment], uses: Counter[str]) -> list[Segment]:
+        together: list[Segment] = []
+        for alone, group in groupby(row, key=lambda one: one.compiled and uses[self._about(one).key] == 1):
+            parts = list(group)
+            if alone and len(parts) > 1:
+                parts = [segment(self._graph, [piece for part in parts for piece in part.pieces], True)]
+            together += parts
+        return together
+
+    def _about(self, one: Segment) -> SegmentGraph:
+        if one not in self._graphs:
+            self._graphs[one] = segment_graph(self._graph, one, self._step.operators)
+        return self._graphs[one]
+
     def planned(self, one: Segment) -> Planned:
-        if not one.compiled:
-            return Planned(one, None)
-        about = segment_graph(self._graph, one, self._step.operators)
-        return Planned(one, self._artefacts.get(about, self.name(one)))
+        return Planned(one, self._artefacts.get(self._about(one), self.name(one)) if one.compiled else None)
 
     def split(self, one: Segment) -> list[Planned]:
         """Two parts, cut where the least is alive; a single operation is interpreted instead."""
@@ -73,12 +97,16 @@ class _Planning:
         if len(pieces) == 1:
             return [Planned(one._replace(compiled=False), None)]
         levels = self._levels(one)
-        margin = len(pieces) // 5
-        inner = range(max(1, margin), min(len(pieces), len(pieces) - margin + 1))
-        middle = len(pieces) / 2
-        at = min(inner, key=lambda k: (levels[k - 1], abs(k - middle)))
+        at = min(self._places(pieces), key=lambda k: (levels[k - 1], abs(k - len(pieces) / 2)))
         halves = segment(self._graph, pieces[:at], True), segment(self._graph, pieces[at:], True)
         return [self.planned(half) for half in halves]
+
+    def _places(self, pieces: Sequence[Piece]) -> Sequence[int]:
+        """Where a segment may be cut: between its blocks, or else its operations, and rather not near its ends."""
+        parts = cut(self._graph, pieces, self._step.leaves)
+        borders = list(accumulate(len(part.pieces) for part in parts))[:-1] or range(1, len(pieces))
+        margin = len(pieces) // 5
+        return [at for at in borders if margin <= at <= len(pieces) - margin] or borders
 
     def _levels(self, one: Segment) -> list[int]:
         """Bytes alive behind each piece of what the segment makes or may free."""

@@ -1,0 +1,39 @@
+"""`--engine compiled`: the tests of the runtime, with what they apply executed by another engine than eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from remate_runtime.engine import Engine, engine_of
+from remate_runtime.planned import prediction, scheduled_forward
+
+from . import stepping
+
+ROUNDING = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a test names no engine, the asked one runs; results are compared up to its rounding."""
+    asked = str(request.config.getoption("--engine"))
+    if asked == "eager":
+        return
+
+    def other(name: str) -> Engine:
+        return engine_of(asked if name == "eager" else name)
+
+    for module in (prediction, scheduled_forward):
+        monkeypatch.setattr(module, "engine_of", other)
+    monkeypatch.setattr(stepping, "ROUNDING", ROUNDING)
+    monkeypatch.setattr(torch, "equal", _nearly_equal)
+
+
+_equal = torch.equal
+
+
+def _nearly_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if not a.is_floating_point() or a.dtype is not b.dtype or a.shape != b.shape or not a.numel():
+        return _equal(a, b)
+    a, b = a.detach().double(), b.detach().double()
+    return torch.allclose(a, b, rtol=ROUNDING, atol=ROUNDING * float(b.abs().max()), equal_nan=True)
