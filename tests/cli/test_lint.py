@@ -19,7 +19,9 @@ Golden = Callable[[str, str], None]
 _END = '\n  ],\n  "costs"'
 CASES: dict[str, list[tuple[str, str]]] = {
     "L001": [('"rerun": ["addmm"]', '"rerun": ["addmm", "gelu"]')],
-    "L002": [(_END, '\n  ],\n  "statements": [{"rerun": ["layers.4.addmm"], "before": "layers.5.grad.t"}],\n  "costs"')],
+    "L002": [
+        (_END, '\n  ],\n  "statements": [{"rerun": ["layers.4.addmm"], "before": "layers.5.grad.t"}],\n  "costs"')
+    ],
     "L003": [('"Loss": {', '"Loss": {"plans": {"spare": [{"rerun": ["mean"], "before": "grad.div"}]},')],
     "L004": [('"Loss": {', '"Spare": {"inputs": {"x": "f32[2]"}},\n    "Loss": {')],
     "L005": [('"budget": 4720000', '"budget": 5300000')],
