@@ -35,20 +35,24 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
         return known.get(fake) if isinstance(fake, FakeTensor) else fake
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        flat, spec = _pytree.tree_flatten((args, kwargs or {}))
-        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if not isinstance(func, OpOverload) or func.namespace == "prim":
+            return usual(func, types, args, kwargs)
         if func in _ROWS and len(args) > _ROWS[func]:
             _check_rows(args[0], real(args[_ROWS[func]]))
-        if not isinstance(func, OpOverload) or any(real(t) is None for t in tensors):
-            if isinstance(func, OpOverload) and func._schema.is_mutable and tensors:
-                known.clear()  # what it writes into may be an alias of any of them
+        if func._schema.is_mutable:
+            made = usual(func, types, args, kwargs)
+            known.clear()  # what it writes into may be an alias of any of them
+            return made
+        if any(type(each) is FakeTensor and each not in known for each in args):  # nearly always
+            return usual(func, types, args, kwargs)
+        flat, spec = _pytree.tree_flatten((args, kwargs or {}))
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        if any(real(t) is None for t in tensors):
             return usual(func, types, args, kwargs)
         if _READS in func.tags and tensors:
             return _computed(func, [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], spec)
         made = usual(func, types, args, kwargs)
-        if func._schema.is_mutable:
-            known.clear()
-        elif _computable(func, made):
+        if _computable(func, made):
             values = [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
             with contextlib.suppress(RuntimeError, NotImplementedError):  # then its value is not known
                 for fake, value in zip(_tensors(made), _tensors(_computed(func, values, spec)), strict=True):

@@ -30,8 +30,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..errors import CaptureError
 from .branches import Branches
 from .eager_kernels import eager_kernels
+from .hot_paths import hot_paths
 from .known_values import known_values
 from .layouts import real_layouts
+from .remembered import remembered
 from .watch import Place
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -95,9 +97,11 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches)
             _full_precision(),
             eager_kernels(),
             _without_checks(),
+            hot_paths(),
         ):
             stack.enter_context(context)
         stack.enter_context(real_layouts(mode))
+        stack.enter_context(remembered(mode))
         stack.enter_context(known_values(mode))
         joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
     graph = joint.graph_module
