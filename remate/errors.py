@@ -43,16 +43,24 @@ class InfeasibleError(RemateError):
     parameters, buffers, inputs and optimizer state.
 
     budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
-    no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name.
+    no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name. delivered: the floor,
+    if it is lower, where gradients are not held to the end of the step, which was asked for.
     """
 
-    def __init__(self, budget: int, smallest: int, floor: int, strategy: str = "auto") -> None:
+    def __init__(
+        self, budget: int, smallest: int, floor: int, strategy: str = "auto", delivered: int | None = None
+    ) -> None:
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
         why = "no schedule can" if budget < floor else "none was found that does"
         what = f"infeasible for {strategy}: " if named else ""
         who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
         other = ", another strategy" if named else ""
+        if delivered is not None and delivered < floor:
+            other += (
+                f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) if they may be "
+                "accumulated in a .grad that exists, or consumed by an optimizer in backward"
+            )
         super().__init__(
             f"{what}the step cannot be planned within {size(budget)}: {why}\n"
             f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n"

@@ -16,7 +16,7 @@ from typing import Any
 from remate.strategy.bound.floor import proven_floor
 from remate.strategy.problem import Problem
 from remate_runtime.files import write_atomically
-from remate_runtime.format import Schedule, load
+from remate_runtime.format import GRADIENTS, Schedule, load
 from remate_runtime.link import Deliver, Free, Linked, Rerun, Run, Turn, Update, View, link, simulate
 from remate_runtime.step import expand
 
@@ -37,7 +37,7 @@ def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
     return {
         "peak": timeline.peak,
         **({"host_peak": host.peak} if host and host.peak else {}),
-        "freed_peak": simulate(linked, "freed").peak,
+        "peaks": {kind: simulate(linked, kind).peak for kind in GRADIENTS},
         "time": timeline.time,
         **({"floor": proven_floor(Problem(expanded.graph))} if floor else {}),
         "events": [

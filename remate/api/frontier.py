@@ -28,7 +28,7 @@ from ..strategy import (
     solve,
 )
 from .meant import check_meant
-from .plan import Progress, prepare, schedule_of, settings_of
+from .plan import Progress, assumed, prepare, schedule_of, settings_of
 
 
 def frontier(
@@ -46,6 +46,7 @@ def frontier(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
+    gradients: str = "held",
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -61,7 +62,8 @@ def frontier(
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
-    step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
+    costs |= {"differentiate": differentiate, "gradients": assumed(gradients)}
+    step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
     texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}
     limits = sorted(texts)
@@ -70,7 +72,7 @@ def frontier(
             break
         sweep.solve(limit)
     if not sweep.found and limits:
-        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy)
+        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
     named = name or type(called(model).model).__name__
     return [
         schedule_of(step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit]))
@@ -98,7 +100,7 @@ class Sweep:
         self._say = progress or (lambda text: None)
         self._instance, self._pool = Instance(step.captured.graph, step.parts), Pool()
         self.baseline_peak, self.baseline_time = self._instance.baseline.peak, self._instance.baseline.time
-        self.floor = self._instance.floor
+        self.floor, self.floor_of_delivered = self._instance.floor, self._instance.floor_of_delivered
         self.smallest = self.baseline_peak
         self.found: dict[int, Solution] = {}
 

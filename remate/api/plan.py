@@ -10,7 +10,17 @@ import torch
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
-from remate_runtime.format import FORMAT, REVISION, VERSION, Schedule, Settings, Solve, fingerprint
+from remate_runtime.format import (
+    FORMAT,
+    GRADIENTS,
+    REVISION,
+    VERSION,
+    Gradients,
+    Schedule,
+    Settings,
+    Solve,
+    fingerprint,
+)
 from remate_runtime.kernels import needed
 from remate_runtime.link import link, simulate
 from remate_runtime.step import Graph, expand
@@ -20,6 +30,7 @@ from ..capture.capture_step import capture
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
+from ..errors import UnknownNameError
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
@@ -46,6 +57,7 @@ def plan(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
+    gradients: str = "held",
     dims: Any = None,
     name: str = "",
     note: str = "",
@@ -63,7 +75,9 @@ def plan(
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
     short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
-    a dict or record, else every output that has one in eager); the others refuse one. dims: sizes that calls
+    a dict or record, else every output that has one in eager); the others refuse one. gradients: what becomes of
+    parameters' gradients when backward delivers them, which budget and peak assume: "held" to the end of the step (`.grad` is
+    None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
     "auto": the size of the batch, where the model allows. Planned at is the example; within a budget in bytes, the
@@ -81,7 +95,8 @@ def plan(
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
     costs["open_sizes"] = OpenSizes(dims, parse_budget(budget).share is None)
-    step = prepare(model, args, kwargs, cost, **costs, differentiate=differentiate, progress=progress)
+    costs |= {"differentiate": differentiate, "gradients": assumed(gradients)}
+    step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     return plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
     )
@@ -100,6 +115,16 @@ def settings_of(
     )
 
 
+def assumed(gradients: str) -> Gradients:
+    """The word for what becomes of delivered gradients. Raises UnknownNameError."""
+    for known in GRADIENTS:
+        if gradients == known:
+            return known
+    raise UnknownNameError(
+        f"gradients cannot be {gradients[:80]!r} when they are delivered\n  hint: one of {', '.join(GRADIENTS)}"
+    )
+
+
 def prepare(
     model: Any,
     args: Sequence[Any] = (),
@@ -110,11 +135,12 @@ def prepare(
     cache: bool = True,
     measure_again: bool = False,
     differentiate: Sequence[str] | None = None,
+    gradients: Gradients = "held",
     open_sizes: OpenSizes = FIXED,
     progress: Progress | None = None,
 ) -> Hierarchy:
     """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of sizes
-    if `open_sizes` asks for it."""
+    if `open_sizes` asks for it. gradients: as of `plan`."""
     say = progress or (lambda text: None)
     call = called(model, args, kwargs)
     with call.in_effect():
@@ -129,7 +155,7 @@ def prepare(
     def priced(graph: Graph) -> Graph:
         return costed(graph, cost, profile, progress, cached=cache, again=measure_again)
 
-    graph = priced(captured.graph)
+    graph = replace(priced(captured.graph), delivered=gradients)
     say("looking for blocks that repeat")
     step = partition(replace(captured, graph=graph))
     return step if family is None else sized(step, family, shot_costs(family, graph, cost, priced))
@@ -177,6 +203,7 @@ def schedule_of(
             stopped_by=solution.stopped_by,
             cost=cost,
             profile=costs_digest(step.captured.graph) if cost == MEASURED else "",
+            gradients=step.captured.graph.delivered,
             budget=budget,
             peak=solution.peak,
             time=solution.time,

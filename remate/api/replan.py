@@ -32,7 +32,7 @@ def prepare_again(
     **costs: Any,
 ) -> Hierarchy:
     """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was planned
-    for; on the CPU with as many threads of torch as then where costs are measured, which this sets. cost: in place of
+    for, and what it assumes of gradients; on the CPU with as many threads of torch as then where costs are measured, which this sets. cost: in place of
     the file's.
 
     costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
@@ -43,6 +43,7 @@ def prepare_again(
     differentiate = asked.differentiate or None
     call = called(model, args, kwargs)
     dims = asked_again(schedule, argument_names(call.model, len(call.args)))
+    costs["gradients"] = schedule.solve.gradients
     costs["open_sizes"] = OpenSizes(dims, parse_budget(asked.budget).share is None)
     return prepare(call, cost=cost, differentiate=differentiate, progress=progress, **costs)
 

@@ -98,6 +98,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool, execute
 
 def _summary(path: str, opened: Analysis) -> str:
     from ..inspect.addresses import reserved
+    from ..present.delivered import delivered_line
     from ..present.reserved import reserved_lines
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
@@ -113,6 +114,7 @@ def _summary(path: str, opened: Analysis) -> str:
             f"{count(reruns, 'rerun')}",
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
+            f"  {delivered_line(opened)}",
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
             f"  predicted time {overhead}",
             *_range(opened),

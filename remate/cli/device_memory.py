@@ -10,9 +10,15 @@ from ..present.text import size, table
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from remate_runtime.format import Model
+    from remate_runtime.format import Gradients, Model
 
     from ..inspect.device_memory import Resident
+
+GRADIENTS_IN_PEAK: dict[Gradients, str] = {
+    "held": "gradients",
+    "accumulated": "gradients until they are added to .grad",
+    "consumed": "gradients until the optimizer has used them",
+}
 
 
 def bytes_of(text: str) -> int:
@@ -49,11 +55,11 @@ def check_optimizer(args: argparse.Namespace) -> None:
     check_known(args.optimizer)
 
 
-def held(args: argparse.Namespace, model: Model) -> tuple[Resident, ...]:
+def held(args: argparse.Namespace, model: Model, gradients: Gradients) -> tuple[Resident, ...]:
     """What is on the device besides the step."""
     from ..inspect.device_memory import residents
 
-    return residents(model, args.optimizer, args.cuda_context)
+    return residents(model, args.optimizer, args.cuda_context, gradients)
 
 
 def left_for_the_step(args: argparse.Namespace, found: tuple[Resident, ...]) -> int:
@@ -73,16 +79,16 @@ def sum_text(device: int, found: tuple[Resident, ...], last: str, nbytes: int, r
     return table([*rows, (f"  = {last}", size(nbytes), remark)], right=(1,))
 
 
-def verdict(args: argparse.Namespace, found: tuple[Resident, ...], peak: int) -> tuple[bool, str]:
+def verdict(args: argparse.Namespace, found: tuple[Resident, ...], peak: int, gradients: Gradients) -> tuple[bool, str]:
     """Whether a step with this peak (bytes) fits, and the words for it."""
     left = args.device_memory - sum(one.nbytes for one in found) - peak
     fits = left >= 0
     what = f"{'fits' if fits else 'does not fit'} {size(args.device_memory)} device memory"
-    rows = (*found, _peak(peak))
+    rows = (*found, _peak(peak, gradients))
     return fits, f"{what}\n{sum_text(args.device_memory, rows, 'left' if fits else 'missing', abs(left))}"
 
 
-def _peak(peak: int) -> Resident:
+def _peak(peak: int, gradients: Gradients) -> Resident:
     from ..inspect.device_memory import Resident
 
-    return Resident("peak of the step", peak, "gradients, outputs and workspace included")
+    return Resident("peak of the step", peak, f"{GRADIENTS_IN_PEAK[gradients]}, outputs and workspace included")

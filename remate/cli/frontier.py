@@ -17,7 +17,7 @@ from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
 from .output import say
-from .plan import DIFFERENTIATE, EVALUATION, positive
+from .plan import DIFFERENTIATE, EVALUATION, add_gradients, positive
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -54,6 +54,7 @@ def configure(commands: Any) -> None:
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    add_gradients(parser)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
@@ -92,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        chosen["gradients"] = args.gradients
         step = prepare(target.call, cost=args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)

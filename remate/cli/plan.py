@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
+from remate_runtime.format import GRADIENTS
 from remate_runtime.plain import plain
 
 from ..budget import BudgetError, parse_budget
@@ -17,7 +18,15 @@ from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from . import exit_codes
 from .costs import add_costs, chosen_costs
-from .device_memory import add_optimizer, bytes_of, check_optimizer, held, left_for_the_step, sum_text
+from .device_memory import (
+    GRADIENTS_IN_PEAK,
+    add_optimizer,
+    bytes_of,
+    check_optimizer,
+    held,
+    left_for_the_step,
+    sum_text,
+)
 from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 
@@ -26,8 +35,10 @@ if TYPE_CHECKING:
 
 EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
 DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
-
-
+DELIVERED = (
+    "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in a .grad "
+    "that exists, or consumed by an optimizer in backward"
+)
 DIMS = (
     "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges by name: "
     "input_ids=b,t labels=b,t t=16..1024/8; an axis without a name is a dash"
@@ -65,6 +76,7 @@ def configure(commands: Any) -> None:
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    add_gradients(parser)
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
@@ -74,6 +86,11 @@ def configure(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
     parser.set_defaults(run=run)
+
+
+def add_gradients(parser: argparse.ArgumentParser) -> None:
+    """What a plan assumes of gradients."""
+    parser.add_argument("--gradients", choices=GRADIENTS, default="held", help=DELIVERED)
 
 
 def budget_text(text: str) -> str:
@@ -114,9 +131,10 @@ def run(args: argparse.Namespace) -> int:
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        options["gradients"] = args.gradients
         options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
         step = prepare(target.call, cost=args.cost, **options, progress=report)
-        residents = held(args, step.captured.model) if args.device_memory else ()
+        residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
         if args.device_memory:
             settings = replace(settings, budget=str(left_for_the_step(args, residents)))
         with Finishing():
@@ -125,10 +143,8 @@ def run(args: argparse.Namespace) -> int:
             write_output(args.output, text, rescue=True)
     if args.device_memory and not args.quiet:
         left = schedule.solve.budget
-        say(
-            sum_text(args.device_memory, residents, "budget of the step", left, "its gradients included") + "\n",
-            args.output,
-        )
+        remark = f"its {GRADIENTS_IN_PEAK[args.gradients]} included"
+        say(sum_text(args.device_memory, residents, "budget of the step", left, remark) + "\n", args.output)
     if not args.quiet:
         say(summary(schedule, args.output, len(text)), args.output)
         for line in step.sized.said if step.sized else ():

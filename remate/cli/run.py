@@ -144,6 +144,7 @@ def measured(trial: Trial, schedule: Schedule) -> str:
         table(rows, right=(1, 2, 3)),
         f"predicted peak {size(trial.predicted)} ({_off(trial.peak, trial.predicted)}), "
         f"budget {size(schedule.budget_bytes)}: {_verdict(trial.peak, schedule.budget_bytes)}",
+        *_assumed(schedule),
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
@@ -154,6 +155,13 @@ def measured(trial: Trial, schedule: Schedule) -> str:
         lines.append(f"{BEYOND_EAGER} {'; '.join(told)}: sums may be made in another order")
     lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
     return "\n".join(lines)
+
+
+def _assumed(schedule: Schedule) -> list[str]:
+    """What was done with gradients while peaks were measured, where it is not the usual."""
+    kind = schedule.solve.gradients
+    how = {"accumulated": "added to a .grad that exists", "consumed": "let go of as an optimizer in backward does"}
+    return [f"gradients {kind}: both peaks with gradients {how[kind]}"] if kind in how else []
 
 
 def _spread(ratios: Sequence[float]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..present.outputs import gradients_of_outputs
@@ -56,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         say(f"\nplot written to {'standard output' if args.plot == STDOUT else args.plot}", args.plot)
     if args.device_memory is None:
         return exit_codes.FINE
-    fits, words = verdict(args, held(args, opened.schedule.model), opened.timeline.peak)
+    assumed = opened.graph.delivered
+    fits, words = verdict(args, held(args, opened.schedule.model, assumed), opened.timeline.peak, assumed)
     say(f"\n{words}", args.plot)
     return exit_codes.FINE if fits else exit_codes.FINDINGS
 
@@ -79,6 +79,7 @@ def _head(opened: Analysis) -> str:
 def figures(opened: Analysis) -> str:
     """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
     from ..inspect.addresses import packed_height, reserved
+    from ..present.delivered import delivered_rows
     from ..present.reserved import reserved_rows
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
@@ -86,7 +87,7 @@ def figures(opened: Analysis) -> str:
     rows = [
         ("", "schedule", "keep-all", ""),
         ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
-        *_freed(opened),
+        *((what, size(ours), size(base), _share(ours, base)) for what, ours, base in delivered_rows(opened)),
         ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
         *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
@@ -98,15 +99,6 @@ def figures(opened: Analysis) -> str:
     text = table(rows, right=(1, 2))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
     return f"{text}\n{plain(solved)}"
-
-
-def _freed(opened: Analysis) -> Iterator[tuple[str, str, str, str]]:
-    """What accumulation and optimizers in backward meet, where it differs."""
-    from remate_runtime.link import link, simulate
-
-    ours, base = simulate(opened.linked, "freed").peak, simulate(link(opened.graph), "freed").peak
-    if (ours, base) != (opened.timeline.peak, opened.keep_all.peak):
-        yield "peak, gradients freed when delivered", size(ours), size(base), _share(ours, base)
 
 
 def _over(packed: int, peak: int) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from remate_runtime import operators
-from remate_runtime.format import Model, did_you_mean, input_leaves, parse_type
+from remate_runtime.format import Gradients, Model, did_you_mean, input_leaves, parse_type
 
 from ..errors import UnknownNameError
 
@@ -40,11 +40,14 @@ class Resident(msgspec.Struct, frozen=True):
     remark: str = ""
 
 
-def residents(model: Model, optimizer: str, context: int | None = None) -> tuple[Resident, ...]:
-    """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here.
+def residents(
+    model: Model, optimizer: str, context: int | None = None, gradients: Gradients = "held"
+) -> tuple[Resident, ...]:
+    """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here, unless they are
+    accumulated: then they are there before and after it.
 
     optimizer: one of OPTIMIZERS. context: bytes of the CUDA context, by default CONTEXT for a model on CUDA, and none for
-    one on the CPU. Raises UnknownNameError.
+    one on the CPU. gradients: what becomes of them when they are delivered. Raises UnknownNameError.
     """
     check_known(optimizer)
     copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
@@ -57,10 +60,18 @@ def residents(model: Model, optimizer: str, context: int | None = None) -> tuple
         Resident("inputs", _bytes(model, (leaf.text for leaf in input_leaves(model.inputs)))),
         Resident("optimizer state", _bytes(model, state), remark),
     ]
+    if gradients == "accumulated":
+        held.append(Resident("gradients", grad_bytes(model), "accumulated in .grad"))
     if model.device != "cpu" or context is not None:
         size, remark = (CONTEXT, "an estimate, --cuda-context changes it") if context is None else (context, "")
         held.append(Resident("CUDA context", size, remark))
     return tuple(held)
+
+
+def grad_bytes(model: Model) -> int:
+    """Bytes of the device that `.grad` of all trainable parameters takes."""
+    frozen = set(model.frozen)
+    return _bytes(model, (text for name, text in model.parameters.items() if name not in frozen))
 
 
 def check_known(optimizer: str) -> None:

@@ -129,6 +129,7 @@ def _bounded(made: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
         for one in (ours, theirs)
         if one.solve.lower_bound is not None
         and one.solve.budget >= made.solve.budget
+        and one.solve.gradients == made.solve.gradients
         and fingerprint(one) == step
         and _costs_of(one) == costs
     ]

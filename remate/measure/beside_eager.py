@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime import apply, predicted_peak
 from remate_runtime.errors import RemateError
-from remate_runtime.format import PLANNED, Schedule, at_size
+from remate_runtime.format import PLANNED, Gradients, Schedule, at_size
 from remate_runtime.kernels import TORCH_DTYPES
 from remate_runtime.live import (
     EagerOperators,
@@ -39,7 +39,7 @@ class TrialError(RemateError):
 class Trial(msgspec.Struct, frozen=True):
     """What was measured.
 
-    Peaks: bytes above parameters, buffers, inputs and optimizer state. Times: ns of forward and backward, by step.
+    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes. Times: ns of forward and backward, by step.
     difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
     of eager's gradients. losses: the scheduled model's, by step.
     """
@@ -76,8 +76,9 @@ class _Side:
         kwargs: Mapping[str, Any],
         rate: float,
         cast: torch.dtype | None,
+        gradients: Gradients,
     ) -> None:
-        self.model, self.cast = model, cast
+        self.model, self.cast, self.assumed = model, cast, gradients
         self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
@@ -108,18 +109,31 @@ class _Side:
     def peak(self, device: torch.device) -> int:
         """Bytes of one step after one that warms up."""
         for _ in range(2):
-            self.clear()
-            torch.manual_seed(0)
-            peak = peak_bytes(self.step, device)
-        self.clear()
+            with self._as_assumed():
+                peak = peak_bytes(self.step, device)
         return peak
 
     def curve(self, device: torch.device) -> MemoryCurve:
         """Memory over one step; call `peak` first, which warms up."""
-        torch.manual_seed(0)
-        found = memory_curve(self.step, device)
+        with self._as_assumed():
+            return memory_curve(self.step, device)
+
+    @contextmanager
+    def _as_assumed(self) -> Iterator[None]:
+        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is there."""
         self.clear()
-        return found
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        if self.assumed == "accumulated":
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter)
+        hooks = [p.register_post_accumulate_grad_hook(_let_go) for p in trained if self.assumed == "consumed"]
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.clear()
 
 
 def try_schedule(
@@ -146,8 +160,9 @@ def try_schedule(
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
     applied = apply(copy.deepcopy(model), schedule, namespaces=namespaces, engine=engine)
-    ours = _Side(applied, args, kwargs, rate, cast)
-    eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast)
+    assumed = schedule.solve.gradients
+    ours = _Side(applied, args, kwargs, rate, cast, assumed)
+    eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast, assumed)
     say("measuring the peak of the schedule")
     with _explained("training by the schedule"):
         peak = ours.peak(device)
@@ -195,6 +210,10 @@ def _explained(what: str) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         hint = "\n  hint: both are trained here; a training script with `remate_runtime.apply` holds only one of them"
         raise TrialError(f"{what} runs out of memory: {str(error).splitlines()[0]}{hint}") from error
+
+
+def _let_go(parameter: torch.Tensor) -> None:
+    parameter.grad = None
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ class Lists:
 class StepArrays:
     """A step. real: operations that are executed, ascending. reads, writes, may_overwrite, buffers: storages (of `buffers`:
     buffers whose old contents are kept) by operation; the last row is the turn, which reads the outputs of the model and
-    the new contents of buffers. size, returned, goes: by storage; goes: it takes room, and a rerun could make it again.
+    the new contents of buffers. delays: deliveries that an operation delays when it runs again; deliveries: the operation behind
+    which each is otherwise; delivered: gradients that are gone then, and the delivery of each. size, returned, goes: by storage; goes: it takes room, and a rerun could make it again.
     copies: bytes by buffer. time, workspace, state: by operation, and nothing at the turn."""
 
     def __init__(self, problem: Problem) -> None:
@@ -48,6 +49,9 @@ class StepArrays:
         producer = np.array(problem.producer, dtype=np.int64)
         self.goes = (self.size > 0) & (producer < problem.backward_start)
         self.gradients = np.array(sorted(problem.gradients), dtype=np.int64)
+        self.delays = Lists([*problem.delays, *([()] * (len(problem.real) - len(problem.delays) + 1))])
+        self.deliveries = np.array(problem.deliveries, dtype=np.int64)
+        self.delivered = np.array(sorted(problem.delivery.items()), dtype=np.int64).reshape(-1, 2).T
         self.copies = np.zeros(len(problem.size), dtype=np.int64)
         self.copies[list(problem.copies)] = list(problem.copies.values())
         self.time = np.array([*problem.time, 0], dtype=np.int64)

@@ -54,6 +54,13 @@ class Instance:
         return proven_floor(self.problem)
 
     @cached_property
+    def floor_of_delivered(self) -> int | None:
+        """The floor of the same step where gradients are not held to its end, as they are in this one; else None."""
+        if self.graph.delivered != "held":
+            return None
+        return proven_floor(Problem(replace(self.graph, delivered="accumulated"), self.once))
+
+    @cached_property
     def least_need(self) -> int:
         """Bytes: some operation takes as much by itself, so no schedule in any order has a smaller peak."""
         return least_need(self.problem)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 
-from remate_runtime.link import generator_state, memory_of_workspace
+from remate_runtime.link import gathered, generator_state, last_touches, let_go, memory_of_workspace
 from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 
 from .arrays import StepArrays
@@ -27,7 +27,10 @@ class Problem:
     in bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that
     does die there unless the plan keeps it, or -1: memory then counts once. state[i]: bytes of the generator's state
     that reruns of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
-    reads_of_buffers[i]: those of them that operation i reads. All bytes are those of the device's memory.
+    reads_of_buffers[i]: those of them that operation i reads. deliveries: by gradients that go together and are gone when
+    they are delivered, the operation behind which that is, unless a rerun delays it; delivery: by storage of such a gradient,
+    which of them; delays[i]: those that operation i delays when it runs again, for it reads their parameters. None, where
+    the step assumes that gradients are held. All bytes are those of the device's memory.
     """
 
     def __init__(self, graph: Graph, once: Collection[int] = ()) -> None:
@@ -68,6 +71,7 @@ class Problem:
             tuple(dict.fromkeys(root[v] for v in op.reads if root[v] in self.copies)) if not op.view else ()
             for op in graph.operations
         ]
+        self._delivered()
         self.may_overwrite = [() if op.view else self._candidates(op) for op in graph.operations]
         self.overwrites = [
             next((s for s in candidates if self._may_die(s, i)), -1) for i, candidates in enumerate(self.may_overwrite)
@@ -87,6 +91,25 @@ class Problem:
         tangents = [i for i, v in enumerate(graph.values) if v.kind == "tangent" and graph.memory(i) == DEVICE]
         return [(graph.nbytes(i), end if graph.held_by_caller(i) else last.get(i, end)) for i in tangents]
 
+    def _delivered(self) -> None:
+        graph, root, gone = self.graph, self.graph.root, frozenset[int]()
+        if graph.delivered != "held":
+            gone = let_go(graph)
+        self.deliveries: list[int] = []
+        self.delivery: dict[int, int] = {}
+        owned: dict[int, set[int]] = {}  # by parameter
+        for one in gathered(graph, last_touches(graph)) if gone else ():
+            pairs = [graph.gradients[number] for number in one.gradients]
+            for source, value in pairs:
+                owned.setdefault(root[source], set()).add(len(self.deliveries))
+                if root[value] in gone:
+                    self.delivery[root[value]] = len(self.deliveries)
+            self.deliveries.append(one.behind)
+        self.delays = [
+            () if op.view else tuple(sorted({n for v in op.reads for n in owned.get(root[v], ())}))
+            for op in graph.operations[: graph.backward_start]
+        ]
+
     def _candidates(self, op: Op) -> tuple[int, ...]:
         """Storages that `op` could write over if they died there, in the linker's order."""
         arguments = (op.args[position] for position in overwritable(self.graph, op))
@@ -97,6 +120,10 @@ class Problem:
         if s in self.pinned or s in self.until_turn:
             return False
         return not any(index < i and (i < self.backward_start or index >= self.backward_start) for i in self.readers[s])
+
+    def held_until(self, s: int) -> int:
+        """The operation behind which a gradient made in backward goes, if reruns do not delay it."""
+        return self.deliveries[self.delivery[s]] if s in self.delivery else len(self.real) - 1
 
     @cached_property
     def arrays(self) -> StepArrays:

@@ -243,7 +243,8 @@ class _Search:
             if self.deadline.interrupted:  # too early to say that nothing fits
                 raise KeyboardInterrupt
             least = min(candidate.peak for candidate in found)
-            raise InfeasibleError(self.request.budget, least, self.floor, self.policy.name)
+            delivered = self.instance.floor_of_delivered
+            raise InfeasibleError(self.request.budget, least, self.floor, self.policy.name, delivered)
 
     def _smallest(self) -> list[Candidate]:
         """What the strategies offer when asked for the proven floor, until one reaches it; where the budget is below the

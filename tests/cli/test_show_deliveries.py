@@ -1,4 +1,4 @@
-"""`show` tells what the step takes where delivered gradients are freed, if that is less."""
+"""`show` and `check` tell what the step takes, whatever becomes of delivered gradients."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from remate.cli import main
+from remate.inspect.analysis import open_schedule
+from remate.inspect.figures import refreshed
+from remate.present.text import size
+from remate_runtime.format import GRADIENTS, Gradients
+from remate_runtime.link import simulate
 from tests.runtime.small import data, seeded
 from tests.runtime.stepping import no_reruns, schedule_of
 
@@ -22,8 +28,29 @@ class Wide(nn.Module):
         return self.layers(x).square().mean()
 
 
-@pytest.mark.parametrize(("width", "told"), [(512, True), (16, False)])
-def test_where_it_differs(width: int, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schedule_of(seeded(Wide(width)), (data(4, width),), reruns=no_reruns).save(str(tmp_path / "s.json"))
-    assert main(["show", str(tmp_path / "s.json")]) == 0
-    assert ("peak, gradients freed when delivered" in capsys.readouterr().out) == told
+def rows(text: str) -> dict[str, list[str]]:
+    found = [line.split("  ") for line in text.splitlines() if line.startswith("  gradients ")]
+    return {cells[1]: [cell.strip() for cell in cells[2:] if cell] for cells in found}
+
+
+@pytest.mark.parametrize("assumed", GRADIENTS)
+def test_show_and_check_tell_all_three(assumed: Gradients, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schedule = schedule_of(seeded(Wide(512)), (data(4, 512),), reruns=no_reruns)
+    schedule = refreshed(replace(schedule, solve=replace(schedule.solve, gradients=assumed))).schedule
+    path = str(tmp_path / "s.json")
+    schedule.save(path)
+    opened = open_schedule(path)
+    peaks = {kind: size(simulate(opened.linked, kind).peak) for kind in GRADIENTS}
+    assert peaks["held"] != peaks["accumulated"] == peaks["consumed"]
+    assert size(schedule.solve.peak) == peaks[assumed]
+    assert main(["show", path]) == 0
+    found = rows(capsys.readouterr().out)
+    for kind in GRADIENTS:
+        planned = " (planned for)" if kind == assumed else ""
+        assert found[f"gradients {kind}{planned}"][:2] == [peaks[kind]] * 2
+    assert main(["check", path]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if "what becomes of gradients" in line)
+    said = {kind: f"{kind} {peaks[kind]}" for kind in GRADIENTS}
+    said["accumulated"] += " beside 4.01 MiB of .grad"
+    said[assumed] += " (planned for)"
+    assert line.endswith(f": {', '.join(said.values())}")

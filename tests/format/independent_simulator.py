@@ -14,8 +14,8 @@ from .independent_step import TABLES, Json, Name, Op, Step
 class Simulation:
     """Events of a step, with the bytes that each memory holds while they happen."""
 
-    def __init__(self, step: Step) -> None:
-        self.step, self.types = step, step.types
+    def __init__(self, step: Step, assumed: str) -> None:
+        self.step, self.types, self.assumed = step, step.types, assumed
         self.device = step.model["device"]
         self.base = {w: op.reads[0] for op in step.ops if op.view for w in op.writes}
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
@@ -106,22 +106,31 @@ class Simulation:
             if index is not None and at > turn:
                 op = self.step.ops[index]
                 last.update((self.root(value), at) for value in (*op.reads, *op.writes))
-        complete: dict[str, int] = {}
+        first: dict[str, int] = {}  # the same in the step without reruns, by operation
+        for index, op in enumerate(self.step.ops):
+            if index >= self.step.turn and not op.view:
+                first.update((self.root(value), index) for value in (*op.reads, *op.writes))
+        ends: dict[str, int] = {}
         for source, gradient in zip(self.of, self.gradients, strict=True):
             owner = self.root(gradient)
-            complete[owner] = max(complete.get(owner, turn), last.get(owner, turn), last.get(self.root(source), turn))
-        found: dict[int, list[str]] = {}
-        group: list[str] = []
+            ends[owner] = max(ends.get(owner, -1), first.get(owner, -1), first.get(self.root(source), -1))
+        groups: list[list[str]] = [[]]
         owners: set[str] = set()
-        for at in sorted(set(complete.values())):
+        for end in sorted(set(ends.values())):
             for source, gradient in zip(self.of, self.gradients, strict=True):
-                if complete[self.root(gradient)] == at:
-                    group.append(source)
+                if ends[self.root(gradient)] == end:
+                    groups[-1].append(source)
                     owners.add(self.root(gradient))
             if sum(self._nbytes(owner) for owner in owners) >= 1 << 20:
-                found[at], group, owners = group, [], set()
-        if group:
-            found.setdefault(len(self.order) - 1, []).extend(group)
+                groups.append([])
+                owners = set()
+        groups = [group for group in groups if group]
+        found: dict[int, list[str]] = {}
+        for number, group in enumerate(groups):
+            touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
+            behind = max(last.get(value, turn) for value in touched)
+            at = behind if number + 1 < len(groups) else len(self.order) - 1
+            found.setdefault(at, []).extend(group)
         return found
 
     # Storages
@@ -138,7 +147,7 @@ class Simulation:
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
         deliveries = self._deliveries()
-        self.freed_peak = 0
+        self.least: list[dict[str, int]] = []  # by event, the same where delivered gradients are gone
         self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
             if index is None:
@@ -160,9 +169,11 @@ class Simulation:
     def _deliver(self, sources: list[str]) -> None:
         if sources:
             for source in sources:
-                store = self.slots.get(self.step.gradients[source])
-                if store is not None and store not in self.pins:
-                    self.gone[store] = len(self.events)
+                owner = self.root(self.step.gradients[source])
+                sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
+                made = self.maker.get(owner, -1) >= self.step.turn
+                if made and all(s in self.step.model.get("parameters", ()) for s in sharing):
+                    self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
             self._emit({"deliver": sources})
 
     def _random(self, index: int) -> bool:
@@ -265,23 +276,31 @@ class Simulation:
             held[memory] = held.get(memory, 0) + nbytes
         for memory, nbytes in (extra or {}).items():
             held[memory] = held.get(memory, 0) + nbytes
-        self.events.append(
-            {**event, **{memory: nbytes for memory, nbytes in held.items() if nbytes or memory == "device"}}
-        )
+        gone = dict.fromkeys(held, 0)
+        for store, at in self.gone.items():
+            if at < len(self.events):
+                gone[self.stores[store][2]] += self.stores[store][1]
+        less = {memory: nbytes - gone[memory] for memory, nbytes in held.items()}
         self.held.append(held)
-        gone = sum(self.stores[s][1] for s, at in self.gone.items() if at < len(self.events) - 1)
-        self.freed_peak = max(self.freed_peak, held["device"] - gone)
+        self.least.append(less)
+        said = held if self.assumed == "held" else less
+        self.events.append(
+            {**event, **{memory: nbytes for memory, nbytes in said.items() if nbytes or memory == "device"}}
+        )
 
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    found = Simulation(Step(file))
-    memories = sorted({memory for held in found.held for memory in held})
-    peaks = {memory: max((held.get(memory, 0) for held in found.held), default=0) for memory in memories}
+    found = Simulation(Step(file), file["solve"].get("gradients", "held"))
+
+    def peak(kind: str, memory: str) -> int:
+        return max((held.get(memory, 0) for held in (found.held if kind == "held" else found.least)), default=0)
+
+    host = peak(found.assumed, "host")
     return {
-        "peak": peaks.pop("device", 0),
-        **({"host_peak": peaks["host"]} if peaks.get("host") else {}),
-        "freed_peak": found.freed_peak,
+        "peak": peak(found.assumed, "device"),
+        **({"host_peak": host} if host else {}),
+        "peaks": {kind: peak(kind, "device") for kind in ("held", "accumulated", "consumed")},
         "time": found.time,
         "events": found.events,
     }

@@ -54,6 +54,10 @@ class ExactOptimum:
         for i in self.real:
             self.last.update((graph.root[v], i) for v in operations[i].reads)
         self.gradients = {graph.root[v] for _, v in graph.gradients}
+        self.to_the_end = self.gradients
+        if graph.delivered != "held":  # each gradient by itself; the last ones at the end
+            complete = {v: max(graph.values[v].producer, self.last.get(v, 0)) for v in self.gradients}
+            self.to_the_end = {v for v in complete if complete[v] == max(complete.values())}
         self.base = [self._backward_bytes(i) for i in range(len(operations))]
         self.time = sum(operations[i].ns for i in self.real)
 
@@ -71,7 +75,7 @@ class ExactOptimum:
             own = graph.root[v] == v and made >= self.turn - (value.kind == "tangent") and made >= 0
             if own and (value.kind in ("tangent", "op")):
                 unread = len(graph.operations) if value.kind == "tangent" else made
-                to_the_end = v in self.gradients or (value.kind == "tangent" and graph.nbytes(v) == 1)
+                to_the_end = v in self.to_the_end or (value.kind == "tangent" and graph.nbytes(v) == 1)
                 end = len(graph.operations) if to_the_end else self.last.get(v, unread)
                 total += graph.nbytes(v) * (made < i <= end)
         return total + self.total[self.outputs]

@@ -7,14 +7,16 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from remate.strategy import Instance
 from remate.strategy.bound.floor import arguments, forced_bytes
 from remate.strategy.local.ledger import TURN, Ledger
 from remate.strategy.problem import Problem
 from remate_runtime.link import Rerun, Run, link, simulate
 from remate_runtime.step.graph import FlatRerun, Graph
 
-from .tiny_steps import KINDS, tiny_step
+from .tiny_steps import KINDS, reading_parameters, tiny_step
 
 
 def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
@@ -42,6 +44,29 @@ def test_the_ledger_counts_as_the_simulator_at_every_step(seed: int, kind: str, 
     live = [(op, int(held)) for op, held in zip(ledger.order, ledger.live, strict=True) if op != TURN]
     assert live == computations(graph, reruns)
     assert (ledger.peak, ledger.time) == (timeline.peak, timeline.time)
+
+
+@given(
+    st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(3, 9), st.integers(0, 12), st.sampled_from((1, 5, 9))
+)
+@settings(max_examples=400)
+def test_the_ledger_lets_gradients_go_as_the_simulator(
+    seed: int, kind: str, forward: int, count: int, together: int
+) -> None:
+    """Where they are delivered, which reruns that read their parameters delay. together: bytes worth a delivery."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remate_runtime.link.deliveries.TOGETHER", together)
+        graph = replace(reading_parameters(tiny_step(seed, forward, kind), seed), delivered="consumed")
+        problem, reruns = Problem(graph), random_reruns(graph, seed, count)
+        ledger, forced, found = Ledger(problem, reruns), forced_bytes(problem), computations(graph, reruns)
+        live = [(op, int(held)) for op, held in zip(ledger.order, ledger.live, strict=True) if op != TURN]
+        assert live == found
+        for op, during in found:
+            if op >= problem.backward_start:
+                assert forced[op] + sum(problem.size[s] for s in arguments(problem, op)) <= during
+        held = computations(replace(graph, delivered="held"), reruns)
+        assert all(one[1] <= other[1] for one, other in zip(found, held, strict=True))
+        assert Instance(graph).floor <= Instance(replace(graph, delivered="held")).floor
 
 
 @pytest.mark.parametrize("kind", KINDS)

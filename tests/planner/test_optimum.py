@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from remate.errors import InfeasibleError
 from remate.strategy import Instance, Request, Solution, solve
+from remate_runtime.format import Gradients
 from remate_runtime.link import link, simulate
 from remate_runtime.step.graph import Graph
 
@@ -17,10 +19,10 @@ from .tiny_steps import KINDS, tiny_step
 ITEMS = 10  # storages, copies and states of a step that the truth is sought of: it looks at all their subsets
 
 
-def tiny_steps(seeds: range) -> Iterator[tuple[str, Graph, ExactOptimum]]:
+def tiny_steps(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Graph, ExactOptimum]]:
     for seed in seeds:
         for kind in KINDS:
-            graph = tiny_step(seed, 3 + seed % 6, kind)
+            graph = replace(tiny_step(seed, 3 + seed % 6, kind), delivered=delivered)
             truth = ExactOptimum(graph)
             if len(truth.items) <= ITEMS:
                 yield f"{kind} {seed}", graph, truth
@@ -39,10 +41,10 @@ def planned(graph: Graph, budget: int) -> Solution | InfeasibleError:
         return error
 
 
-def compare(seeds: range) -> tuple[int, int]:
+def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
     """Plan every budget of every step; returns how many, and how many were planned as fast as can be."""
     count = optimal = 0
-    for name, graph, truth in tiny_steps(seeds):
+    for name, graph, truth in tiny_steps(seeds, delivered):
         peak = simulate(link(graph)).peak
         least = truth.least_peak(peak)
         floor = Instance(graph).floor
@@ -70,9 +72,18 @@ def test_a_sample_of_tiny_steps() -> None:
     assert optimal >= 0.99 * count
 
 
+def test_a_sample_where_gradients_are_gone_when_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
+    count, optimal = compare(range(3), "consumed")
+    assert count >= 40
+    assert optimal >= 0.99 * count
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("delivered", ["held", "accumulated"])
 @pytest.mark.parametrize("first", range(3, 27, 8))
-def test_tiny_steps(first: int) -> None:
-    count, optimal = compare(range(first, first + 8))
+def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
+    count, optimal = compare(range(first, first + 8), delivered)
     assert count >= 100
     assert optimal >= 0.99 * count

@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from remate_runtime.format.tensor_type import TensorType
 from remate_runtime.step.graph import Graph, Op, Ref, Value
 
@@ -87,6 +89,18 @@ def tiny_step(seed: int, forward: int, kind: str) -> Graph:
         tuple(updates),
         tuple(step.root),
     )
+
+
+def reading_parameters(graph: Graph, seed: int) -> Graph:
+    """The same step, in which some operations read the parameters that gradients are of, so that a gradient may be
+    complete before its parameter is free."""
+    chance, operations = random.Random(seed), list(graph.operations)
+    for source, _ in graph.gradients:
+        for index in chance.sample(range(len(operations)), 2):
+            op = operations[index]
+            if not op.view and op.op.startswith("synthetic"):
+                operations[index] = replace(op, args=(*op.args, Ref(source)), reads=(*op.reads, source))
+    return replace(graph, operations=tuple(operations))
 
 
 def _forward(step: _Step, running: int) -> None:

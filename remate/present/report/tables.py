@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ...inspect.analysis import Analysis, Group, grouped, operation_at, rerunning
 from ...measure.memory_trace import MemoryTrace
+from ..delivered import delivered_line
 from ..text import count, duration, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
 from .markup import SHARE, bar, code, folded, table, text
@@ -66,6 +67,7 @@ def about(opened: Analysis) -> str:
         ),
         ("Captured with", f"torch {text(model.torch)}"),
         ("Times", "measured" if solve.cost == "measured" else f"from {text(solve.cost)}"),
+        ("Gradients", text(delivered_line(opened))),
         ("Solved by", f"{text(solve.strategy)} ({text(solve.solver)}), stopped by {text(solve.stopped_by)}"),
     ]
     if solve.gap is not None:

@@ -98,6 +98,21 @@ class Ledger:
         dies = (life >= 0) & (self.reads[life] > 0) & ~self.held[life] & (self.death[life] == step)
         _, one = np.unique(step[dies], return_index=True)
         self.death[life[dies][one]] -= 1  # the output takes the place of the first that it can write over
+        if len(self.arrays.deliveries):
+            self._deliveries()
+
+    def _deliveries(self) -> None:
+        """Gradients that go when they are delivered: behind an operation, or a later rerun that reads their parameters."""
+        first = np.full(len(self.problem.real), self._steps - 1)
+        first[self._order[self._first_runs & (self._order != TURN)]] = np.flatnonzero(
+            self._first_runs & (self._order != TURN)
+        )
+        at = first[self.arrays.deliveries]
+        step, delivery = self.arrays.delays.of(self._order)
+        again = ~self._first_runs[step]
+        np.maximum.at(at, delivery[again], step[again])
+        storage, delivery = self.arrays.delivered
+        self.death[self._latest(storage, np.full(len(storage), self._steps))] = at[delivery]
 
     def _bytes(self) -> None:
         problem, steps = self.problem, self._steps

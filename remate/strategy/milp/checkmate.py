@@ -19,7 +19,7 @@ from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..feedback import Answer, feedback
 from ..instance import Instance
 from ..local.polish import pruned
-from .every_stage import EveryStage, horizon
+from .every_stage import EveryStage, Horizon, horizon
 from .highs import SOLVER
 
 LARGEST = 150  # variables of a model that is tried, times the nodes of the effort
@@ -117,7 +117,7 @@ def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold
     there: set[int] = set()  # storages resident when the stage begins
     made: list[FlatRerun] = []
     for t, operation in enumerate(about.operations):
-        keep = {s for s in model.maker if held.get((t + 1, s), 0.0) > threshold or _must(about.pinned, s, t + 1)}
+        keep = {s for s in model.maker if held.get((t + 1, s), 0.0) > threshold or _must(about, s, t + 1)}
         keep = {s for s in keep if model.maker[s] <= t}
         wanted = [s for s in (*problem.reads[operation], *keep) if s not in there and model.maker[s] != t]
         again: set[int] = set()
@@ -135,8 +135,8 @@ def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold
     return tuple(made)
 
 
-def _must(pinned: Mapping[int, int], s: int, t: int) -> bool:
-    return s in pinned and t >= pinned[s]
+def _must(about: Horizon, s: int, t: int) -> bool:
+    return s in about.pinned and about.pinned[s] <= t <= about.until[s]
 
 
 CHECKMATE = Strategy(

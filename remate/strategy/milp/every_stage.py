@@ -40,7 +40,7 @@ from .highs import Engine, binaries
 class Horizon(msgspec.Struct, frozen=True):
     """Over the executed operations, numbered in step order. operations: their indices in the graph. last[i]: number of
     the last stage that may want what operation i makes; until[s]: the same of storage s. again[i]: i may run again.
-    pinned[s]: stage from whose beginning on storage s must be held, -1 if it need not."""
+    pinned[s]: stage from whose beginning on storage s must be held, if it must."""
 
     operations: tuple[int, ...]
     last: tuple[int, ...]
@@ -65,13 +65,15 @@ def horizon(instance: Instance) -> Horizon:
     last = list(range(end))
     for s in problem.pinned:
         pinned[s] = turn if s in problem.returned and problem.producer[s] < problem.backward_start else end
+    pinned |= {s: number.get(problem.held_until(s), end) for s in problem.delivery}
     for s in problem.until_turn - problem.pinned:
         pinned[s] = turn
     for n in range(end - 1, -1, -1):
         for s in problem.writes[operations[n]]:
             readers = [number[i] for i in problem.readers[s]]
             wanted = [last[k] if again[k] else k for k in readers]
-            until[s] = max([n, *wanted, *([end] if s in problem.pinned else [pinned.get(s, n)])])
+            held = end if s in problem.pinned and s not in problem.delivery else pinned.get(s, n)
+            until[s] = max([n, *wanted, held])
             last[n] = max(last[n], until[s])
     return Horizon(operations, tuple(last), until, again, pinned)
 
@@ -149,10 +151,9 @@ class EveryStage:
 
     def _alive(self, m: _Variables) -> None:
         """Pinned storages are held from their stage on."""
-        end = len(self.about.operations)
         for s, first in self.about.pinned.items():
-            forever = end if s in self.problem.pinned else first
-            for t in range(max(first, self.maker[s] + 1), forever + 1):
+            last = self.about.until[s] if s in self.problem.pinned else first
+            for t in range(max(first, self.maker[s] + 1), last + 1):
                 if (t, s) in m.hold:
                     m.hold[t, s].setlb(1)
 

@@ -75,7 +75,9 @@ def _question(instance: Instance, operations: list[int], request: Request) -> As
     last = len(operations) - 1
     turn = next((n for n, i in enumerate(operations) if i >= problem.backward_start), last)
     until = {number[problem.producer[s]]: turn for s in problem.until_turn}
-    until |= {number[problem.producer[s]]: last for s in problem.pinned}
+    for s in problem.pinned:
+        made = number[problem.producer[s]]
+        until[made] = max(until.get(made, 0), number.get(problem.held_until(s), last))
     return Asked(
         tuple(problem.time[i] for i in operations),
         tuple(sum(problem.size[s] for s in problem.writes[i]) for i in operations),

@@ -48,6 +48,9 @@ class Replay:
         self.held = self.clock = self.point = 0
         self.reruns: list[FlatRerun] = []
         self.left = THRASHING * (len(problem.forward) + len(problem.backward))
+        self._delivered: dict[int, list[int]] = {}  # by operation: gradients that are gone behind it
+        for s in problem.delivery:
+            self._delivered.setdefault(problem.held_until(s), []).append(s)
         self._reads_left = [sum(problem.real[i] for i in readers) for readers in problem.readers]
 
     def run(self) -> tuple[FlatRerun, ...] | None:
@@ -63,6 +66,8 @@ class Replay:
                     self._reads_left[s] -= 1
                 for s in (*problem.reads[i], *problem.writes[i]):
                     self._let_go_if_unread(s)
+            for s in self._delivered.get(i, ()):
+                self.evict(s)
             self.held -= sum(b for b, last in problem.tangents if last == i)
         return tuple(self.reruns)
 

@@ -9,7 +9,7 @@ and an optimizer in backward may use it up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,17 +27,19 @@ _TWICE = (
 
 
 class StepFunction(NamedTuple):
-    """A step that is ready to run on a device."""
+    """A step that is ready to run on a device. still_held: called in backward where an optimizer was to have used up the
+    gradients of the first delivery, and has not."""
 
     compiled: CompiledStep
     contract: StepContract
     device: torch.device
+    still_held: Callable[[], None] | None = None
 
 
 class _Frame:
     """What one forward leaves for its backward. Holds no tensor that knows its autograd node: no reference cycle."""
 
-    __slots__ = ("given", "next", "residue", "sources", "step", "tangents", "watched")
+    __slots__ = ("first", "given", "next", "residue", "sources", "step", "tangents", "watched")
 
     def __init__(self, step: StepFunction, sources: Sequence[torch.Tensor]) -> None:
         self.step = step
@@ -47,6 +49,7 @@ class _Frame:
         self.tangents: list[torch.Tensor | None] = []
         self.given: set[int] = set()  # values of the tangents that were given
         self.next = 0  # the segment that comes next
+        self.first: torch.Tensor | None = None  # whose gradient comes first, if it is to be looked at
 
     def receive(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[None, ...]:
         """Take the tangents over from autograd's node, which would hold them until all of backward has run."""
@@ -77,6 +80,8 @@ def run_step(step: StepFunction, sources: Sequence[torch.Tensor]) -> Sequence[to
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
                 token = _Segment.apply(frame, at, token, *arguments[at])
+            if step.still_held is not None:
+                frame.first = next((t for t in arguments[0] if t.requires_grad and t.is_leaf), None)
             made = _Step.apply(frame, token, *arguments[0])
             node = next((t.grad_fn for t in made if t.grad_fn is not None), None)
             if node is not None:
@@ -125,6 +130,9 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
         raise ExecutionError(_TWICE)
     if at:
         _check_unchanged(frame)
+        first, frame.first = frame.first, None
+        if first is not None and first.grad is not None and frame.step.still_held is not None:
+            frame.step.still_held()
     frame.next = at + 1
     gradients = frame.step.compiled.segments[at](residue)
     if frame.next == len(contract.deliveries):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -12,6 +13,7 @@ from ..format.signature import Leaf
 from ..link.contract import StepContract, step_contract
 from ..link.events import Linked
 from ..link.frozen import without_gradients
+from ..link.simulator import simulate
 from ..link.verifier import Verified
 from .compiled_step import Engine, LinkedStep
 from .step_function import StepFunction
@@ -35,6 +37,7 @@ class Steps:
         self._outputs, self._names = outputs, names
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
+        self._told = False  # that gradients are held which were to be used up
         self._planned: dict[torch.device, StepFunction] = {}
         self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}
 
@@ -78,4 +81,21 @@ class Steps:
         about = self._verified
         budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
         step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded)
-        return StepFunction(self._compile(step, device), contract, device)
+        watched = linked.graph.delivered == "consumed" and not self._told
+        return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
+
+    def _still_held(self) -> None:
+        """An optimizer in backward was assumed. Warn once, if the budget does not hold without it."""
+        if self._told:
+            return
+        self._told = True
+        about = self._verified
+        peak = simulate(about.linked, "held").peak
+        if peak > about.budget:
+            warnings.warn(
+                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they come; they are "
+                f"still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n  register such an "
+                "optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or 'accumulated'",
+                UserWarning,
+                stacklevel=2,
+            )

@@ -34,7 +34,7 @@ from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, parse_type
-from .vocabulary import DEVICES, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, StoppedBy
+from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, Gradients, StoppedBy
 from .writer import checked_text, encode, save
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "DEVICES",
     "DTYPES",
     "FORMAT",
+    "GRADIENTS",
     "KEEP_ALL",
     "MAX_FAULTS",
     "MEMORY_FORMATS",
@@ -56,6 +57,7 @@ __all__ = [
     "Dimension",
     "Dtype",
     "Factor",
+    "Gradients",
     "Instance",
     "Model",
     "ModuleGroup",

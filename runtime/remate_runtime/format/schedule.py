@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .vocabulary import Device, Dtype, StoppedBy
+from .vocabulary import Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
@@ -160,6 +160,7 @@ class Solve(_Object, frozen=True, kw_only=True):
     stopped_by: StoppedBy
     cost: str  # measured | name of a roofline device
     profile: str = ""  # hash of the measured costs: the same one, the same costs
+    gradients: Gradients = "held"  # what becomes of them when they are delivered: budget and peaks assume it
     budget: int
     peak: int
     time: int

@@ -15,6 +15,11 @@ StoppedBy = Literal[
     "interrupted",  # Ctrl-C; the best that was found by then
     "edited",  # statements were changed by hand since
 ]
+Gradients = Literal[
+    "held",  # to the end of the step, as where `.grad` is None before
+    "accumulated",  # added to a `.grad` that exists, and gone then
+    "consumed",  # used up by an optimizer in backward, and gone then
+]  # what becomes of gradients that are delivered
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
 Dtype = Literal[
     "f64",
@@ -49,6 +54,7 @@ Container = Literal[
 ]  # nodes of the trees of inputs and outputs, beside leaves
 
 STOPPED_BY: tuple[StoppedBy, ...] = get_args(StoppedBy)
+GRADIENTS: tuple[Gradients, ...] = get_args(Gradients)
 DEVICES: tuple[Device, ...] = get_args(Device)
 DTYPE_NAMES: tuple[Dtype, ...] = get_args(Dtype)
 MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from .contract import StepContract, step_contract
+from .deliveries import gathered, last_touches, let_go
 from .events import Allocation, Computation, Deliver, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
 from .fitting import Fitted, fitted, without_reruns
 from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
-from .simulator import Account, Gradients, Timeline, memory_of_workspace, simulate
+from .simulator import Account, Timeline, memory_of_workspace, simulate
 from .storages import generator_state
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Execution",
     "Fitted",
     "Free",
-    "Gradients",
     "Linked",
     "Rerun",
     "Run",
@@ -31,7 +31,10 @@ __all__ = [
     "View",
     "fitted",
     "forward_alone",
+    "gathered",
     "generator_state",
+    "last_touches",
+    "let_go",
     "link",
     "memory_of_workspace",
     "simulate",

@@ -1,17 +1,30 @@
-"""When gradients are complete, and which go to their owners together. Needs no torch."""
+"""When gradients are complete, which go to their owners together, and which these may let go of. Needs no torch.
+
+Which gradients go together follows from the step without reruns, so that it is the same for every plan: reruns can at most
+delay a delivery.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
 from ..step.graph import Graph
 
 TOGETHER = 1 << 20  # bytes of gradients that are worth a delivery; few small ones would cost time and save nothing
 
 
-def last_touches(graph: Graph) -> Mapping[int, list[int]]:
-    """By backward operation, the gradients that are views and whose storage no later operation reads or writes: the view
-    is made there, so that the gradient need not wait for the end of the step."""
+class Gathered(NamedTuple):
+    """Gradients that are delivered together (numbers among the graph's), at the earliest behind this operation: the last
+    one of forward if that is the turn."""
+
+    behind: int
+    gradients: tuple[int, ...]
+
+
+def last_touches(graph: Graph) -> Mapping[int, int]:
+    """By owner of a storage, the last backward operation that reads or writes it, views apart."""
     operations, root = graph.operations, graph.root
     touched: dict[int, int] = {}
     for index in range(graph.backward_start, len(operations)):
@@ -19,43 +32,71 @@ def last_touches(graph: Graph) -> Mapping[int, list[int]]:
             for value in (*operations[index].reads, *operations[index].writes):
                 if value is not None:
                     touched[root[value]] = index
+    return touched
+
+
+def gradient_views(graph: Graph, touched: Mapping[int, int]) -> Mapping[int, list[int]]:
+    """By backward operation, the gradients that are views and whose storage no later operation touches: the view is made
+    there, so that the gradient need not wait for the end of the step."""
     found: dict[int, list[int]] = {}
     for _, value in graph.gradients:
-        producer = graph.values[value].producer
-        if producer >= 0 and operations[producer].view and root[value] in touched:
-            found.setdefault(touched[root[value]], []).append(value)
+        producer, owner = graph.values[value].producer, graph.root[value]
+        if producer >= 0 and graph.operations[producer].view and owner in touched:
+            found.setdefault(touched[owner], []).append(value)
     return found
 
 
-def deliveries(graph: Graph, order: Sequence[int], turn: int) -> dict[int, tuple[int, ...]]:
-    """By position in `order`, the gradients (numbers among the graph's) that are delivered behind it.
+def let_go(graph: Graph) -> frozenset[int]:
+    """Owners of the storages that hold gradients of parameters alone, which backward makes: these may be gone when they
+    are delivered. What somebody else holds stays, and so does the gradient of an input, which waits for backward to end."""
+    root, values = graph.root, graph.values
+    made = {root[g] for _, g in graph.gradients if values[root[g]].producer >= graph.backward_start}
+    return frozenset(made - {root[g] for source, g in graph.gradients if values[source].kind != "parameter"})
 
-    order: operations as they execute, a negative number at `turn`. A gradient is complete behind the last execution that
-    touches its storage or reads the parameter's: an optimizer may write to that then. As soon as the complete ones have
-    TOGETHER bytes they are delivered; the rest at the end.
+
+def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
+    """A gradient is complete behind the last operation that touches its storage or reads the parameter's: an optimizer may
+    write to that then. As soon as the complete ones have TOGETHER bytes they are delivered; the last ones at the end."""
+    root, turn, complete = graph.root, graph.backward_start - 1, dict[int, int]()
+    for source, value in graph.gradients:  # those that share a storage go together
+        owner = root[value]
+        complete[owner] = max(touched.get(owner, turn), touched.get(root[source], turn), complete.get(owner, turn))
+    behind = [complete[root[value]] for _, value in graph.gradients]
+    found: list[Gathered] = []
+    waiting: list[int] = []
+    owners: set[int] = set()
+    for at, numbers in groupby(sorted(range(len(behind)), key=behind.__getitem__), key=behind.__getitem__):
+        waiting += numbers
+        owners.update(root[graph.gradients[number][1]] for number in waiting)
+        if sum(map(graph.nbytes, owners)) >= TOGETHER:
+            found.append(Gathered(at, tuple(waiting)))
+            waiting, owners = [], set()
+    if waiting:
+        found.append(Gathered(len(graph.operations) - 1, tuple(waiting)))
+    elif found:
+        found[-1] = found[-1]._replace(behind=len(graph.operations) - 1)
+    return found
+
+
+def deliveries(graph: Graph, touched: Mapping[int, int], order: Sequence[int], turn: int) -> dict[int, tuple[int, ...]]:
+    """By position in `order`, the gradients that are delivered behind it: where all that go together are complete.
+
+    touched: `last_touches`. order: operations as they execute, a negative number at `turn`.
     """
+    together = gathered(graph, touched)
+    if len(together) < 2:
+        return {len(order) - 1: one.gradients for one in together}
     root, gradients = graph.root, graph.gradients
-    last: dict[int, int] = {}
+    last = {root[value]: turn for pair in gradients for value in pair}
     for at in range(turn + 1, len(order)):
         op = graph.operations[order[at]]
         for value in (*op.reads, *op.writes):
-            if value is not None:
+            if value is not None and root[value] in last:
                 last[root[value]] = at
-    complete: dict[int, int] = {}  # by storage: gradients that share one go together
-    for source, value in gradients:
-        at = max(last.get(root[value], turn), last.get(root[source], turn), complete.get(root[value], turn))
-        complete[root[value]] = at
     found: dict[int, tuple[int, ...]] = {}
-    waiting: list[int] = []
-    nbytes, counted = 0, set[int]()
-    for number in sorted(range(len(gradients)), key=lambda number: complete[root[gradients[number][1]]]):
-        owner = root[gradients[number][1]]
-        if waiting and nbytes >= TOGETHER and complete[owner] > complete[root[gradients[waiting[-1]][1]]]:
-            found[complete[root[gradients[waiting[-1]][1]]]] = tuple(waiting)
-            waiting, nbytes = [], 0
-        waiting.append(number)
-        nbytes += 0 if owner in counted else graph.nbytes(owner)
-        counted.add(owner)
-    if waiting:
-        found[len(order) - 1] = tuple(waiting)
+    for one in together[:-1]:
+        at = max(last[root[value]] for number in one.gradients for value in gradients[number])
+        found[at] = (*found.get(at, ()), *one.gradients)
+    end = len(order) - 1
+    found[end] = (*found.get(end, ()), *together[-1].gradients)
     return found

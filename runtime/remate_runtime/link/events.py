@@ -81,8 +81,8 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
 
     value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it. delivered: of a gradient, where it is handed over; the event at which it is
-    gone if its owner does not hold it.
+    the end. memory: as `Graph.memory` names it. delivered: of a gradient that its owner may let go of, the event that hands
+    it over; where the graph assumes that it does, death is right behind it.
     """
 
     value: int | None

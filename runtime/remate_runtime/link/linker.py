@@ -20,7 +20,7 @@ from ..errors import ScheduleError
 from ..format.limits import MAX_EVENTS
 from ..step.graph import FlatRerun, Graph
 from ..step.rerun_rules import check_reruns
-from .deliveries import deliveries, last_touches
+from .deliveries import deliveries, gradient_views, last_touches, let_go
 from .events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from .storages import Storages
 
@@ -29,8 +29,10 @@ TURN = -1  # stands for the turn from forward to backward among operation indice
 
 def link(graph: Graph, reruns: Sequence[FlatRerun] = ()) -> Linked:
     """Derive the events. Raise ScheduleError R04x for a rerun that is not legal."""
-    order, again, turn = _executions(graph, reruns)
-    return _assemble(graph, order, again, deliveries(graph, order, turn), *_liveness(graph, order, turn))
+    touched = last_touches(graph)
+    order, again, turn = _executions(graph, reruns, gradient_views(graph, touched))
+    delivered = deliveries(graph, touched, order, turn)
+    return _assemble(graph, order, again, delivered, *_liveness(graph, order, turn))
 
 
 def _assemble(
@@ -42,13 +44,13 @@ def _assemble(
     preserved: frozenset[int],
 ) -> Linked:
     """The events one by one, with the storages that they make, share, write over, free and deliver."""
-    book, events, operations, turn = Storages(graph), list[Event](), graph.operations, 0
+    book, events, operations, turn, gone = Storages(graph), list[Event](), graph.operations, 0, let_go(graph)
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
         if index == TURN:
             turn = _turn(graph, book, events, free, preserved)
-            _deliver(graph, book, events, delivered.get(k, ()))
+            _deliver(graph, book, events, delivered.get(k, ()), gone)
             continue
         op = operations[index]
         if op.view:
@@ -71,14 +73,18 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
-        _deliver(graph, book, events, delivered.get(k, ()))
+        _deliver(graph, book, events, delivered.get(k, ()), gone)
     return Linked(graph, tuple(events), turn, book.finish(len(events)))
 
 
-def _deliver(graph: Graph, book: Storages, events: list[Event], numbers: tuple[int, ...]) -> None:
+def _deliver(
+    graph: Graph, book: Storages, events: list[Event], numbers: tuple[int, ...], let_go: frozenset[int]
+) -> None:
     if numbers:
         for number in numbers:
-            book.deliver(graph.gradients[number][1], len(events))
+            value = graph.gradients[number][1]
+            if graph.root[value] in let_go:
+                book.deliver(value, len(events))
         events.append(Deliver(numbers))
 
 
@@ -97,13 +103,16 @@ def _turn(graph: Graph, book: Storages, events: list[Event], free: list[int], pr
     return at
 
 
-def _executions(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[list[int], list[bool], int]:
-    """Operation index and rerun flag of every execution in order, views put in on demand; the position of the turn."""
+def _executions(
+    graph: Graph, reruns: Sequence[FlatRerun], complete: Mapping[int, list[int]]
+) -> tuple[list[int], list[bool], int]:
+    """Operation index and rerun flag of every execution in order, views put in on demand; the position of the turn.
+    complete: gradients that are views, by the operation behind which they are made."""
     check_reruns(graph, reruns)
     before: dict[int, list[int]] = {}
     for rerun in reruns:
         before.setdefault(rerun.before, []).append(rerun.op)
-    walk, complete = _Walk(graph), last_touches(graph)
+    walk = _Walk(graph)
     for index in range(len(graph.operations)):
         if index == graph.backward_start:
             walk.turn()

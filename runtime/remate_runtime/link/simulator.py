@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
+from ..format.vocabulary import Gradients
 from ..step.graph import DEVICE, HOST, Graph, Op
 from .events import Allocation, Linked, Rerun, Run
-
-Gradients = Literal["held", "freed"]  # what becomes of a gradient that is delivered
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -62,24 +60,26 @@ class Timeline(msgspec.Struct, frozen=True):
         return self.device.after
 
 
-def simulate(linked: Linked, gradients: Gradients = "held") -> Timeline:
+def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     """Cost a linked schedule: bytes of each memory, time in ns.
 
-    gradients: "held" to the end of the step, as where `.grad` is None before; or "freed" when they are delivered, because
-    they are added to a `.grad` that exists (accumulation), or used up by an optimizer in backward. Budgets bound "held".
+    gradients: what becomes of those that are delivered: "held" to the end of the step, as where `.grad` is None before;
+    "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case. None: what the
+    graph assumes, for which budgets are stated.
     """
+    held = (gradients or linked.graph.delivered) == "held"
     operations = linked.graph.operations
     computations = [(at, operations[e.op]) for at, e in enumerate(linked.events) if type(e) is Run or type(e) is Rerun]
+    count = len(linked.events)
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
     for allocation in linked.allocations:
-        if gradients == "freed" and allocation.delivered is not None:
-            allocation = replace(allocation, death=min(allocation.death, allocation.delivered + 1))
+        if allocation.delivered is not None:
+            allocation = replace(allocation, death=count if held else allocation.delivered + 1)
         by_memory.setdefault(allocation.memory, []).append(allocation)
     workspace: dict[str, list[tuple[int, int]]] = {}
     for at, op in computations:
         if op.workspace:
             workspace.setdefault(memory_of_workspace(linked.graph, op), []).append((at, op.workspace))
-    count = len(linked.events)
     memories = {
         memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
         for memory in sorted({*by_memory, *workspace})

@@ -83,10 +83,8 @@ class Storages:
                     self.held[self.store[value]] += 1
 
     def deliver(self, value: int, at: int) -> None:
-        """A gradient goes to its owner, who may hold it to the end. What others hold too, the owner gets a copy of."""
-        store = self.store[value]
-        if store >= 0 and store not in self.fixed:
-            self.delivered[store] = at
+        """A gradient goes to its owner, who may let go of it."""
+        self.delivered[self.store[value]] = at
 
     def save_state(self, op: int, at: int) -> None:
         self.states[op] = at
@@ -110,12 +108,16 @@ class Storages:
     def finish(self, end: int) -> tuple[Allocation, ...]:
         """All storages, those of the values first. end: number of events."""
         nbytes, graph = self.nbytes, self.graph
+        death = [end if at < 0 else at for at in self.death]
+        if graph.delivered != "held":
+            for store, at in self.delivered.items():
+                death[store] = at + 1
         made = [
             Allocation(
                 v,
                 nbytes[v] or graph.nbytes(v),
                 self.birth[at],
-                self.death[at] if self.death[at] >= 0 else end,
+                death[at],
                 graph.memory(v),
                 self.delivered.get(at),
             )

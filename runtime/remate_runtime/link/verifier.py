@@ -20,7 +20,7 @@ class Verified(msgspec.Struct, frozen=True):
     """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
 
     where: JSON pointer of every operation. budget: in bytes, as the file states it. leaves: by id of an operation, the
-    number of the instance without instances inside that it belongs to.
+    number of the instance without instances inside that it belongs to. name: of the schedule.
     """
 
     linked: Linked
@@ -28,6 +28,7 @@ class Verified(msgspec.Struct, frozen=True):
     where: tuple[str, ...]
     budget: int
     leaves: Mapping[str, int]
+    name: str
 
 
 def verify(schedule: Schedule, size: str = "") -> Verified:
@@ -53,4 +54,4 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
         if place.leaf
         for index in (*place.forward, *place.backward)
     }
-    return Verified(linked, peak, expanded.where, schedule.budget_bytes, leaves)
+    return Verified(linked, peak, expanded.where, schedule.budget_bytes, leaves, schedule.name)

@@ -35,6 +35,8 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     sizes = _named(schedule) if schedule.model.dims else {}
     opened = f", dims={sizes!r}" if sizes else ""
+    if schedule.solve.gradients != "held":
+        opened += f", gradients={schedule.solve.gradients!r}"
     text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
     if torch.is_autocast_enabled(device.type):
         return f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"

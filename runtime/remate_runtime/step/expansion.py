@@ -83,6 +83,7 @@ class _Expansion:
             updates,
             root,
             self.schedule.model.device,
+            self.schedule.solve.gradients,
         )
         stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
         reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..format.tensor_type import TensorType
+from ..format.vocabulary import Gradients
 from ..operators.tables import DEVICES
 
 DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
@@ -55,6 +56,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     outputs: values that the module returns (they live until the step ends). gradients: (source value, its gradient).
     updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
+    delivered: what becomes of gradients that are delivered; all that is said of the step's memory assumes it.
     """
 
     values: tuple[Value, ...]
@@ -65,6 +67,7 @@ class Graph(msgspec.Struct, frozen=True):
     updates: tuple[tuple[int, int], ...]
     root: tuple[int, ...]
     device: str = "cpu"
+    delivered: Gradients = "held"
 
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from ...link.events import Allocation, Linked, Rerun, Run, Update
+from ...link.deliveries import let_go
+from ...link.events import Allocation, Deliver, Linked, Rerun, Run, Update
 from ...link.simulator import Account, account
 from ...link.storages import generator_state
 from ...step.graph import DEVICE, Ref
@@ -46,6 +47,7 @@ def predict(
 ) -> Predicted:
     """The account of a step in these sections: forward, then one per delivery. left: values whose storages the turn frees."""
     moments = _Moments(linked, artefacts)
+    deliveries = [event.gradients for event in linked.backward if isinstance(event, Deliver)]
     where: list[tuple[int, int] | None] = []
     for number, section in enumerate(sections):
         for at, planned in enumerate(section):
@@ -58,12 +60,15 @@ def predict(
         if number == 0:
             moments.turn(left)
             where += [None] * (moments.now - len(where))
+        else:
+            moments.deliver(deliveries[number - 1])
     return Predicted(moments.account(), tuple(where))
 
 
 class _Moments:
     def __init__(self, linked: Linked, artefacts: Artefacts) -> None:
         self._linked, self._graph, self._artefacts = linked, linked.graph, artefacts
+        self._let_go = frozenset[int]() if linked.graph.delivered == "held" else let_go(linked.graph)
         self._outputs = {linked.graph.root[value] for value in linked.graph.outputs}
         self._there: dict[int, _Storage] = {}  # by owner
         self._kept: list[_Storage] = []  # of which the owner has been made again
@@ -121,6 +126,11 @@ class _Moments:
                 self._make(value, self._graph.nbytes(value))
         self.now += 1
 
+    def deliver(self, numbers: Iterable[int]) -> None:
+        """Gradients go to their owners, behind the moment before."""
+        given = {self._graph.root[self._graph.gradients[number][1]] for number in numbers}
+        self._end(sorted(given & self._let_go), self.now)
+
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):
             self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
@@ -137,8 +147,9 @@ class _Moments:
         kept = graph.held_by_caller(owner) if tangent else self._ahead and owner in self._outputs
         self._there[owner] = storage._replace(kept=kept)
 
-    def _end(self, owners: Iterable[int]) -> None:
-        """Their storages are gone behind this moment."""
+    def _end(self, owners: Iterable[int], at: int | None = None) -> None:
+        """Their storages are gone behind this moment, or before the moment `at`."""
         for owner in list(owners):
             storage = self._there.pop(owner)
-            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now + 1, DEVICE))
+            death = self.now + 1 if at is None else at
+            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, death, DEVICE))

@@ -1,0 +1,30 @@
+"""The peak of a step by what becomes of its gradients when backward delivers them, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from remate_runtime.format import GRADIENTS
+from remate_runtime.link import simulate
+
+from ..inspect.analysis import Analysis
+from ..inspect.device_memory import grad_bytes
+from .text import size
+
+
+def delivered_rows(opened: Analysis) -> Iterator[tuple[str, int, int]]:
+    """For each case what it is, and the peaks of the schedule and of the one that keeps everything, in bytes."""
+    for kind in GRADIENTS:
+        planned = " (planned for)" if kind == opened.graph.delivered else ""
+        here, keep_all = simulate(opened.linked, kind).peak, simulate(opened.without_reruns, kind).peak
+        yield f"  gradients {kind}{planned}", here, keep_all
+
+
+def delivered_line(opened: Analysis) -> str:
+    """The peaks of the schedule alone. What is accumulated lies in `.grad`, beside the step."""
+    said: list[str] = []
+    for kind in GRADIENTS:
+        planned = " (planned for)" if kind == opened.graph.delivered else ""
+        beside = f" beside {size(grad_bytes(opened.schedule.model))} of .grad" if kind == "accumulated" else ""
+        said.append(f"{kind} {size(simulate(opened.linked, kind).peak)}{beside}{planned}")
+    return f"peak by what becomes of gradients: {', '.join(said)}"

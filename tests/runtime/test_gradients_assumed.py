@@ -1,0 +1,105 @@
+"""What a schedule assumes of gradients is what happens: peaks, measured, are the predicted ones to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import costed
+from remate_runtime import apply
+from remate_runtime.format import GRADIENTS, Gradients
+from remate_runtime.link import link, simulate
+from remate_runtime.step import expand
+
+from .small import data, seeded
+from .stepping import just_in_time, no_reruns, schedule_of
+from .test_deliveries import Wide
+
+
+class Convolutions(nn.Module):
+    """Few activations, many weights; a frozen one among them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (8, 64, 256, 256, 64)
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(widths))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:])
+        self.layers[1].weight.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = torch.relu(norm(layer(x)))
+        return x.square().mean()
+
+
+class Language(nn.Module):
+    """The embedding is the head, too; one parameter is the three matrices of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.join = nn.Embedding(2048, 128), nn.Parameter(torch.zeros(3, 512, 128))
+        self.out, self.head = nn.Linear(512, 128), nn.Linear(128, 2048, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        q, k, v = (x @ part.t() for part in self.join)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v))
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "wide": (Wide, lambda: data(16, 512)),
+    "convolutions": (Convolutions, lambda: data(2, 8, 12, 12)),
+    "language": (Language, lambda: torch.arange(64).reshape(2, 32) * 7),
+}
+
+
+def prepare(model: nn.Module, kind: Gradients) -> None:
+    """Make the assumption true: `.grad` as it is before a step."""
+    if kind == "accumulated":
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    else:
+        model.zero_grad()
+
+
+def consume(model: nn.Module) -> None:
+    """SGD in backward."""
+
+    def update(parameter: torch.Tensor) -> None:
+        with torch.no_grad():
+            parameter.sub_(parameter.grad, alpha=0.01)  # type: ignore[arg-type]
+        parameter.grad = None
+
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(update)
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+@pytest.mark.parametrize("name", CASES)
+def test_measured_is_predicted(name: str, reruns: Callable, kind: Gradients) -> None:
+    build, given = CASES[name]
+    model, x = seeded(build()), given()
+    schedule = schedule_of(model, (x,), reruns=reruns)
+    if kind == "consumed":
+        consume(model)
+    scheduled = apply(model, schedule)
+
+    def step() -> None:
+        torch.manual_seed(0)
+        scheduled(x).backward()
+
+    expanded = expand(schedule)
+    predicted = simulate(link(costed(expanded.graph, "measured"), expanded.reruns), kind).peak
+    for _ in range(2):  # the first one warms up
+        prepare(model, kind)
+        measured = peak_bytes(step)
+    assert measured == predicted
