@@ -29,13 +29,13 @@ class BareStep(msgspec.Struct, frozen=True):
         return self.split if self.split is not None and self.exact else self.whole
 
 
-def bare_step(bare: BareInstance) -> BareStep:
-    """The step of a checked instance."""
+def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
+    """The step of a checked instance. orderable: its nodes may first execute in another order."""
     nodes = {node.id: node for node in bare.nodes}
     ordered = [nodes[name] for name in bare.order]
     once = frozenset(i for i, node in enumerate(ordered) if not node.rerunnable)
     end, turn = len(ordered), len(ordered) if bare.turn is None else bare.order.index(bare.turn)
-    whole = Instance(_graph(bare, ordered, end), once=once, orderable=True)
+    whole = Instance(_graph(bare, ordered, end), once=once, orderable=orderable)
     split = Instance(_graph(bare, ordered, turn), once=once) if 0 < turn < end else None
     return BareStep(whole, split, set(range(turn, end)) <= once)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ def solve(
     budget: str | int = "80%",
     strategy: str = "auto",
     *,
+    keep_order: bool = False,
     effort: str = "normal",
     gap: float = 0.0,
     time_limit: float | None = None,
@@ -37,7 +39,8 @@ def solve(
 
     instance: a `BareInstance`, the path of a file of any form that `bare.read` knows, or what a JSON parser or
     `networkx.node_link_data` makes of one. budget: bytes ("4GiB", 4 << 30) or a share of the peak of the instance's own
-    order ("80%"). strategy: "auto", or a name (`remate strategies` lists them). effort: "quick", "normal" or "thorough",
+    order ("80%"). keep_order: first executions stay in the instance's
+    order. strategy: "auto", or a name (`remate strategies` lists them). effort: "quick", "normal" or "thorough",
     counted, not timed. gap: stop when the sequence is proven to take at most this share of the baseline's time more than
     any must. time_limit: seconds, a safety net. progress: called with a line of text now and then.
 
@@ -46,7 +49,7 @@ def solve(
     """
     chosen, request = policy(strategy), effort_named(effort)
     bare = _instance(instance)
-    step = bare_step(bare)
+    step = bare_step(bare, orderable=not keep_order)
     base = step.whole.baseline
     asked = Request(parse_budget(budget).resolve(base.peak), gap, request)
     found = _solved(step, asked, chosen, time_limit, progress)
@@ -97,12 +100,14 @@ def _solved(
         return _best_of(step, request, chosen, time_limit, progress)
     if chosen.reorders:
         return search(step.whole, request, chosen, time_limit=time_limit, progress=progress)
+    alone = chosen.name in strategy_names()
     if step.split is None or step.exact:
-        return search(step.problem, request, chosen, time_limit=time_limit, progress=progress)
+        lacks = alone and lacking(step.problem, strategy_named(chosen.name).needs) is not None
+        only = step.whole if lacks else step.problem
+        return search(only, request, chosen, time_limit=time_limit, progress=progress)
     pool, failed = Pool(), None
     found: Solution | None = None
     narrow = msgspec.structs.replace(chosen, steps=tuple(s for s in chosen.steps if not is_bound(s.name)))
-    alone = chosen.name in strategy_names()
     if not alone or lacking(step.whole, strategy_named(chosen.name).needs) is not None:
         try:
             found = search(step.split, request, narrow, pool=pool, time_limit=time_limit, progress=progress)
@@ -123,24 +128,27 @@ def _solved(
 def _best_of(
     step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
 ) -> Solution:
-    """The best that any strategy of a policy finds by itself, reordered or not, then the policy's own steps."""
+    """The best that any strategy of a policy finds by itself, reordered or not, then the policy's own steps; until one needs
+    no time at all, or the time is up."""
     found: list[Solution] = []
     failed: list[InfeasibleError] = []
-    steps = msgspec.structs.replace(chosen, each=())
-    for policy_ in (*map(policy, chosen.each), steps):
+    base, end = step.whole.baseline.time, None if time_limit is None else time.monotonic() + time_limit
+    for policy_ in (*map(policy, chosen.each), msgspec.structs.replace(chosen, each=())):
+        limit = None if end is None else max(0.0, end - time.monotonic())
         try:
-            found.append(_solved(step, request, policy_, time_limit, progress))
+            found.append(_solved(step, request, policy_, limit, progress))
         except NotApplicableError:
             continue
         except InfeasibleError as error:
             failed.append(error)
+        if found and (found[-1].time == base or found[-1].stopped_by == "interrupted"):
+            break
     if not found:
         raise InfeasibleError(
             request.budget, min(error.smallest for error in failed), step.whole.least_need, chosen.name
         )
-    best = min(found, key=lambda made: (made.time, made.peak))
+    best = min(found, key=lambda made: (made.time, made.order is not None, made.peak))
     fixed = [made.lower_bound for made in found if made.order is None]
-    base = step.whole.baseline.time
     bound = base if best.order is not None else max(fixed)
     gap = (best.time - bound) / max(1, base)
     stopped = "optimal" if best.time == bound else "heuristic" if best.stopped_by == "optimal" else best.stopped_by

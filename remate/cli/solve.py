@@ -35,6 +35,9 @@ def configure(commands: Any) -> None:
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
     parser.add_argument(
+        "--keep-order", action="store_true", help="keep the graph's order; by default, reordering may save reruns"
+    )
+    parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
     )
     parser.add_argument("--time-limit", metavar="S", type=positive, help="seconds, a safety net; default: none")
@@ -62,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
             instance,
             args.budget,
             args.strategy,
+            keep_order=args.keep_order,
             effort=args.effort,
             gap=args.gap or 0.0,
             time_limit=args.time_limit,
@@ -100,5 +104,8 @@ def summary(found: BareResult) -> str:
         ("time", f"{found.time:,}", f"{found.overhead * 100:+.4f}% over the baseline, {again} executions again"),
         ("bound", f"{found.lower_bound:,}", f"{found.bound * 100:+.4f}%: proven, no sequence is faster"),
     ]
-    how = f"solved by {found.strategy} ({found.solver}), stopped by {found.stopped_by}; checked by the definition"
+    order = ", in another order" if found.reordered else ""
+    how = (
+        f"solved by {found.strategy} ({found.solver}){order}, stopped by {found.stopped_by}; checked by the definition"
+    )
     return "\n".join([table(rows, right=(1,)), how])

@@ -10,7 +10,13 @@ from remate_runtime.extras import require
 from ..present.text import table
 from . import exit_codes
 
-_NEEDS = {"backward": "a backward", "hierarchy": "blocks", "chain": "a chain", "order": "a free order"}
+_NEEDS = {
+    "backward": "a backward",
+    "forward": "no backward",
+    "hierarchy": "blocks",
+    "chain": "a chain",
+    "order": "a free order",
+}
 
 
 def configure(commands: Any) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 KEEP_ALL = "keep-all"  # strategy of the schedule without reruns
 NO_SOLVER = "none"
 MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
-Need = Literal["backward", "hierarchy", "chain", "order"]
+Need = Literal["backward", "forward", "hierarchy", "chain", "order"]
 Returned = TypeVar("Returned")
 
 
@@ -80,8 +80,8 @@ class Strategy(msgspec.Struct, frozen=True):
     """One way to find reruns.
 
     name: as it is asked for and written down. summary: what it does, in one line. reference: the paper, or "". solver:
-    "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, a
-    "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed. reorders: it changes the order, so
+    "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, or
+    "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed. reorders: it changes the order, so
     that bounds for the step's own say nothing of what it finds. propose: yields proposals; those over the budget count for
     the smallest peak that the strategy reaches. The same instance, request and best known schedule must give the same
     proposals.

@@ -38,7 +38,8 @@ class Step(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
     improve on what was found. names: strategies whose schedules count; None: all. reorders: some change the order of first
-    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one by itself."""
+    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one by itself; those
+    among them that reorder are asked by `bare.solve` alone."""
 
     name: str
     steps: tuple[Step, ...]
@@ -83,6 +84,7 @@ AUTO = Policy(
         Step("recreate", small, 0.25),
         Step("flat"),
         Step("cuts"),
+        Step("anneal"),
         Step("recreate", small),
         Step("staged"),
         Step("beam", no_model_fits),
@@ -96,12 +98,14 @@ AUTO = Policy(
         Step("exact", tiny),
         Step("beam"),
         Step("flat-squeeze"),
+        Step("anneal"),
         Step("greedy"),
         Step("rotor"),
         Step("chen-sqrt"),
         Step("treewidth"),
     ),
     finish=(Step("polish"), Step("recreate")),
+    each=("fastsa",),
 )
 
 

@@ -33,6 +33,7 @@ STRATEGIES = {
     "coop": ".online.coop:COOP",
     "treewidth": ".online.treewidth:TREEWIDTH",
     "fastsa": ".local.fastsa:FASTSA",
+    "anneal": ".local.fastsa:ANNEAL",
     "moccasin": ".milp.moccasin:MOCCASIN",
     "exact": ".states.exact:EXACT",
     "beam": ".states.beam:BEAM",

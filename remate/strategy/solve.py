@@ -28,9 +28,10 @@ NEAR = 1000  # part of the floor: a smallest peak so near to it is worth no furt
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
+    "forward": "a step in which every operation may run again: this one has a backward",
     "hierarchy": "a hierarchy of blocks: this step comes without one",
     "chain": "a chain of several stages: this step is a single one",
-    "order": "an order that may be changed: only that of a bare instance may (remate solve)",
+    "order": "an order that may be changed: only that of a bare instance may, unless it is to be kept (remate solve)",
 }
 
 
@@ -88,6 +89,8 @@ def lacking(instance: Instance, needs: Collection[Need]) -> Need | None:
 def _meets(instance: Instance, need: Need) -> bool:
     if need == "backward":
         return instance.has_backward
+    if need == "forward":
+        return not instance.has_backward
     if need == "hierarchy":
         return bool(instance.blocks)
     if need == "order":

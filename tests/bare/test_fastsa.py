@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import replace
 
 import remate
 from remate.bare import BareInstance, BareNode, check_sequence
 from remate.bare.form import FORMAT, checked
 from remate.bare.graph import bare_step, sequence
-from remate.errors import NotApplicableError
+from remate.errors import InfeasibleError, NotApplicableError
 from remate.strategy import Instance, Pool, Request, policy, solve
 from remate.strategy.local.sequence import Sequence
 from tests.planner.strategy_graphs import random_graph
@@ -54,11 +55,49 @@ def fans(count: int) -> BareInstance:
 
 def test_an_order_may_cost_nothing_where_reruns_do() -> None:
     bare = fans(6)
-    fixed, free = remate.solve(bare, "40%"), remate.solve(bare, "40%", "fastsa")
+    fixed, free = remate.solve(bare, "40%", keep_order=True), remate.solve(bare, "40%")
     assert fixed.time > fixed.baseline_time
     assert not fixed.reordered
     assert (free.time, free.stopped_by, free.reordered) == (free.baseline_time, "optimal", True)
     assert check_sequence(bare, free.sequence).order != bare.order
+
+
+def early() -> BareInstance:
+    """`x` has to go while `p` runs. Made again behind `y`, its large argument is still there, and goes before `q`; made again
+    just before it is read, it needs that argument made again, too."""
+    size = {"s": 100, "x": 50, "p": 60, "y": 1, "q": 70, "z": 1}
+    nodes = tuple(BareNode(name, 50 if name == "s" else 1, (nbytes,)) for name, nbytes in size.items())
+    return checked(BareInstance(FORMAT, 1, nodes, tuple((a, b) for a, b in ("sx", "sy", "py", "yq", "xz", "qz"))))
+
+
+def test_a_rerun_stands_where_its_arguments_still_are() -> None:
+    bare = early()
+    with pytest.raises(InfeasibleError):
+        remate.solve(bare, 165, "greedy")
+    assert remate.solve(bare, 165, "anneal", effort="quick").sequence == ("s", "x", "p", "y", "x", "q", "z")
+
+
+@pytest.mark.parametrize("seed", [0, 4, 6])
+def test_auto_is_never_slower_than_what_reorders_or_anneals(seed: int) -> None:
+    bare = random_dag(seed, 16)
+    budget = int(0.85 * check_sequence(bare, bare.order).peak)
+    found = [remate.solve(bare, budget, name, effort="quick") for name in ("auto", "fastsa", "anneal")]
+    assert found[0].time == min(one.time for one in found)
+    kept = remate.solve(bare, budget, effort="quick", keep_order=True)
+    assert not kept.reordered
+    assert kept.time <= found[2].time
+
+
+def test_a_backward_that_runs_once_is_no_obstacle() -> None:
+    bare = early()
+    nodes = tuple(BareNode(n.id, n.time, n.bytes, rerunnable=n.id not in "qz") for n in bare.nodes)
+    found = remate.solve(checked(replace(bare, nodes=nodes, turn="q")), 165, "anneal", effort="quick")
+    assert found.sequence == ("s", "x", "p", "y", "x", "q", "z")
+
+
+def test_an_order_that_is_kept_refuses_what_reorders() -> None:
+    with pytest.raises(NotApplicableError, match="unless it is to be kept"):
+        remate.solve(fans(2), "60%", "fastsa", keep_order=True)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -34,10 +34,10 @@ def test_the_fastest_of_a_tiny_instance_is_found_and_proven(seed: int) -> None:
         best = fastest(bare, budget)
         if best is None:
             with pytest.raises(InfeasibleError) as caught:
-                remate.solve(bare, budget)
+                remate.solve(bare, budget, keep_order=True)
             assert fastest(bare, caught.value.smallest) is not None
             continue
-        found = remate.solve(bare, budget)
+        found = remate.solve(bare, budget, keep_order=True)
         assert (found.time, found.stopped_by) == (best, "optimal")
         assert found.lower_bound == best
 

@@ -22,7 +22,7 @@ GAP = 3  # slots for each execution
 class Sequence:
     """slots[i]: where operation i executes, ascending. at: operation by slot, -1 where there is none. live: bytes by slot.
     time: ns of all executions. before[i]: operations that i reads from; after[i], listed[i]: those that read from it. The step has
-    no backward of its own, and no views: it is a bare instance."""
+    no backward of its own."""
 
     def __init__(self, problem: Problem, order: tuple[int, ...] = ()) -> None:
         self.problem = problem
@@ -38,13 +38,12 @@ class Sequence:
             for f in sources:
                 self.after[f].add(i)
         self.listed = {i: sorted(found) for i, found in self.after.items()}
-        self.readers = {s: tuple(problem.readers[s]) for i in self.operations for s in problem.writes[i]}
-        self.lives = {s: self._lives(s) for s in self.readers}
+        self.read = {s: list[int]() for i in self.operations for s in problem.writes[i]}  # slots that read, ascending
         for i in self.operations:
-            self.at[self.slots[i][0]] = i
-            self.live[self.slots[i][0]] += problem.workspace[i]
-        for s in self.lives:
-            self._count(s, 1)
+            self._occupy(i, self.slots[i][0])
+        self.lives = {s: self._lives(s) for s in self.read}
+        for s, found in self.lives.items():
+            self._count(s, found, 1)
 
     def free(self, slot: int) -> bool:
         """Whether a slot is empty."""
@@ -61,12 +60,16 @@ class Sequence:
     def insert(self, i: int, slot: int) -> None:
         """Execute operation i in an empty slot, too."""
         insort(self.slots[i], slot)
-        self._place(i, slot, 1)
+        self._occupy(i, slot)
+        self.time += self.problem.time[i]
+        self._recount(i)
 
     def remove(self, i: int, slot: int) -> None:
         """Do not execute operation i in this slot."""
         self.slots[i].remove(slot)
-        self._place(i, slot, -1)
+        self._vacate(i, slot)
+        self.time -= self.problem.time[i]
+        self._recount(i)
 
     def move(self, i: int, slot: int, to: int) -> None:
         """Execute operation i in another slot, which is empty."""
@@ -77,46 +80,48 @@ class Sequence:
         self._occupy(i, to)
         self._recount(i)
 
-    def _place(self, i: int, slot: int, sign: int) -> None:
-        if sign > 0:
-            self._occupy(i, slot)
-        else:
-            self._vacate(i, slot)
-        self.time += sign * self.problem.time[i]
-        self._recount(i)
-
     def _occupy(self, i: int, slot: int) -> None:
         self.at[slot] = i
         self.live[slot] += self.problem.workspace[i]
+        for s in self.problem.reads[i]:
+            insort(self.read[s], slot)
 
     def _vacate(self, i: int, slot: int) -> None:
         self.at[slot] = -1
         self.live[slot] -= self.problem.workspace[i]
+        for s in self.problem.reads[i]:
+            read = self.read[s]
+            del read[bisect_left(read, slot)]
 
     def _recount(self, i: int) -> None:
         for s in (*self.problem.writes[i], *self.problem.reads[i]):
-            new = self._lives(s)
-            if new != self.lives[s]:
-                self._count(s, -1)
-                self.lives[s] = new
-                self._count(s, 1)
+            old, new = self.lives[s], self._lives(s)
+            if new == old:
+                continue
+            self.lives[s] = new
+            if len(old) == len(new) == 1 and old[0][0] == new[0][0]:  # by far the most frequent: it ends elsewhere
+                (_, end), (_, to), nbytes = old[0], new[0], self.problem.size[s]
+                self.live[end + 1 : to + 1] += nbytes
+                self.live[to + 1 : end + 1] -= nbytes
+                continue
+            self._count(s, [life for life in old if life not in new], -1)
+            self._count(s, [life for life in new if life not in old], 1)
 
-    def _count(self, s: int, sign: int) -> None:
+    def _count(self, s: int, lives: list[tuple[int, int]], sign: int) -> None:
         live, nbytes = self.live, sign * self.problem.size[s]
-        for begin, end in self.lives[s]:
+        for begin, end in lives:
             live[begin : end + 1] += nbytes
 
     def _lives(self, s: int) -> list[tuple[int, int]]:
-        made = self.slots[self.problem.producer[s]]
-        ends = made.copy()
-        for reader in self.readers[s]:
-            for slot in self.slots[reader]:
-                n = bisect_left(made, slot) - 1
-                if n >= 0 and slot > ends[n]:
-                    ends[n] = slot
-        if s in self.problem.pinned:
-            ends[-1] = len(self.at) - 1
-        return list(zip(made, ends, strict=True))
+        made, read = self.slots[self.problem.producer[s]], self.read[s]
+        last = len(self.at) - 1 if s in self.problem.pinned else max(made[-1], read[-1] if read else 0)
+        if len(made) == 1:
+            return [(made[0], last)]
+        lives: list[tuple[int, int]] = []
+        for n in range(len(made) - 1):
+            before = bisect_left(read, made[n + 1]) - 1
+            lives.append((made[n], max(made[n], read[before] if before >= 0 else 0)))
+        return [*lives, (made[-1], last)]
 
     def over(self, budget: int) -> int:
         """Bytes over the budget, summed over slots."""

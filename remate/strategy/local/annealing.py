@@ -1,0 +1,176 @@
+"""Simulated annealing over sequences of executions: what `fastsa` does in any order, and `anneal` in the order that is given.
+
+A sequence is worth its time and what it holds over the budget. How much the second weighs follows what is met: more after
+every stretch that ends over the budget, less after one within it, so that the search goes along the border between the two
+(strategic oscillation: F. Glover, Tabu search, part I, ORSA Journal on Computing 1, 1989).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from remate_runtime.step import FlatRerun
+
+from ..problem import Problem
+from .sequence import GAP, Sequence
+
+HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures, in % of the time of the step: of an order, with reruns
+WEIGHT = 10.0  # % of the time of the step that a budget of bytes too much at one operation is worth at first
+STRETCH, TURN = 50, 1.06  # changes after which the weight changes, and by how much
+NEARBY, NEAR = 0.5, 0.3  # share of the moves that stay near, and share of the sequence that is near
+MOVES = 0.7  # share of the changes of an order that may change
+ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of reruns, cumulated: the rest replaces one by another
+AIMED, PEAK, NEXT = 0.7, 0.5, 0.7  # of what is added: over some slot; the fullest one; before its next reader
+TRIES = 8  # slots, or operations, that are looked at
+Undo = Callable[[], None]
+Result = tuple[tuple[int, ...], tuple[FlatRerun, ...]]  # order of first executions; reruns, by positions in it
+
+
+class Annealing:
+    """best: bytes over the budget, summed over slots, and time of the best sequence met; result: that one. reorders: first
+    executions move."""
+
+    def __init__(
+        self, problem: Problem, budget: int, rng: random.Random, sequence: Sequence, *, reorders: bool
+    ) -> None:
+        self.problem, self.budget, self.rng, self.sequence, self.reorders = problem, budget, rng, sequence, reorders
+        self.percent = max(1, problem.baseline_time) / 100.0
+        self.again = [i for i in sequence.operations if i not in problem.once and sequence.after[i]]
+        self.extra: list[int] = []  # operations that execute more than once, one entry for each further execution
+        self.best, self.result = (sequence.over(budget), sequence.time), sequence.result()
+
+    def run(self, changes: int, stopped: Callable[[], bool], *, reruns: bool) -> None:
+        """Try so many changes, colder and colder. reruns: operations may run again."""
+        made, rng, (over, time) = self.sequence, self.rng, self.best
+        hot, cold = HOT[reruns], COLD[reruns]
+        weight = WEIGHT / (max(1, self.budget) * GAP)
+        for n in range(changes):
+            if self.best == (0, self.problem.baseline_time) or (not n % 1000 and stopped()):
+                break
+            if reruns and not n % STRETCH:
+                weight *= TURN if over else 1 / TURN
+            undo = self._change() if reruns else self._move()
+            if undo is None:
+                continue
+            new_over, new_time = made.over(self.budget), made.time
+            worse = (new_time - time) / self.percent + weight * (new_over - over)
+            heat = hot * (cold / hot) ** (n / changes)
+            if worse > 0 and rng.random() >= math.exp(-worse / heat):
+                undo()
+                continue
+            over, time = new_over, new_time
+            if (over, time) < self.best:
+                self.best, self.result = (over, time), made.result()
+
+    def _change(self) -> Undo | None:
+        """Change the sequence by chance; what takes it back, or None where nothing was to be done."""
+        if self.reorders and (not self.again or self.rng.random() < MOVES):
+            return self._move()
+        if not self.again:
+            return None
+        kind = self.rng.random()
+        if kind < ADD or not self.extra:
+            return self._add()
+        if kind < TAKE:
+            return self._take_away()
+        return self._shift() if kind < SHIFT else self._replace()
+
+    def _move(self) -> Undo | None:
+        """One execution elsewhere, a first one within what reads allow."""
+        made, rng = self.sequence, self.rng
+        i = rng.choice(made.operations)
+        return self._moved(i, rng.randrange(len(made.slots[i])))
+
+    def _shift(self) -> Undo | None:
+        """A rerun elsewhere."""
+        i = self.rng.choice(self.extra)
+        return self._moved(i, self.rng.randrange(1, len(self.sequence.slots[i])))
+
+    def _moved(self, i: int, n: int) -> Undo | None:
+        made, slots, last = self.sequence, self.sequence.slots[i], len(self.sequence.at) - 1
+        old = slots[n]
+        low = made.earliest(i) if n == 0 else slots[n - 1] + 1
+        high = slots[n + 1] - 1 if n + 1 < len(slots) else last
+        high = min(high, made.latest(i)) if n == 0 else high
+        if self.rng.random() < NEARBY:
+            reach = max(2, int(NEAR * last))
+            low, high = max(low, old - reach), min(high, old + reach)
+        to = self._empty(low, high)
+        if to is None:
+            return None
+        made.move(i, old, to)
+        return lambda: made.move(i, to, old)
+
+    def _add(self) -> Undo | None:
+        """Execute an operation again, a little before something that reads from it, or so that it need not be held over a
+        certain slot."""
+        made, rng = self.sequence, self.rng
+        if rng.random() < AIMED:
+            return self._add_behind(int(made.live.argmax()) if rng.random() < PEAK else rng.randrange(len(made.at)))
+        i = rng.choice(self.again)
+        reader = rng.choice(made.slots[rng.choice(made.listed[i])])
+        return self._inserted(i, max(made.slots[i][0] + 1, reader - GAP * GAP), reader - 1)
+
+    def _add_behind(self, full: int) -> Undo | None:
+        """Execute again behind this slot what was made before it and is read after it."""
+        made, rng = self.sequence, self.rng
+        for _ in range(TRIES):
+            i = rng.choice(self.again)
+            if made.slots[i][0] >= full:
+                continue
+            later = [slot for j in made.listed[i] for slot in made.slots[j] if slot > full]
+            if later:
+                reader = min(later) if rng.random() < NEXT else rng.choice(later)
+                near = reader - GAP * GAP if rng.random() < NEARBY else 0
+                return self._inserted(i, max(full + 1, near), reader - 1)
+        return None
+
+    def _inserted(self, i: int, low: int, high: int) -> Undo | None:
+        made, slot = self.sequence, self._empty(low, high)
+        if slot is None:
+            return None
+        made.insert(i, slot)
+        self.extra.append(i)
+
+        def undo() -> None:
+            made.remove(i, slot)
+            self.extra.remove(i)
+
+        return undo
+
+    def _take_away(self) -> Undo | None:
+        made, rng = self.sequence, self.rng
+        i = rng.choice(self.extra)
+        slot = made.slots[i][rng.randrange(1, len(made.slots[i]))]
+        made.remove(i, slot)
+        self.extra.remove(i)
+
+        def undo() -> None:
+            made.insert(i, slot)
+            self.extra.append(i)
+
+        return undo
+
+    def _replace(self) -> Undo | None:
+        back = self._take_away()
+        away = self._add()
+        if away is None or back is None:
+            return back
+
+        def undo() -> None:
+            away()
+            back()
+
+        return undo
+
+    def _empty(self, low: int, high: int) -> int | None:
+        """An empty slot between the two, both included."""
+        for _ in range(TRIES):
+            if low > high:
+                return None
+            slot = self.rng.randint(low, high)
+            if self.sequence.free(slot):
+                return slot
+        return None
