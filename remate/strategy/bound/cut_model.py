@@ -1,21 +1,22 @@
 """A lower bound on the time of any schedule of a graph under a budget, as an integer program.
 
-Take cuts: operations k1 < k2 < … of the backward. Whatever the schedule, a forward storage that some operation after a
-cut reads is resident while the cut's operation runs, or its producer runs again after the cut (and then whatever that
-producer reads is resident, or made again after the cut, too). What is resident fits into what the budget leaves beside
-the bytes that are live there in any schedule. What is resident at a later cut was resident at the earlier one, or made
-again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and rerun[f, c, d]
+Take cuts: operations k1 < k2 < … of the backward, or of a step that has none. Whatever the schedule, a forward storage
+that some operation after a cut reads is resident while the cut's operation runs, or its producer runs again after the cut
+(and then whatever that producer reads is resident, or made again after the cut, too). What is resident fits into what the
+budget leaves beside the bytes that are live there in any schedule. What is resident at a later cut was resident at the
+earlier one, or made again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and rerun[f, c, d]
 (f runs again in the stretch, once or more often),
 
     minimise  sum of time[f] * rerun[f, c, c + 1]
-    need      hold[s, c] + rerun[producer(s), c, d] >= 1       for every s that backward reads in the stretch
+    need      hold[s, c] + rerun[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
     closure   rerun[f, c, d] <= hold[u, c] + rerun[producer(u), c, d]    for every forward storage u that f reads
     chain     hold[s, d] <= hold[s, c] + rerun[producer(s), c, d]
     parts     rerun[f, c, d] <= sum of rerun[f, part], and >= each       for the shorter stretches that make up (c, d)
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
 
-has an optimum that no schedule beats. Any dual bound of it will do. Integers need no stretch but those from one cut to
-the next; fractions do: a relaxation spreads one rerun over many of them, and a long stretch says again what two cuts
+has an optimum that no schedule beats. (Where cuts are in the forward, what is first made after a cut is there for nothing:
+rows of it, in stretches from that cut, do not hold.) Any dual bound of it will do. Integers need no stretch but those from
+one cut to the next; fractions do: a relaxation spreads one rerun over many of them, and a long stretch says again what two cuts
 alone would. Assumptions, all of them the format's own rules: the forward, then the backward operations run once each in
 the given order; besides, forward operations run again, whole, anywhere; a storage is resident in full or not at all;
 operations cost what the profile says. No partition is assumed.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -83,7 +85,8 @@ class CutModel:
         m: Any = pyo.ConcreteModel()
         m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes left beside what is live in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
-        m.rerun = pyo.Var(self.operations, list(self.stretches), domain=pyo.Binary)
+        bounds = {f: (0, int(f not in problem.once)) for f in self.operations}
+        m.rerun = pyo.Var(self.operations, list(self.stretches), domain=pyo.Binary, bounds=lambda m, f, c, d: bounds[f])
 
         def available(s: int, c: int, d: int) -> list[Any]:
             return [m.hold[s, c], m.rerun[problem.producer[s], c, d]]
@@ -124,9 +127,10 @@ class CutModel:
         return m
 
     def nanoseconds(self, extra: float) -> int:
-        """Time of the step from extra time in %; the trivial bound where nothing fits, for which any statement is true."""
+        """Time of the step from extra time in %, in whole ns, as any schedule takes; the trivial bound where nothing fits,
+        for which any statement is true."""
         base = self.problem.baseline_time
-        return base if extra == float("inf") else base + max(0, int(extra * self.percent * (1 - 1e-6)))
+        return base if extra == float("inf") else base + max(0, ceil(extra * self.percent * (1 - 1e-6)))
 
     def solve(
         self,
@@ -141,21 +145,32 @@ class CutModel:
         """Extra time in % of the step with cuts at the operations `places`, ascending. forced: as of `forced_bytes`."""
         infinity, problem = float("inf"), self.problem
         ends = [*places, len(problem.real)]
-        columns, lower = [], []
+        columns, lower, upper = [], [], []
         for c, k in enumerate(places):
             self.model.free[c].set_value(budget - int(forced[k]))
             resident = set(arguments(problem, k))
             columns += [self._hold[s, c] for s in self.storages]
             lower += [float(s in resident) for s in self.storages]
+            upper += [float(problem.producer[s] < k) for s in self.storages]
         for s in self.storages:
             readers = problem.readers[s]
             for c, d in self.stretches:
                 after = bisect_right(readers, ends[c])
-                read = after < len(readers) and readers[after] < ends[d]
+                read = problem.producer[s] < ends[c] and after < len(readers) and readers[after] < ends[d]
                 self.engine.set_rhs(self.model.need[s, c, d], float(read), infinity)
-        self.engine.set_bounds(np.array(columns), np.array(lower), np.ones(len(lower)))
+        if places[0] < problem.backward_start:
+            self._made_between(places)
+        self.engine.set_bounds(np.array(columns), np.array(lower), np.array(upper))
         self.engine.update(self.model.memory.values())
         return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+
+    def _made_between(self, places: list[int]) -> None:
+        """What a stretch makes for the first time, or a later one does, is there for its reruns and for its end."""
+        producer, infinity = self.problem.producer, float("inf")
+        for (_, u, c, _), row in self.model.closure.items():
+            self.engine.set_rhs(row, 0.0 if producer[u] < places[c] else -1.0, infinity)
+        for (s, c, _), row in self.model.chain.items():
+            self.engine.set_rhs(row, 0.0 if producer[s] < places[c] else -1.0, infinity)
 
 
 def variables(problem: Problem, count: int, overlapping: bool) -> int:
@@ -165,14 +180,13 @@ def variables(problem: Problem, count: int, overlapping: bool) -> int:
 
 
 def useful(problem: Problem) -> tuple[list[int], list[int]]:
-    """Forward operations and storages that a rerun could ever need."""
+    """Forward operations and storages that a rerun could ever need, after a cut."""
+    first = problem.backward_start if problem.backward else 0
     operations: set[int] = set()
     storages: set[int] = set()
     for f in reversed(problem.forward):
         for s in problem.writes[f]:
-            if s not in problem.pinned and any(
-                i >= problem.backward_start or i in operations for i in problem.readers[s]
-            ):
+            if s not in problem.pinned and any(i >= first or i in operations for i in problem.readers[s]):
                 operations.add(f)
                 storages.add(s)
     return sorted(operations), sorted(storages)

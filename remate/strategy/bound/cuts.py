@@ -1,4 +1,4 @@
-"""Which cuts of the backward are asked what they prove, one by one and together (`cut_model`)."""
+"""Which cuts are asked what they prove, one by one and together (`cut_model`): of the backward, or of a step without one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from ..base import Bound, Context, Request
 from ..deadline import Deadline
 from ..instance import Instance
+from ..local.ledger import Ledger
 from ..milp.highs import SOLVER
 from ..problem import Problem
 from .cut_model import CutModel, variables
@@ -44,7 +45,11 @@ def several_cuts(instance: Instance, request: Request, context: Context) -> int:
     scored = _scored(problem, _Asked(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
     for share, overlapping in SHAPES:
-        places = _spread(problem, forced, max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]])
+        count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
+        if problem.backward:
+            places = _spread(problem, forced, count, besides)
+        else:
+            places = sorted({*_fullest(problem, request.budget, count), *besides})
         size = variables(problem, len(places), overlapping)
         if single.nanoseconds(extra) >= wanted or context.deadline.stopped():
             break
@@ -71,7 +76,8 @@ class _Asked:
 
 def _scored(problem: Problem, ask: _Asked) -> list[tuple[float, int]]:
     """What the relaxations of single cuts prove, with their places, the best first."""
-    places = _records(problem, ask.forced, ask.request.effort.cuts)
+    most = ask.request.effort.cuts
+    places = _records(problem, ask.forced, most) if problem.backward else _fullest(problem, ask.request.budget, most)
     return sorted(((ask.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], -score[1]))
 
 
@@ -87,6 +93,15 @@ def _spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]
     parts = [backward[a:b] for a, b in pairwise(ends) if a < b]
     highest = [max(part, key=lambda i: _level(problem, forced, i)) for part in parts]
     return sorted({*highest, *besides})
+
+
+def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
+    """Of a step without a backward: in each of at most `count` equal stretches of what exceeds the budget if nothing runs
+    again, the operation that exceeds it most."""
+    ledger = Ledger(problem, ())
+    over = [(int(live), i) for live, i in zip(ledger.live, ledger.order, strict=True) if i >= 0 and live > budget]
+    ends = [round(n * len(over) / count) for n in range(count + 1)]
+    return [max(over[a:b])[1] for a, b in pairwise(ends) if a < b]
 
 
 def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
@@ -110,15 +125,13 @@ def cut_model(instance: Instance, count: int, overlapping: bool) -> CutModel:
 
 CUT = Bound(
     "cut",
-    "integer program: what must run again after one operation of the backward",
+    "integer program: what must run again after one operation",
     one_cut,
     solver=SOLVER,
-    needs=frozenset({"backward"}),
 )
 CUTS = Bound(
     "cuts",
     "the same after each of several operations, and between any two of them",
     several_cuts,
     solver=SOLVER,
-    needs=frozenset({"backward"}),
 )
