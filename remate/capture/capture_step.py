@@ -59,9 +59,9 @@ def capture(
     refuse_layers(model)
     if on_meta(model):
         model, args, kwargs = stand_in(model, args, kwargs or {})
-    with surroundings.attributes_as_buffers(model):
+    with surroundings.attributes_as_buffers(model) as lent:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
-        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast)
+        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent)
         step, branches, captured = _attempt(TracedModule(*call, sizes), signature)
         _warn(step, branches)
         settled = _settled(step, captured, call, signature)
@@ -116,7 +116,7 @@ def _refuse_draws(drawn: list[str]) -> None:
 
 
 def _warn(step: TracedModule, branches: Branches) -> None:
-    surroundings.warn_of_stored_tensors(step.stored)
+    surroundings.warn_of_lost_tensors(step.lost)
     surroundings.warn_of_checkpoints(step.checkpoints)
     if branches.taken:
         warnings.warn(

@@ -14,6 +14,7 @@ from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .reads import Reads
 from .sizes import SizeLog
+from .stored import stored_trees
 from .watch import Watch, user_place
 
 
@@ -31,8 +32,11 @@ class TracedModule(torch.nn.Module):
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
-    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed. sizes:
-    what forward decides by sizes goes there.
+    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed, `lost`
+    where it left tensors that are no outputs. lent: attributes that stand among the buffers. sizes: what forward decides by
+    sizes goes there.
+
+    Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class TracedModule(torch.nn.Module):
         kwargs: dict[str, Any],
         differentiate: Sequence[str] | None,
         autocast: tuple[str, torch.dtype] | None,
+        lent: frozenset[tuple[int, str]] = frozenset(),
         sizes: SizeLog | None = None,
     ) -> None:
         super().__init__()
@@ -53,10 +58,11 @@ class TracedModule(torch.nn.Module):
         self._call = (args, kwargs)
         self._differentiate = None if differentiate is None else tuple(differentiate)
         self._autocast = autocast
+        self._lent = lent
         self.tree: Any = None
         self.outputs: tuple[Output, ...] = ()
         self.opaque: dict[str, str] = {}
-        self.stored: list[str] = []
+        self.lost: list[str] = []
         self.drawn: list[str] = []
         self.checkpoints: list[str] = []
         self.left: surroundings.LeftBehind | None = None
@@ -73,17 +79,17 @@ class TracedModule(torch.nn.Module):
         if self.sizes is not None:
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
         with self.ties.followed():
-            attributes = surroundings.Attributes(self.model)
+            attributes = surroundings.Attributes(self.model, self._lent)
             try:
                 drawing, reading = generators.undisturbed(self.model, self.drawn), self.reads.watching()
                 with self._cast(), drawing, self.watch.running(), reading, torch_api.no_higher_order(self._refuse):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
-                return self._flat(result)
+                return self._flat(result, attributes)
             finally:
                 torch_api.unmark()
                 self.left = surroundings.LeftBehind(self.model, attributes)
-                self.stored = attributes.restore()
+                attributes.restore()
 
     def note_checkpoint(self, frame: FrameType) -> None:
         """The module, and the line that `frame` was called from, go into `checkpoints`."""
@@ -121,7 +127,7 @@ class TracedModule(torch.nn.Module):
             with torch.no_grad():
                 old.copy_(new)
 
-    def _flat(self, result: Any) -> tuple[torch.Tensor, ...]:
+    def _flat(self, result: Any, attributes: surroundings.Attributes) -> tuple[torch.Tensor, ...]:
         found: list[tuple[str, torch.Tensor]] = []
         names = trees.Names(set())
         self.opaque = {}
@@ -131,15 +137,19 @@ class TracedModule(torch.nn.Module):
             return {"value": len(found) - 1}
 
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
+        returned = len(found)
+        kept, self.lost = stored_trees(attributes, leaf)
+        if kept:
+            self.tree = {"returns": self.tree, "attributes": kept}
         if not found:
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
-        chosen = self._chosen(found, result)
+        chosen = self._chosen(found, returned, result)
         self.outputs = tuple(Output(name, name in chosen, t.requires_grad and name not in chosen) for name, t in found)
         return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
 
-    def _chosen(self, found: list[tuple[str, torch.Tensor]], result: Any) -> set[str]:
+    def _chosen(self, found: list[tuple[str, torch.Tensor]], returned: int, result: Any) -> set[str]:
         """Outputs that get a gradient: the named ones; else the field `loss`, as Hugging Face's models have it; else all
-        that can, since a loss could be made of each."""
+        that can, since a loss could be made of each. Of those behind the first `returned`, which are attributes, scalars."""
         able = {name: t for name, t in found if t.requires_grad}
         if self._differentiate is not None:
             for name in self._differentiate:
@@ -150,4 +160,6 @@ class TracedModule(torch.nn.Module):
         kind, fields = trees.children(result) or ("", {})
         loss = fields.get("loss") if kind in ("dict", "record") else None
         plain = {name for name, t in able.items() if t is loss and t.dim() == 0}
-        return plain or set(able)
+        return plain or {
+            name for at, (name, t) in enumerate(found) if name in able and (at < returned or t.numel() == 1)
+        }

@@ -20,8 +20,9 @@ _REGISTERED = ("_parameters", "_buffers")  # lent to the tracer, which puts them
 
 
 @contextmanager
-def attributes_as_buffers(model: Module) -> Iterator[None]:
-    """Plain tensor attributes stand among the buffers while this lasts: `self.scale = torch.ones(4)`."""
+def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]:
+    """Plain tensor attributes stand among the buffers while this lasts: `self.scale = torch.ones(4)`. Gives which they
+    are: id of the module, name."""
     moved: list[tuple[Module, str, torch.Tensor]] = []
     try:
         for module in model.modules():
@@ -30,7 +31,7 @@ def attributes_as_buffers(model: Module) -> Iterator[None]:
                     moved.append((module, name, value))
                     del module.__dict__[name]
                     module._buffers[name] = value
-        yield
+        yield frozenset((id(module), name) for module, name, _ in moved)
     finally:
         for module, name, value in moved:
             module._buffers.pop(name, None)
@@ -40,12 +41,14 @@ def attributes_as_buffers(model: Module) -> Iterator[None]:
 class Attributes:
     """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a trace."""
 
-    def __init__(self, model: Module) -> None:
+    def __init__(self, model: Module, lent: frozenset[tuple[int, str]] = frozenset()) -> None:
+        """lent: attributes that stand among the buffers."""
+        self._lent = lent
         self._names = {id(module): name for name, module in model.named_modules()}
         self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
         self._contents = [
-            (value, value.copy())
-            for _, attributes, _ in self._saved
+            (self._path(module, name), value, value.copy())
+            for module, attributes, _ in self._saved
             for name, value in attributes.items()
             if type(value) in (list, set, dict, OrderedDict) and name not in _REGISTERED
         ]
@@ -55,19 +58,36 @@ class Attributes:
         for module, _, buffers in self._saved:
             for name, old in buffers.items():
                 new = module._buffers.get(name)
-                if old is not None and new is not old:
-                    prefix = self._names[id(module)]
-                    yield f"{prefix}.{name}" if prefix else name, old, new
+                if old is not None and new is not old and (id(module), name) not in self._lent:
+                    yield self._path(module, name), old, new
 
-    def restore(self) -> list[str]:
-        """Put everything back. Returns the attributes that forward had set to a tensor."""
-        tensors = []
+    def stored(self) -> Iterator[tuple[str, Any]]:
+        """(path, value) of attributes that forward set to tensors, or to containers of tensors."""
+        for module, attributes, buffers in self._saved:
+            for name, value in module.__dict__.items():
+                if name not in _REGISTERED and value is not attributes.get(name) and not _without_tensors(value):
+                    yield self._path(module, name), value
+            for name, value in module._buffers.items():
+                if (id(module), name) in self._lent and value is not buffers[name] and value is not None:
+                    yield self._path(module, name), value
+
+    def filled(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
+        """(path, tensors) of containers that hold tensors now which they did not hold before."""
+        for path, value, before in self._contents:
+            known = set(map(id, pytree.tree_leaves(before)))
+            new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
+            if new:
+                yield path, new
+
+    def _path(self, module: Module, name: str) -> str:
+        prefix = self._names[id(module)]
+        return f"{prefix}.{name}" if prefix else name
+
+    def restore(self) -> None:
+        """Put everything back."""
         for module, attributes, buffers in self._saved:
             now = module.__dict__
             for name in [name for name in now if name not in attributes or now[name] is not attributes[name]]:
-                if isinstance(now[name], torch.Tensor):
-                    prefix = self._names[id(module)]
-                    tensors.append(f"{prefix}.{name}" if prefix else name)
                 if name in attributes:
                     now[name] = attributes[name]
                 else:
@@ -76,9 +96,8 @@ class Attributes:
                 now[name] = attributes[name]
             module._buffers.clear()
             module._buffers.update(buffers)
-        for value, contents in self._contents:
+        for _, value, contents in self._contents:
             _fill(value, contents)
-        return tensors
 
     def changed(self) -> Iterator[tuple[Module, str, Any]]:
         """(module, attribute, value) of what was set since."""
@@ -89,7 +108,7 @@ class Attributes:
 
     def changed_contents(self) -> Iterator[tuple[Any, Any]]:
         """(container, a copy) of the attributes' containers that hold something else since."""
-        for value, before in self._contents:
+        for _, value, before in self._contents:
             if list(map(id, _items(value))) != list(map(id, _items(before))) and _without_tensors(value):
                 yield value, value.copy()
 
@@ -129,11 +148,11 @@ def _without_tensors(value: Any) -> bool:
     return not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
 
 
-def warn_of_stored_tensors(names: list[str]) -> None:
+def warn_of_lost_tensors(names: list[str]) -> None:
     if names:
         warnings.warn(
-            f"forward stores tensors in attributes ({', '.join(sorted(set(names))[:5])}); a scheduled step does not "
-            "set them: return them as outputs, or register them as buffers",
+            f"forward leaves tensors in {', '.join(sorted(set(names))[:5])}, where a scheduled step does not put them: "
+            "return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors",
             UserWarning,
             stacklevel=5,
         )

@@ -108,7 +108,13 @@ def _leaves(tree: Any, path: str = "") -> dict[str, str]:
 
 def _join(path: str, key: str) -> str:
     """Keys that only say what kind of node it is are left out of the path."""
-    return path if key in ("args", "kwargs", "tuple", "list", "dict", "fields") else f"{path}.{key}" if path else key
+    return (
+        path
+        if key in ("args", "kwargs", "tuple", "list", "dict", "fields", "returns", "attributes")
+        else f"{path}.{key}"
+        if path
+        else key
+    )
 
 
 def _leaf(leaf: dict[str, Any]) -> str:

@@ -238,5 +238,7 @@ def leaves_of(tree: Any, key: str) -> list[Json]:
         return []
     if key in tree:
         return [tree]
+    if "returns" in tree:
+        return [*leaves_of(tree["returns"], key), *leaves_of(list(tree["attributes"].values()), key)]
     inside = next(tree[k] for k in ("tuple", "list", "dict", "fields") if k in tree)
     return leaves_of(list(inside.values()) if isinstance(inside, dict) else inside, key)

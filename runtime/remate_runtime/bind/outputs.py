@@ -14,6 +14,7 @@ import torch
 from ..errors import ExecutionError
 from ..format.signature import output_leaves
 from ..kernels.overloads import literal
+from .attributes import attribute_of
 
 _CPU = torch.device("cpu")
 
@@ -89,8 +90,20 @@ class Record:
 
 
 def output_builder(tree: Any, model: torch.nn.Module) -> Build:
-    """A function from the output leaves, in the order of the file, to the value that the model would return."""
-    return _builder(tree, iter(range(sys.maxsize)), model)
+    """A function from the output leaves, in the order of the file, to the value that the model would return, which sets
+    the attributes that forward sets. Raises BindError for one that the model cannot have."""
+    numbers = iter(range(sys.maxsize))
+    if "returns" not in tree:
+        return _builder(tree, numbers, model)
+    returned = _builder(tree["returns"], numbers, model)
+    children = [(*attribute_of(model, path), _builder(t, numbers, model)) for path, t in tree["attributes"].items()]
+
+    def build(leaves: Sequence[Any]) -> Any:
+        for module, name, child in children:
+            setattr(module, name, child(leaves))
+        return returned(leaves)
+
+    return build
 
 
 def _builder(node: Any, numbers: Iterator[int], model: torch.nn.Module) -> Build:

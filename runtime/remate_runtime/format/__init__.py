@@ -29,7 +29,7 @@ from .schedule import (
     Solve,
     Statement,
 )
-from .signature import escape, input_leaves, output_leaves
+from .signature import escape, input_leaves, is_attribute, output_leaves
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
@@ -88,6 +88,7 @@ __all__ = [
     "fingerprint",
     "fold_paths",
     "input_leaves",
+    "is_attribute",
     "load",
     "locate",
     "open_axes",

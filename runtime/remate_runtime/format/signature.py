@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from ..errors import ScheduleError
+
+# a path of modules, and a Python name that is none of Python's own
+_ATTRIBUTE = re.compile(r"(?:[^.\x00-\x1f%]{1,200}\.){0,60}(?!__)[A-Za-z_][A-Za-z0-9_]{0,200}", re.ASCII)
 
 
 class Leaf(msgspec.Struct, frozen=True):
@@ -30,7 +34,19 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
 
 
 def output_leaves(outputs: Any) -> Iterator[Leaf]:
-    yield from leaves(outputs, "value", "/model/outputs")
+    """Tensor leaves of what forward returns, then of the attributes that it sets."""
+    where = "/model/outputs"
+    if not isinstance(outputs, dict) or "returns" not in outputs:
+        yield from leaves(outputs, "value", where)
+        return
+    yield from leaves(outputs["returns"], "value", f"{where}/returns")
+    for path, tree in _typed(outputs.get("attributes"), dict, where).items():
+        yield from leaves(tree, "value", f"{where}/attributes/{escape(path)}")
+
+
+def is_attribute(path: str) -> bool:
+    """Whether a file may name this attribute of a module for forward to set: `moe.aux`, none of Python's own."""
+    return _ATTRIBUTE.fullmatch(path) is not None
 
 
 def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:

@@ -101,6 +101,9 @@ class _At:
 
     def tree(self, node: Any, where: str) -> Any:
         """A node of the trees of inputs and outputs."""
+        if "returns" in node:
+            attributes = self._nodes(node["attributes"], f"{where}/attributes")
+            return {"returns": self.tree(node["returns"], f"{where}/returns"), "attributes": attributes}
         if "tensor" in node:
             return {**node, "tensor": self._located(self.type, node["tensor"], where)}
         if "literal" in node:

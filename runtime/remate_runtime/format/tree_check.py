@@ -10,7 +10,7 @@ from typing import Any
 
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
 from .literals import Faults, check_number, check_object
-from .signature import escape
+from .signature import escape, is_attribute
 from .vocabulary import CONTAINERS
 
 _FIELDS = {
@@ -40,8 +40,27 @@ class TreeCheck:
         self._items(kwargs, dict, "tensor", f"{where}/kwargs", 4)
 
     def output(self, value: Any, where: str) -> None:
+        """A tree, or `{"returns": tree, "attributes": {path: tree}}`."""
         self._names = set()
-        self._node(value, "value", where, 3)
+        if not isinstance(value, dict) or "returns" not in value:
+            self._node(value, "value", where, 3)
+            return
+        for key in value.keys() - {"returns", "attributes"}:
+            self._faults.add("R016", f"unknown key {key[:80]!r}", f"{where}/{escape(key)}")
+        self._node(value["returns"], "value", f"{where}/returns", 4)
+        attributes = value.get("attributes")
+        if not attributes:
+            self._faults.add("R016", "without `attributes` it is a plain tree", where, "leave `returns` out")
+            return
+        self._items(attributes, dict, "value", f"{where}/attributes", 4)
+        for path in attributes if isinstance(attributes, dict) else ():
+            if not is_attribute(path):
+                self._faults.add(
+                    "R016",
+                    f"{path[:80]!r} is no attribute that forward may set",
+                    f"{where}/attributes/{escape(path)}",
+                    "the path of a module and a name that does not begin with `__`",
+                )
 
     def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
         kinds = [key for key in (leaf, *CONTAINERS) if key in node] if isinstance(node, dict) else []

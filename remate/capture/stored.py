@@ -1,0 +1,52 @@
+"""Tensors that forward stores in attributes of modules: those that a schedule gives back, and those that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from remate_runtime.format import is_attribute
+
+from ..errors import CaptureError
+from . import trees
+from .surroundings import Attributes
+
+
+def stored_trees(
+    attributes: Attributes, leaf: Callable[[torch.Tensor, str], dict[str, Any]]
+) -> tuple[dict[str, Any], list[str]]:
+    """Trees of the attributes that forward set to tensors, by path; and the paths of what it left elsewhere.
+
+    leaf: describes a tensor. Raises CaptureError where a loop could make a loss of what would be lost.
+    """
+    kept: dict[str, Any] = {}
+    lost: list[str] = []
+    for path, value in attributes.stored():
+        if is_attribute(path) and not _opaque(value):
+            kept[path] = trees.describe(value, path, leaf, lambda node, path: None)
+        else:
+            lost += _lost(path, [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)])
+    for path, tensors in attributes.filled():
+        lost += _lost(path, tensors)
+    return kept, lost
+
+
+def _opaque(value: Any) -> bool:
+    """Whether it holds what a file has no words for."""
+    found: list[Any] = []
+    trees.describe(value, "", lambda tensor, path: {}, lambda node, path: found.append(node))
+    return bool(found)
+
+
+def _lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
+    if any(tensor.requires_grad for tensor in tensors):
+        raise CaptureError(
+            f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a loss made "
+            "of them would train nothing",
+            hint="return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors at each call; "
+            "or store them after .detach()",
+        )
+    return [path]
