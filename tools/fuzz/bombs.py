@@ -213,6 +213,7 @@ FAMILIES: dict[str, Family] = {
     "huge numbers as argument": _arguments("1e999"),
     "long numbers as argument": lambda n: _argument("9" * n),
     "texts as argument": _arguments('"ab"'),
+    "longer texts as argument": _arguments('"abcdefghij"'),
     "references as argument": _arguments('"%a"'),
     "one long text": lambda n: _argument('"' + "x" * n + '"'),
     "one long name": lambda n: _with(program='{"id":"' + "x" * n + '","block":"b"}'),
@@ -251,6 +252,14 @@ FAMILIES: dict[str, Family] = {
     "many inputs of the model": _of_model('"inputs": {"args": [@]}', '{"tensor":"f32[2]","name":"o{n}"}'),
     "many features": _top('"requires": [@]', '"x{n}"'),
     "many namespaces": _top('"namespaces": [@]', '"x{n}"'),
+    "longer namespaces": _top('"namespaces": [@]', '"namespace{n}"'),
+    "costs of nothing": lambda n: _with(
+        f'"b": {_LEAF}',
+        '{"id":"i","block":"b"}',
+        f', "costs": {{"b": {{{_times(chr(34) + "operation{n}.of.a.module.by.its.name" + chr(34) + ":5", n)}}}}}',
+    ),
+    "costs of blocks that are not there": _top('"costs": {@}', '"block{n}.of.a.module.by.its.name":{}'),
+    "costs out of their range": _top('"costs": {"b": {@}}', '"operation{n}.of.a.module.by.its.name":-5'),
     "numbers as digest": _top('"digest": {"values": {"v": [@]}}', "12345"),
     "each of a digest": _top(
         '"digest": {"modules": [{"at": ["h.[0-199999]"], "class": "C", "reads": {"p": {"each": [@]}}}]}', "12345"
@@ -282,7 +291,7 @@ FAMILIES: dict[str, Family] = {
     "half characters": _arguments(f'"{_SLASH}ud800"'),
     "not UTF-8": lambda n: b"\xff" * n,
     "not UTF-8 at the end": lambda n: _argument('"' + "x" * n + '"')[:-1] + b"\xff",
-    "wide characters": lambda n: _argument(f"[{_times(chr(34) + chr(0x1F600) * 2 + chr(34), n // 2)}]"),
+    "wide characters": lambda n: _argument(f"[{_times(chr(34) + chr(0x1F600) * 3 + chr(34), n // 2)}]"),
     "not JSON at the end": lambda n: _program('{"id":"a","block":"b"}')(n)[:-2],
     "numbers of another language": _arguments("NaN"),
     "instances of many inputs": _expanded_block('"inputs": {@}, "forward": []'),

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 
 from ..errors import ScheduleError
-from .limits import MAX_BRACKETS, MAX_COMMAS, MAX_KEYS
+from .limits import MAX_BRACKETS, MAX_COMMAS, MAX_KEYS, MAX_TEXTS
 
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _WHOLE = re.compile(rb'(?:[^"]++|"(?:[^"\\]++|\\.)*+")++', re.DOTALL)
-_PIECE = 1 << 18
+_PIECE = 1 << 16
+_Counts = tuple[int, int, int, int]  # arrays and objects, keys, commas, texts
 
 
 def density_fault(data: bytes) -> ScheduleError | None:
-    """R072 for a text with more arrays, objects, keys or commas (outside of texts) than its size allows, else None."""
+    """R072 for a text with more texts, and arrays, objects, keys or commas outside of them, than its size allows, else None."""
     if _excess(_counts(data), len(data)) is None:  # counted with those inside texts, which are no fewer
         return None
     found = _excess(_counts_outside_texts(data), len(data))
@@ -24,28 +25,28 @@ def density_fault(data: bytes) -> ScheduleError | None:
     return ScheduleError("R072", message, "", "large tensors belong into buffers of the model", 1, 1)
 
 
-def _counts(data: bytes) -> tuple[int, int, int]:
-    """Arrays and objects, keys, commas."""
-    return data.count(b"[") + data.count(b"{"), data.count(b":"), data.count(b",")
+def _counts(data: bytes) -> _Counts:
+    return data.count(b"[") + data.count(b"{"), data.count(b":"), data.count(b","), data.count(b'"') // 2
 
 
-def _counts_outside_texts(data: bytes) -> tuple[int, int, int]:
+def _counts_outside_texts(data: bytes) -> _Counts:
     """Piece by piece, for what is left of the whole without its texts takes many times its size to put together."""
-    at, piece, total = 0, _PIECE, (0, 0, 0)
+    at, piece, total = 0, _PIECE, (0, 0, 0, 0)
     while at < len(data):
         whole = _WHOLE.match(data, at, at + piece)
         if whole is None and at + piece < len(data):  # a text that is longer than the piece
             piece *= 2
             continue
         end = len(data) if whole is None else whole.end()
-        brackets, keys, commas = _counts(_TEXT.sub(b"", data[at:end]))
-        total = total[0] + brackets, total[1] + keys, total[2] + commas
+        rest, texts = _TEXT.subn(b"", data[at:end])
+        brackets, keys, commas, _ = _counts(rest)
+        total = total[0] + brackets, total[1] + keys, total[2] + commas, total[3] + texts
         at, piece = end, _PIECE
     return total
 
 
-def _excess(counts: tuple[int, int, int], size: int) -> tuple[str, int, int] | None:
-    limits = (("arrays and objects", MAX_BRACKETS), ("keys", MAX_KEYS), ("commas", MAX_COMMAS))
+def _excess(counts: _Counts, size: int) -> tuple[str, int, int] | None:
+    limits = (("arrays and objects", MAX_BRACKETS), ("keys", MAX_KEYS), ("commas", MAX_COMMAS), ("texts", MAX_TEXTS))
     for count, (what, (some, each)) in zip(counts, limits, strict=True):
         if count > some + size // each:
             return what, count, some + size // each

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -70,7 +71,7 @@ class SemanticCheck:
         names."""
         self.faults: list[ScheduleError] = []
         self._sizes = SizeCheck(dims)
-        self._namespaces = NAMESPACES | set(namespaces)
+        self._namespaces = NAMESPACES.union(islice(namespaces, MAX_NAMESPACES))
         self._operators: dict[str, tuple[str, str, str] | None] = {}
         self._digest = DigestCheck(self)
         self._checks: dict[type, Callable[[Any, str], None]] = {
