@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import torch
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ from ..capture.capture_step import capture
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
-from ..errors import UnknownNameError
+from ..errors import DimsError, UnknownNameError
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..partition.hierarchy import Hierarchy
@@ -39,7 +39,54 @@ from ..profile.costing import MEASURED, costed, costs_digest
 from ..strategy import Instance, Request, Solution, effort_named, policy, solve
 from .meant import check_meant
 
+if TYPE_CHECKING:
+    from .parts import PartSchedules
+
 Progress = Callable[[str], None]
+
+
+class Options(TypedDict, total=False):
+    """Arguments of `plan` that change nothing about the kind of its result."""
+
+    profile: str | Path | None
+    cache: bool
+    measure_again: bool
+    time_limit: float | None
+    gap: float
+    strategy: str
+    effort: str
+    differentiate: Sequence[str] | None
+    gradients: str
+    dims: Any
+    name: str
+    note: str
+    progress: Progress | None
+
+
+@overload
+def plan(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    budget: str | int = "60%",
+    cost: str = "measured",
+    *,
+    at: None = None,
+    **options: Unpack[Options],
+) -> Schedule: ...
+
+
+@overload
+def plan(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    budget: str | int = "60%",
+    cost: str = "measured",
+    *,
+    at: str | Sequence[str],
+    **options: Unpack[Options],
+) -> Schedule | PartSchedules: ...
 
 
 def plan(
@@ -49,6 +96,7 @@ def plan(
     budget: str | int = "60%",
     cost: str = "measured",
     *,
+    at: str | Sequence[str] | None = None,
     profile: str | Path | None = None,
     cache: bool = True,
     measure_again: bool = False,
@@ -62,7 +110,7 @@ def plan(
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
-) -> Schedule:
+) -> Schedule | PartSchedules:
     """Plan one training step of `model(*args, **kwargs)` under a memory budget.
 
     model: the live model, in the mode that it trains in; or the call that `remate.record` took from a loop, without args.
@@ -81,7 +129,10 @@ def plan(
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
     "auto": the size of the batch, where the model allows. Planned at is the example; within a budget in bytes, the
-    largest size. name: of the schedule, by default that of the model's class. note: a remark to keep in the file.
+    largest size. at: parts of the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole:
+    forward is run once on the arguments, to see how it calls them; budget and peak are those of all their calls together.
+    Parts that do the same step share a schedule; where there are several kinds, what comes back is a collection of
+    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. name: of the schedule, by default that of the model's class. note: a remark to keep in the file.
     progress: called with a line of text now and then.
     Ctrl-C while it solves ends the search: the best schedule by then is returned.
 
@@ -93,13 +144,28 @@ def plan(
     parse_budget(budget)
     settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
+    costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))
-    costs["open_sizes"] = OpenSizes(dims, parse_budget(budget).share is None)
-    costs |= {"differentiate": differentiate, "gradients": assumed(gradients)}
+    if at is not None:
+        from .parts import plan_at
+
+        refuse_dims(dims)
+        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
+        return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
+    costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     return plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
     )
+
+
+def refuse_dims(dims: Any) -> None:
+    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs."""
+    if dims is not None:
+        raise DimsError(
+            "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
+            "  hint: leave out dims, and give apply a schedule for each size; or plan the whole model"
+        )
 
 
 def settings_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import torch
@@ -102,6 +102,17 @@ def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, b
         parameter.requires_grad_(grad.get(name, parameter.requires_grad))
 
 
+class Taker(Protocol):
+    """Who is told of the calls of `model`."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this was the call that was waited for."""
+        ...
+
+
 class RecordedCall:
     """A call of `model` in training, as `remate.record` found it: `model`, `args`, `kwargs`, and the `state` it was in.
 
@@ -160,10 +171,20 @@ class RecordedCall:
         if not torch.is_grad_enabled() or not wanted:
             self._others += 1
             return False
-        copies = [t.detach().clone().requires_grad_(t.requires_grad) for t in trees.tensors((args, kwargs))]
+        copies = [_copied(t).requires_grad_(t.requires_grad) for t in trees.tensors((args, kwargs))]
         args, kwargs = trees.substitute((args, kwargs), copies)
         self._found = (args, kwargs, state_of(self.model))
         return True
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the strides of the tensor, those of an expanded one, too."""
+    plain = tensor.detach().clone()
+    if plain.stride() == tensor.stride() or not tensor.numel() or tensor.layout is not torch.strided:
+        return plain
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    held = tensor.detach().as_strided((span,), (1,)).clone()
+    return held.as_strided(tensor.shape, tensor.stride(), 0)
 
 
 def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
@@ -211,9 +232,9 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
             f"the forward of the model was replaced by {named!r}", hint="record before a library wraps the model"
         )
     call, kind = RecordedCall(model), type(model)
-    recording = _recording(kind, call, stop)
+    recorder = recording(kind, call, stop)
     try:
-        model.__class__ = recording
+        model.__class__ = recorder
     except TypeError:
         raise CaptureError(
             f"the calls of a {kind.__name__} cannot be recorded", hint="record a Python module"
@@ -225,12 +246,12 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
         pass
     finally:
         call.open = False
-        if type(model) is recording:
+        if type(model) is recorder:
             model.__class__ = kind
 
 
-def _recording(kind: type[nn.Module], call: RecordedCall, stop: bool) -> type[nn.Module]:
-    """A subclass whose forward hands `call` what it is called with. A subclass, so that whoever wraps the model's forward
+def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]:
+    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A subclass, so that whoever wraps the model's forward
     wraps this one; copies of the model are of the class itself."""
 
     @functools.wraps(kind.forward)

@@ -67,10 +67,10 @@ class Signature:
             return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad}
 
         def opaque(node: Any, path: str) -> None:
-            raise CaptureError(
-                f"input {path!r} is of type {type(node).__name__}",
-                hint="pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them",
-            )
+            hint = "pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them"
+            if "Cache" in type(node).__name__:
+                hint = "train without a cache: call the model with use_cache=False"
+            raise CaptureError(f"input {path!r} is of type {type(node).__name__}", hint=hint)
 
         names = argument_names(self._module, len(args))
         positional = [trees.describe(a, n, leaf, opaque) for n, a in zip(names, args, strict=True)]

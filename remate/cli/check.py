@@ -14,7 +14,7 @@ from ..present.text import count, percent, plain, size
 from . import exit_codes
 from .output import say, say_aside
 from .several import Report, each
-from .sizes import range_lines, sizes_line
+from .sizes import parts_line, range_lines, sizes_line
 from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _summary(path: str, opened: Analysis) -> str:
     from ..present.reserved import reserved_lines
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
-    ours = reserved(opened.linked)
+    ours = reserved(opened.linked) if opened.graph.calls == 1 else None
     operations, reruns = len(opened.graph.operations), len(opened.expanded.reruns)
     instances = count(len(opened.schedule.program), "instance")
     overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else "no costs recorded"
@@ -110,6 +110,7 @@ def _summary(path: str, opened: Analysis) -> str:
         [
             f"{path}: fine",
             *_sizes(opened),
+            *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
             f"{count(reruns, 'rerun')}",
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
@@ -120,6 +121,11 @@ def _summary(path: str, opened: Analysis) -> str:
             *_range(opened),
         ]
     )
+
+
+def _parts(opened: Analysis) -> list[str]:
+    line = parts_line(opened.schedule)
+    return [f"  {plain(line)}"] if line else []
 
 
 def _sizes(opened: Analysis) -> list[str]:

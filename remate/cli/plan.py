@@ -29,6 +29,7 @@ from .device_memory import (
 )
 from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
+from .plan_parts import plan_parts
 
 if TYPE_CHECKING:
     from remate_runtime.format import Dimension, Schedule
@@ -38,6 +39,10 @@ DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else ev
 DELIVERED = (
     "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in a .grad "
     "that exists, or consumed by an optimizer in backward"
+)
+AT = (
+    "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all their calls "
+    "together, and parts that do different steps are written as several files into the folder -o"
 )
 DIMS = (
     "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges by name: "
@@ -78,6 +83,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     add_gradients(parser)
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
+    parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
@@ -113,7 +119,8 @@ def positive(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     require("remate plan", "torch", "plan")
-    check_output(args.output, SCHEDULE, args.force)
+    if not (args.at and (args.output.endswith("/") or Path(args.output).is_dir())):
+        check_output(args.output, SCHEDULE, args.force)
     check_optimizer(args)
     from remate_runtime.format import checked_text
 
@@ -128,6 +135,9 @@ def run(args: argparse.Namespace) -> int:
 
     asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
     settings = settings_of(args.budget or "", *asked)
+    if args.at:
+        plan_parts(args, target, settings)
+        return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}

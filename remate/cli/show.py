@@ -11,7 +11,7 @@ from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, tab
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
-from .sizes import add_at, opened_at, sizes_line
+from .sizes import add_at, opened_at, parts_line, sizes_line
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _head(opened: Analysis) -> str:
     autocast = f", autocast {model.autocast}" if model.autocast else ""
     lines = [plain(f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
-    lines += [plain(line) for line in (gradients_of_outputs(model), sizes_line(schedule)) if line]
+    lines += [plain(line) for line in (parts_line(schedule), gradients_of_outputs(model), sizes_line(schedule)) if line]
     forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
@@ -83,6 +83,8 @@ def figures(opened: Analysis) -> str:
     from ..present.reserved import reserved_rows
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    if opened.graph.calls > 1:
+        return _of_parts(opened)
     ours, base_reserved = reserved(opened.linked), reserved(opened.without_reruns)
     rows = [
         ("", "schedule", "keep-all", ""),
@@ -93,6 +95,26 @@ def figures(opened: Analysis) -> str:
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]
+    return _with_solve(opened, rows)
+
+
+def _of_parts(opened: Analysis) -> str:
+    """The same of a file for parts. What an allocator makes of it depends on the model around them."""
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    own, other = timeline.device.peak, base.device.peak
+    rows = [
+        ("", "schedule", "keep-all", ""),
+        ("peak of all calls", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
+        ("  of one call", size(own), size(other), _share(own, other)),
+        ("  of the others, beside it", size(timeline.beside), size(base.beside), _share(timeline.beside, base.beside)),
+        ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
+        ("time of one call", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
+    ]
+    return _with_solve(opened, rows)
+
+
+def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
+    solve, base = opened.schedule.solve, opened.keep_all
     if solve.lower_bound is not None:
         rows.append(("time, proven bound", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time)))
     gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the keep-all time above the fastest"

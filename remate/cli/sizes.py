@@ -50,6 +50,13 @@ def opened_at(path: str, dims: Mapping[str, int]) -> Analysis:
     return analyse(schedule_at(opened.schedule, dims))
 
 
+def parts_line(schedule: Schedule) -> str:
+    """Which parts of a model a schedule is for; "" where it is for a whole one."""
+    model = schedule.model
+    each = f", each called {model.calls} times in a step" if model.calls > 1 else ""
+    return f"for parts of a model: {', '.join(model.at)}{each}" if model.at else ""
+
+
 def sizes_line(schedule: Schedule) -> str:
     """`sizes: b 2 to 32 (planned at 8), t 16 to 1024 in steps of 8 (planned at 512)`; "" where none are named."""
     from remate_runtime.format import ranged

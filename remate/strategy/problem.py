@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 
-from remate_runtime.link import gathered, generator_state, last_touches, let_go, memory_of_workspace
+from remate_runtime.link import (
+    Held,
+    gathered,
+    generator_state,
+    held_by_call,
+    last_touches,
+    let_go,
+    link,
+    memory_of_workspace,
+)
 from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 
 from .arrays import StepArrays
@@ -124,6 +133,11 @@ class Problem:
     def held_until(self, s: int) -> int:
         """The operation behind which a gradient made in backward goes, if reruns do not delay it."""
         return self.deliveries[self.delivery[s]] if s in self.delivery else len(self.real) - 1
+
+    @cached_property
+    def held(self) -> Held:
+        """What one call of a part leaves behind without reruns."""
+        return held_by_call(link(self.graph))
 
     @cached_property
     def arrays(self) -> StepArrays:

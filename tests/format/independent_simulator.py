@@ -229,6 +229,23 @@ class Simulation:
         for tangent in self.step.tangents:
             self.pins[self._new(tangent)] = int(prod(self.types[tangent].shape) == 1)
         self._emit({"turn": freed})
+        tangents = sum(self._nbytes(value) for value in self.step.tangents if not self._on_host(value))
+        self.kept = self.held[-1]["device"] - tangents
+
+    def _on_host(self, value: str) -> bool:
+        return self.device != "cpu" and self.types[self.root(value)].cpu
+
+    def beside(self) -> tuple[int, int]:
+        """Bytes that the other calls of a part hold: between forward and backward, and of gradients of parameters."""
+        model, modules = self.step.model, 0
+        for path in model.get("at", []):
+            runs = [part[1:-1].split("-") for part in path.split(".") if part.startswith("[")]
+            modules += prod(int(last) - int(first) + 1 for first, last in runs)
+        calls = max(1, modules) * model.get("calls", 1)
+        owners = {self.root(g) for s, g in self.step.gradients.items() if s in model.get("parameters", {})}
+        made = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
+        others = modules if model.get("calls", 1) > 1 else modules - 1
+        return (calls - 1) * self.kept, max(0, others) * made
 
     def _new(self, value: str) -> int:
         self.count += 1
@@ -292,15 +309,19 @@ class Simulation:
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
     found = Simulation(Step(file), file["solve"].get("gradients", "held"))
+    kept, made = found.beside()
 
     def peak(kind: str, memory: str) -> int:
         return max((held.get(memory, 0) for held in (found.held if kind == "held" else found.least)), default=0)
 
+    def of_all(kind: str) -> int:
+        return peak(kind, "device") + (max(kept, made) if kind == "held" else kept)
+
     host = peak(found.assumed, "host")
     return {
-        "peak": peak(found.assumed, "device"),
+        "peak": of_all(found.assumed),
         **({"host_peak": host} if host else {}),
-        "peaks": {kind: peak(kind, "device") for kind in ("held", "accumulated", "consumed")},
+        "peaks": {kind: of_all(kind) for kind in ("held", "accumulated", "consumed")},
         "time": found.time,
         "events": found.events,
     }

@@ -6,6 +6,9 @@
     backward  base'[p] + sum over q < p of retained[q] + backward_peak[p] <= budget    for every instance p
     order     retained never falls from one instance of a template to the next one
 
+A part of a model that is called several times (`Graph.calls`) has, at each of these, what the instances retain once more for
+every other call.
+
 Backward runs the instances in reverse, so what a later instance retains is gone first: among equal instances the later
 ones retain more. That also takes the symmetry away, which would cost the solver most of its time. The bases are what
 the simulator finds in the step without reruns beside the blocks' own bytes. (H-Rockmate, Gusak et al., ICML 2025,
@@ -94,13 +97,19 @@ class BlockSelection:
             options = self.plans(p)
             return [m.x[p, o] for o in range(len(options))], [getattr(o, which) / self.unit * scale for o in options]
 
+        others = self.problem.graph.calls - 1
+        beside = [m.before[count]] if others else []
+        retained = sum(next(plan for plan in self.plans(p) if not plan.reruns).retained for p in range(count))
+        kept = self.problem.held.kept - retained if others else 0  # beside what the blocks retain
+
         def chain(m: Any, p: int) -> Any:
             variables, sizes = figures(p, "retained")
             return linear([m.before[p + 1], m.before[p], *variables], [-1.0, 1.0, *sizes]) == 0
 
         def level(m: Any, p: int, backward: int) -> Any:
             variables, sizes = figures(p, ("forward_peak", "backward_peak")[backward])
-            return linear([m.before[p], *variables], [1.0, *sizes]) <= (m.budget - self.base[p][backward]) / self.unit
+            limit = (m.budget - self.base[p][backward] - others * kept) / self.unit
+            return linear([m.before[p], *variables, *beside], [1.0, *sizes, *[float(others)] * len(beside)]) <= limit
 
         def order(m: Any, p: int, q: int) -> Any:
             mine, theirs = figures(p, "retained"), figures(q, "retained", -1.0)

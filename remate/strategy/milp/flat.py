@@ -19,17 +19,25 @@ from .retention import formulation, retention, smallest
 from .windows import RerunWindows, rerun_windows
 
 LENGTHS = (24, 12, 40)  # operations in a segment: about one attention or feed-forward layer with its norms
+WHOLE = (
+    1 << 20
+)  # a segment of all: of a part that is called several times, what crosses a boundary is held by all calls
 
 
 def flat(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """Models with segments of several lengths."""
-    for length in LENGTHS:
+    for length in lengths(instance):
         if not context.deadline.stopped():
             model = instance.view(flat_model, length)
             yield from retention(instance, request, context, model, f"flat {length}")
     if "flat" not in context.fitted and not context.deadline.stopped():
-        for length in LENGTHS:
+        for length in lengths(instance):
             yield from smallest(instance, request, context, instance.view(flat_model, length))
+
+
+def lengths(instance: Instance) -> tuple[int, ...]:
+    """Lengths of segments that are tried, in this order."""
+    return LENGTHS if instance.graph.calls == 1 else (WHOLE, *LENGTHS)
 
 
 def flat_model(instance: Instance, length: int) -> Formulation:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..instance import Instance
 from ..local.squeeze import squeeze
-from .flat import LENGTHS, flat_model
+from .flat import flat_model, lengths
 from .highs import SOLVER
 from .retention import smallest
 
 
 def flat_squeeze(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """The smallest schedule of each flat model, squeezed into the budget."""
-    for length in LENGTHS:
+    for length in lengths(instance):
         found = yield from smallest(instance, request, context, instance.view(flat_model, length))
         if found is None or found.peak <= request.budget or context.deadline.stopped():
             return

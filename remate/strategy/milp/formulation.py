@@ -9,6 +9,8 @@ in stage k. `peak`: bytes, bounded by the budget.
     chain     hold[s, k'] <= hold[s, k] + rerun[producer(s), k] for consecutive stages k < k' that may need s
     memory    base + sum of bytes * (hold, rerun alive there) <= peak     at every position that no other implies
 
+    beside  other calls * (bytes held at the turn) <= beside    of a part that is called several times; at every row, too
+
 Memory rows share most of their terms, so each is written as a level that changes from the previous row.
 """
 
@@ -22,6 +24,7 @@ import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
 
 from remate_runtime.gc_pause import gc_paused
+from remate_runtime.link import Held
 
 from ..deadline import Deadline
 from ..effort import Effort
@@ -55,6 +58,7 @@ class Formulation:
         self.columns = self.engine.columns([*self.model.hold.values(), *self.model.rerun.values()])
         self._levels = self.engine.columns(self.model.level.values())
         self._peak = self.engine.columns([self.model.peak])
+        self._others = self.engine.columns([self.model.beside]) if problem.graph.calls > 1 else self._peak[:0]
         self.time_cost = self.engine.cost.copy()
 
     def _build(self) -> pyo.ConcreteModel:
@@ -100,9 +104,26 @@ class Formulation:
             return linear([v for v, _ in terms], [c for _, c in terms]) == 0
 
         m.change = pyo.Constraint(range(len(self.rows)), rule=change)
+        beside = self._beside(m) if self.problem.graph.calls > 1 else 0
         m.memory = pyo.Constraint(
-            range(len(self.rows)), rule=lambda m, n: m.level[n] + self.rows[n].base / self.unit <= m.peak
+            range(len(self.rows)), rule=lambda m, n: m.level[n] + self.rows[n].base / self.unit + beside <= m.peak
         )
+
+    def _beside(self, m: Any) -> Any:
+        """What the other calls of a part hold. They hold what is held when the first stage that may need it begins."""
+        problem, graph = self.problem, self.problem.graph
+        sizes = {s: problem.size[s] for s in self.windows.stages if s not in problem.pinned and problem.size[s]}
+        least = max(0, problem.held.kept - sum(sizes.values()))
+        others = graph.calls - 1
+        m.beside = pyo.Var(
+            bounds=(Held(least, problem.held.made).beside(graph, graph.delivered == "held") / self.unit, None)
+        )
+        variables = [m.hold[s, self.windows.stages[s][0]] for s in sizes]
+        coefficients = [others * size / self.unit for size in sizes.values()]
+        m.others = pyo.Constraint(
+            expr=linear([*variables, m.beside], [*coefficients, -1.0]) <= -others * least / self.unit
+        )
+        return m.beside
 
     def solve(
         self,
@@ -177,7 +198,8 @@ class Formulation:
         """Bytes that the formulation counts for a solution."""
         assert result.x is not None
         base = np.array([row.base for row in self.rows])
-        return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0))
+        beside = float(np.sum(result.x[self._others])) * self.unit
+        return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0)) + beside
 
     def chosen(self, result: Result) -> dict[Key, bool]:
         """The values of all hold and rerun variables."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .module_paths import count_paths
 from .vocabulary import Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
@@ -114,7 +115,7 @@ class Dimension(_Object, frozen=True, kw_only=True):
 
 
 class Model(_Object, frozen=True):
-    """The live model that the schedule fits.
+    """The live model that the schedule fits; with `at`, each of these parts of it.
 
     `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input) or
     `{"value": "%name", "name": n, "grad": true}` (output; `"detached": true` if it refuses a gradient),
@@ -127,6 +128,8 @@ class Model(_Object, frozen=True):
     torch: str
     device: Device
     training: bool
+    at: tuple[str, ...] = ()  # where it stands in the model around it, if it is a part of one: paths, as in a digest
+    calls: int = 1  # of each of these modules in a step of the model around
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
     autocast: Dtype | None = None  # dtype of the ambient autocast
     parameters: dict[str, str] = {}
@@ -138,6 +141,11 @@ class Model(_Object, frozen=True):
     outputs: Any = None
     gradients: dict[str, str] = {}  # parameters and inputs whose gradient no block states
     note: str = ""
+
+    @property
+    def modules(self) -> int:
+        """How many modules the schedule is for."""
+        return max(1, sum(map(count_paths, self.at)))
 
 
 class Settings(_Object, frozen=True):

@@ -30,6 +30,7 @@ from .limits import (
     MAX_THREADS,
 )
 from .literals import check_argument, check_elements
+from .part_check import check_parts
 from .schedule import (
     KEEP_ALL,
     Block,
@@ -169,6 +170,7 @@ class SemanticCheck:
             self._text(getattr(model, field), f"{where}/{field}")
         for field in ("parameters", "buffers"):
             self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
+        check_parts(self, model, where)
         for field in ("mode_overrides", "frozen"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")

@@ -9,7 +9,7 @@ from .fitting import Fitted, fitted, without_reruns
 from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
-from .simulator import Account, Timeline, memory_of_workspace, simulate
+from .simulator import Account, Held, Timeline, held_by_call, memory_of_workspace, peak_together, simulate
 from .storages import generator_state
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Execution",
     "Fitted",
     "Free",
+    "Held",
     "Linked",
     "Rerun",
     "Run",
@@ -33,10 +34,12 @@ __all__ = [
     "forward_alone",
     "gathered",
     "generator_state",
+    "held_by_call",
     "last_touches",
     "let_go",
     "link",
     "memory_of_workspace",
+    "peak_together",
     "simulate",
     "step_contract",
     "without_gradients",

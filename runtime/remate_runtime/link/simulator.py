@@ -1,7 +1,8 @@
 """The one simulator: what a linked schedule costs. Every strategy is judged by it, never by its own model.
 
 Peak: bytes that the step (forward and backward) holds at its worst moment beyond parameters, buffers, inputs and
-optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of the device's memory.
+optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of the device's memory; of one for
+parts of a model, that of all their calls together.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class Account(msgspec.Struct, frozen=True):
 
 class Timeline(msgspec.Struct, frozen=True):
     """Memory and time of the step. time: ns of all runs. turn: position of the Turn. memories: the account of each memory
-    that the step uses; that of the device is always there, and it is what a budget bounds."""
+    that the step uses; that of the device is always there, and it is what a budget bounds. beside: bytes of the device that
+    the other calls of a part of a model hold meanwhile; the peak counts them, `during` and `after` do not."""
 
     time: int
     turn: int
     memories: Mapping[str, Account]
+    beside: int = 0
 
     @property
     def device(self) -> Account:
@@ -45,7 +48,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def peak(self) -> int:
-        return self.device.peak
+        return self.device.peak + self.beside
 
     @property
     def peak_at(self) -> int:
@@ -84,7 +87,49 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
         memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
         for memory in sorted({*by_memory, *workspace})
     }
-    return Timeline(sum(op.ns for _, op in computations), linked.turn, memories)
+    beside = held_by_call(linked).beside(linked.graph, held) if linked.graph.calls > 1 else 0
+    return Timeline(sum(op.ns for _, op in computations), linked.turn, memories, beside)
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Bytes of the device that one call of a step leaves behind. kept: between its forward and its backward, tangents apart.
+    made: the gradients of its parameters."""
+
+    kept: int
+    made: int
+
+    def by(self, calls: int, modules: int) -> int:
+        """What so many calls hold beside another one that is at work, at most. The last call comes first in backward, when all
+        others still hold what they keep; the first one comes last, when all others have delivered; in between it is a
+        mixture of both."""
+        return max(calls * self.kept, modules * self.made)
+
+    def beside(self, graph: Graph, held: bool) -> int:
+        """What the other calls of a part hold. Of a module that is called twice, the first delivery is held, too. held: are
+        gradients that are delivered?"""
+        others = graph.modules - (graph.calls == graph.modules)
+        return self.by(graph.calls - 1, others if held else 0)
+
+
+def held_by_call(linked: Linked) -> Held:
+    """What one call of a step leaves behind."""
+    graph, turn = linked.graph, linked.turn
+    there = [a for a in linked.allocations if a.memory == DEVICE and a.birth <= turn < a.death]
+    kept = sum(a.nbytes for a in there if a.value is None or graph.values[a.value].kind != "tangent")
+    owners = {graph.root[g] for source, g in graph.gradients if graph.values[source].kind == "parameter"}
+    return Held(
+        kept, sum(graph.nbytes(g) for g in owners if graph.memory(g) == DEVICE and graph.values[g].producer >= 0)
+    )
+
+
+def peak_together(parts: Sequence[Linked]) -> int:
+    """The peak of several parts of one model, which run one after the other: one at work, what all others hold beside it."""
+    graphs = [linked.graph for linked in parts]
+    modules = [graph.modules if graph.delivered == "held" else 0 for graph in graphs]
+    calls = [graph.calls for graph in graphs]
+    held = [held_by_call(linked).by(*counts) for linked, *counts in zip(parts, calls, modules, strict=True)]
+    peaks = [simulate(linked).peak for linked in parts]
+    return max((peak + sum(held) - own for peak, own in zip(peaks, held, strict=True)), default=0)
 
 
 def memory_of_workspace(graph: Graph, op: Op) -> str:

@@ -32,6 +32,7 @@ from .digest import Made, at_path, compare_digest, make_digest, same
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .guard import Guard
 from .ownership import is_own, qualified
+from .part_digest import digest_of_parts, part_digest
 from .values import OPAQUE, is_config
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "compare_digest",
     "compare_models",
     "default_loss",
+    "digest_of_parts",
     "example_call",
     "generator_states",
     "hook_name",
@@ -64,6 +66,7 @@ __all__ = [
     "is_own",
     "is_torchs",
     "make_digest",
+    "part_digest",
     "qualified",
     "record",
     "replaced_forward",

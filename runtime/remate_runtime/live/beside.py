@@ -25,12 +25,18 @@ _SHOWN = 8
 
 
 def verify_beside(
-    model: nn.Module, planned: nn.Module, schedule: Schedule, device: torch.device, call: Call | None
+    model: nn.Module,
+    planned: nn.Module,
+    schedule: Schedule,
+    device: torch.device,
+    call: Call | None,
+    part: bool = False,
 ) -> None:
     """Run one step of `model` and one of `planned`, the same model with the schedule's step, and compare gradients,
     outputs, buffers and generators. Parameters, buffers, `.grad` and generators are left as they were.
 
-    call: (args, kwargs) to run with; None: random ones of the planned types. Takes the memory of an eager step.
+    call: (args, kwargs) to run with; None: random ones of the planned types. part: the schedule is for parts of the model,
+    so that its outputs are not the model's. Takes the memory of an eager step.
     Raises StaleModelError if they differ beyond the order of sums, BindError if the step cannot be run so. Warns if the
     schedule's forward runs operators that the model's does not.
     """
@@ -44,6 +50,8 @@ def verify_beside(
     chosen = [leaf.grad for leaf in output_leaves(recorded.outputs)]
 
     def loss(outputs: Any) -> torch.Tensor:
+        if part:
+            return default_loss(outputs)
         return default_loss([t for t, grad in zip(tensors_of(outputs), chosen, strict=False) if grad])
 
     eager = EagerOperators()

@@ -16,6 +16,7 @@ from .differences import Differences
 from .ownership import is_own, package_version, qualified
 from .values import OPAQUE
 
+Entry = tuple[str, str, Mapping[str, Any], tuple[str, ...]]  # path, class, attributes as `Reads` has them, hooks
 Reads = Mapping[str, Mapping[str, Any]]  # path -> attribute -> what it was, as `record` writes it
 
 
@@ -39,8 +40,8 @@ def make_digest(model: nn.Module, modules: Reads, objects: Reads, code: Code) ->
         packages=packages,
         functions=code.functions,
         values=dict(sorted(code.values.items())),
-        modules=tuple(_grouped(groups)),
-        objects=tuple(_grouped(held)),
+        modules=tuple(grouped(groups)),
+        objects=tuple(grouped(held)),
     )
     return Made(digest, tuple(name for name, made in digest.functions.items() if made is None))
 
@@ -50,7 +51,8 @@ def _hooks(path: str, module: nn.Module) -> tuple[str, ...]:
     return tuple(hook_name(kind, hook) for kind, hook in hooks_of(module)) if path else ()
 
 
-def _grouped(entries: list[tuple[str, str, Mapping[str, Any], tuple[str, ...]]]) -> Iterator[ModuleGroup]:
+def grouped(entries: list[Entry]) -> Iterator[ModuleGroup]:
+    """Modules that are alike in class, names of attributes and hooks, written together."""
     alike: dict[Any, dict[str, Mapping[str, Any]]] = {}
     for path, kind, reads, hooks in entries:
         alike.setdefault((kind, tuple(sorted(reads)), hooks), {})[path] = reads

@@ -15,6 +15,7 @@ from .code import Code
 from .differences import Differences
 from .digest import compare_digest
 from .guard import Guard
+from .part_digest import part_digest
 
 Stale = Literal["error", "warn"]
 _SHOWN = 20
@@ -23,17 +24,18 @@ _LOOP = "what a training loop sets is planned with remate.record(model)"
 _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model and compares"
 
 
-def trusted(model: nn.Module, schedule: Schedule, stale: Stale) -> Guard:
-    """Compare `model` with the schedule's digest; the guard that watches it from now on.
+def trusted(model: nn.Module, schedule: Schedule, stale: Stale, part: str = "") -> Guard:
+    """Compare `model` with the schedule's digest, or with what it says of a part; the guard that watches it from now on.
 
     stale: "error" raises StaleModelError where the model differs, "warn" warns instead (StaleModelWarning) and takes
     the model as it is now for the one to be watched.
     """
     code = Code()
+    digest = part_digest(schedule.digest, part) if part and schedule.digest is not None else schedule.digest
     found = (
         _unplanned_hooks(model)
-        if schedule.digest is None
-        else compare_digest(schedule.digest, schedule.model.torch.partition("+")[0], model, code)
+        if digest is None
+        else compare_digest(digest, schedule.model.torch.partition("+")[0], model, code)
     )
     faults = found.faults
     if faults:
@@ -47,7 +49,7 @@ def trusted(model: nn.Module, schedule: Schedule, stale: Stale) -> Guard:
         warnings.warn(told, StaleModelWarning, stacklevel=5)
     if found.warnings:
         warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)
-    return Guard(model, schedule.digest, code)
+    return Guard(model, digest, code)
 
 
 def _unplanned_hooks(model: nn.Module) -> Differences:

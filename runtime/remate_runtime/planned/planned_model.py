@@ -8,28 +8,23 @@ Only `forward` differs.
 from __future__ import annotations
 
 import copy
-import os
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..bind.sharding import refuse_sharded
-from ..errors import BindError, ScheduleError, ScheduleFaultsError, SteppedAsideWarning
-from ..format.positions import locate
-from ..format.reader import decode, read
+from ..errors import SteppedAsideWarning
 from ..format.schedule import Schedule
 from ..gc_pause import gc_paused
 from ..live.beside import Call, verify_beside
 from ..live.trust import Stale
 from .dispatch import Dispatch, Otherwise
+from .given import Given, How, Read, parts_within, read_all
+from .part_view import Parts, part_view, parts_of
 from .programs import CompiledCall, refuse_compiled, refuse_transforms
-from .scheduled_forward import ScheduledForward
-
-Given = Schedule | str | os.PathLike[str]
-How = tuple[tuple[str, ...], Stale, str]  # namespaces, stale, engine
 
 
 def apply(
@@ -45,7 +40,8 @@ def apply(
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
     schedule: a Schedule or the path of a schedule file; or a list of them, or a folder of files: then each call runs the first
-    that is for its mode, shapes, dtypes and plain arguments. otherwise: what a call does that none is for: "error", or
+    that is for its mode, shapes, dtypes and plain arguments. Those that are for parts of the model (`remate.plan(…, at=…)`)
+    are given to these; the rest of it runs as ever. otherwise: what a call does that none is for: "error", or
     "original", the model's own forward, with a warning that says whether it is likely to fit the budget; without gradients
     that is also what a model gets that changed meanwhile (adapters switched off). namespaces: of operators that may run beyond those that any file
     may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
@@ -70,7 +66,10 @@ def apply(
         original = original_of(model)
         refuse_sharded(original)
         how: How = (tuple(namespaces), stale, engine)
-        steps = [_scheduled(original, one, how) for one in _listed(schedule)]
+        given = read_all(schedule)
+        if parts := parts_within(original, given):
+            return _applied_to_parts(original, parts, how, otherwise, verify)
+        steps = [one.bound(original, how) for one in given]
         planned = _planned(Dispatch(original, steps, otherwise), how)
         if verify is not False:
             call = None if verify is True else verify
@@ -81,35 +80,38 @@ def apply(
         return planned
 
 
-def _listed(schedule: Given | Sequence[Given]) -> list[Given]:
-    """The schedules that were given, those of a folder among them."""
-    if isinstance(schedule, Schedule | str | os.PathLike):
-        if isinstance(schedule, Schedule) or not os.path.isdir(schedule):
-            return [schedule]
-        found = sorted(os.path.join(schedule, name) for name in os.listdir(schedule) if name.endswith(".json"))
-        schedule = [path for path in found if not path.endswith(".schema.json")]
-        if not schedule:
-            raise BindError(
-                "the folder holds no schedule file (*.json)\n  name the folder that `remate plan -o` wrote to"
-            )
-    if not schedule:
-        raise BindError("no schedule was given\n  give a file, a folder, or a list of them")
-    return [one for given in schedule for one in (_listed(given) if not isinstance(given, Schedule) else [given])]
-
-
-def _scheduled(model: nn.Module, schedule: Given, how: How) -> ScheduledForward:
-    if isinstance(schedule, Schedule):
-        return ScheduledForward(model, schedule, *how)
-    data = read(schedule)
-    decoded = decode(data)
-    try:
-        return ScheduledForward(model, decoded, *how)
-    except ScheduleError as error:
-        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
+def _applied_to_parts(
+    model: nn.Module, parts: Mapping[str, list[Read]], how: How, otherwise: Otherwise, verify: bool | Call
+) -> nn.Module:
+    """The model with its parts planned; a module that stands at several paths is planned at all of them."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    made: dict[int, nn.Module] = {}
+    steps: dict[str, Dispatch] = {}
+    verified: list[Schedule] = []
+    for path, given in parts.items():
+        part = modules[path]
+        if id(part) not in made:
+            bound = [one.bound(part, how, path) for one in given]
+            steps[path] = Dispatch(part, bound, otherwise)
+            made[id(part)] = _planned(steps[path], how)
+            for one in bound if verify is True else ():
+                if one.schedule not in verified:
+                    verified.append(one.schedule)
+                    verify_beside(part, made[id(part)], one.planned, one.device, None)
+    shown = {path: made[id(module)] for path, module in modules.items() if id(module) in made}
+    schedules = list({id(one): one.schedule for given in parts.values() for one in given}.values())
+    view = part_view(Parts(model, steps, _apply_again, (schedules, how, otherwise)), shown)
+    if not isinstance(verify, bool):
+        first = next(iter(steps.values())).steps[0]
+        verify_beside(model, view, first.planned, first.device, verify, part=True)
+    return view
 
 
 def original_of(model: Any) -> Any:
-    """The model that a schedule was applied to; any other as it is."""
+    """The model that a schedule was applied to, or to parts of it; any other as it is."""
+    parts = parts_of(model)
+    if parts is not None:
+        return parts.model
     step = getattr(model, "_remate_step", None)
     return step.model if isinstance(step, Dispatch) else model
 

@@ -17,14 +17,19 @@ from ..kernels.live import operators
 from ..link.fitting import fitted
 from ..link.verifier import verify
 from .dispatch import Dispatch
+from .part_view import parts_of
 
 
 def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
     """Bytes that a training step of `model`, which `apply` returned, will hold at its worst moment beyond parameters, buffers,
-    inputs and optimizer state; the largest of its schedules. dims: the size, where they name sizes; what they leave out, as planned. Nothing runs.
+    inputs and optimizer state; the largest of its schedules. Where they are for parts of it: what all their calls hold together, at most. dims: the size, where they name sizes; what they leave out, as planned. Nothing runs.
 
     Raises BindError for another model, and for a size that its schedules are not for.
     """
+    parts = parts_of(model)
+    if parts is not None:
+        known = {id(one.schedule): one for step in parts.steps.values() for one in step.steps}
+        return sum(one.peak(dims) for one in known.values())
     step = getattr(model, "_remate_step", None)
     if not isinstance(step, Dispatch):
         raise BindError("no schedule was applied to this model\n  give what `remate_runtime.apply` returned")

@@ -27,15 +27,22 @@ class ScheduledForward:
     """One schedule of a model, at every size that it is for."""
 
     def __init__(
-        self, model: nn.Module, schedule: Schedule, namespaces: tuple[str, ...], stale: Stale, engine: str
+        self,
+        model: nn.Module,
+        schedule: Schedule,
+        namespaces: tuple[str, ...],
+        stale: Stale,
+        engine: str,
+        part: str = "",
     ) -> None:
+        """part: the path of `at` that the model stands at, if the schedule is for parts of one."""
         self.schedule = schedule
         executes = engine_of(engine)
         _permit(schedule, namespaces)
         self._steps = StepsAtSizes(model, schedule, executes, namespaces)
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
-        self._guard = trusted(model, schedule, stale)
+        self._guard = trusted(model, schedule, stale, part)
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None

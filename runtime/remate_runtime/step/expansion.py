@@ -74,17 +74,12 @@ class _Expansion:
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         self._costs()
         self.causes.report()
-        graph = Graph(
-            tuple(self.values),
-            operations,
-            self.turn,
-            outputs,
-            gradients,
-            updates,
-            root,
-            self.schedule.model.device,
-            self.schedule.solve.gradients,
+        step, model = (
+            (tuple(self.values), operations, self.turn, outputs, gradients, updates, root),
+            self.schedule.model,
         )
+        assumed = self.schedule.solve.gradients
+        graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules)
         stated = flat_reruns(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
         reruns, named = tuple(one.rerun for one in stated), tuple(one.where for one in stated)
         return Expanded(graph, reruns, tuple(self.where), named, tuple(self.places))

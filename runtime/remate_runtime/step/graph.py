@@ -57,6 +57,8 @@ class Graph(msgspec.Struct, frozen=True):
     outputs: values that the module returns (they live until the step ends). gradients: (source value, its gradient).
     updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
     delivered: what becomes of gradients that are delivered; all that is said of the step's memory assumes it.
+    calls: of this step within one of the model around it, where it is that of a part. modules: that make them, each with
+    parameters of its own.
     """
 
     values: tuple[Value, ...]
@@ -68,6 +70,8 @@ class Graph(msgspec.Struct, frozen=True):
     root: tuple[int, ...]
     device: str = "cpu"
     delivered: Gradients = "held"
+    calls: int = 1
+    modules: int = 1
 
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""

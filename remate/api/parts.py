@@ -1,0 +1,259 @@
+"""`remate.plan(model, args, at="transformer.h.*")`: schedules for parts of a model, which share the memory of one step.
+
+Parts that do the same step get one file. The peak that is planned is that of all their calls together: what the calls of a
+part hold between forward and backward, and the one that is at work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate_runtime.format import Digest, Schedule, Settings, fold_paths
+from remate_runtime.link import link, peak_together
+from remate_runtime.live import Code, compare_digest, digest_of_parts
+from remate_runtime.step import FlatRerun, expand
+
+from ..budget import parse_budget
+from ..capture.capture_step import capture
+from ..capture.parts import PartCalls, part_calls
+from ..capture.recorded import RecordedCall
+from ..errors import CaptureError, InfeasibleError
+from ..partition.hierarchy import Hierarchy
+from ..strategy import effort_named, policy
+from .frontier import Sweep
+from .plan import Progress, prepare, schedule_of
+
+TRIES = 3  # shares of the parts' own peaks that are tried to fill a budget that several files share
+FULL = 0.95  # share of a budget that is not worth another try
+STEPS = 200  # shares are multiples of one of so many
+
+
+class PartSchedules(msgspec.Struct, frozen=True):
+    """Schedules for parts of one model, one for each kind of part; `remate_runtime.apply(model, [*schedules])` takes them."""
+
+    schedules: tuple[Schedule, ...]
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return iter(self.schedules)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    def __getitem__(self, index: int) -> Schedule:
+        return self.schedules[index]
+
+    def save(self, folder: str | Path) -> None:
+        """Write one file for each into a folder, which is made: NAME.json, by the names of the schedules."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for one in self.schedules:
+            one.save(str(Path(folder) / f"{one.name}.json"))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Predicted peak of all parts together: bytes beyond parameters, buffers, inputs and optimizer state."""
+        expanded = [expand(one) for one in self.schedules]
+        return peak_together([link(one.graph, one.reruns) for one in expanded])
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A kind of part, ready to be planned. paths: of the modules whose step it is."""
+
+    step: Hierarchy
+    paths: tuple[str, ...]
+
+
+def prepare_parts(
+    call: RecordedCall,
+    at: str | Sequence[str],
+    cost: str,
+    *,
+    differentiate: Sequence[str] | None = None,
+    progress: Progress | None = None,
+    **costs: Any,
+) -> list[Part]:
+    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises CaptureError."""
+    say = progress or (lambda text: None)
+    say("running forward, to see how it calls its parts")
+    found: list[Part] = []
+    for calls in part_calls(call, at):
+        pending = list(calls.paths)
+        while pending:
+            digests, step = _first(call.model, calls, pending[0], cost, differentiate, progress, costs)
+            for path in pending[1:]:
+                if (digest := _same(call.model, calls, path, step, digests[pending[0]], differentiate)) is not None:
+                    digests[path] = digest
+            pending = [path for path in pending if path not in digests]
+            found.append(_part(step, digests, calls.calls))
+    return found
+
+
+def _first(
+    model: nn.Module,
+    calls: PartCalls,
+    path: str,
+    cost: str,
+    differentiate: Sequence[str] | None,
+    progress: Progress | None,
+    costs: Mapping[str, Any],
+) -> tuple[dict[str, Digest], Hierarchy]:
+    if progress is not None:
+        progress(f"part {path}")
+    with _named(path):
+        step = prepare(calls.call(model, path), cost=cost, differentiate=differentiate, progress=progress, **costs)
+    assert step.captured.digest is not None
+    return {path: step.captured.digest}, step
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """What cannot be captured names its module as the whole model knows it."""
+    try:
+        yield
+    except CaptureError as error:
+        raise CaptureError(error.message, f"{path}.{error.module}".rstrip("."), error.source, error.hint) from error
+
+
+def _same(
+    model: nn.Module,
+    calls: PartCalls,
+    path: str,
+    step: Hierarchy,
+    digest: Digest,
+    differentiate: Sequence[str] | None,
+) -> Digest | None:
+    """The digest of another module that looks alike, if its step is the same: as `apply` would find out, or by tracing it."""
+    call = calls.call(model, path)
+    version = torch.__version__.partition("+")[0]
+    with call.in_effect(), _named(path):
+        if not compare_digest(digest, version, call.model, Code()).faults:
+            return digest
+        captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
+    return captured.digest if captured.model.fingerprint == step.captured.model.fingerprint else None
+
+
+def _part(step: Hierarchy, digests: Mapping[str, Digest], calls: int) -> Part:
+    captured, paths = step.captured, tuple(digests)
+    graph = replace(captured.graph, calls=len(paths) * calls, modules=len(paths))
+    model = replace(captured.model, at=fold_paths(paths), calls=calls)
+    captured = replace(captured, graph=graph, model=model, digest=digest_of_parts(digests))
+    return Part(replace(step, captured=captured), paths)
+
+
+def plan_at(
+    call: RecordedCall,
+    at: str | Sequence[str],
+    settings: Settings,
+    cost: str,
+    *,
+    name: str = "",
+    note: str = "",
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+    **costs: Any,
+) -> Schedule | PartSchedules:
+    """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several."""
+    parts = prepare_parts(call, at, cost, differentiate=settings.differentiate or None, progress=progress, **costs)
+    made = plan_parts(parts, settings, cost, time_limit=time_limit, name=name, note=note, progress=progress)
+    return made[0] if len(made) == 1 else made
+
+
+def plan_parts(
+    parts: Sequence[Part],
+    settings: Settings,
+    cost: str,
+    *,
+    time_limit: float | None = None,
+    name: str = "",
+    note: str = "",
+    progress: Progress | None = None,
+) -> PartSchedules:
+    """Plan what `prepare_parts` made within one budget, that of all parts together. time_limit: seconds for each solve. name: of the schedules, by default that of the part's class. Raises BudgetError,
+    InfeasibleError."""
+    asked = parse_budget(settings.budget)
+    options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
+    options |= {"gap": settings.gap, "time_limit": time_limit}
+    sweeps = [Sweep(part.step, progress=progress, **options) for part in parts]
+    keep_all = peak_together([link(part.step.captured.graph) for part in parts])
+    shared = _Shared(parts, sweeps, asked.resolve(keep_all))
+    limits = shared.limits()
+    made = []
+    for part, sweep, limit, called in zip(parts, sweeps, limits, names_of(parts, name), strict=True):
+        solution = sweep.solutions()[limit]
+        text = settings.budget if len(parts) == 1 else str(limit)
+        asked_of_it = replace(settings, budget=text)
+        made.append(schedule_of(part.step, solution, limit, cost, settings=asked_of_it, name=called, note=note))
+    return PartSchedules(tuple(made))
+
+
+class _Shared:
+    """One budget for several kinds of parts: each gets the same share of its own peak without reruns, the largest with which
+    all together stay within the budget."""
+
+    def __init__(self, parts: Sequence[Part], sweeps: Sequence[Sweep], budget: int) -> None:
+        self._parts, self._sweeps, self._budget = parts, sweeps, budget
+
+    def limits(self) -> list[int]:
+        """Bytes for each kind, of all its calls. Raises InfeasibleError."""
+        if len(self._sweeps) == 1:
+            return [self._solved(self._sweeps[0], self._budget)]
+        low, found = 0, None
+        high, smallest = STEPS + 1, 0
+        guess = STEPS * self._budget // max(1, sum(sweep.baseline_peak for sweep in self._sweeps))
+        guess = min(STEPS, guess)
+        for _ in range(TRIES):
+            limits = [self._least(sweep, guess) for sweep in self._sweeps]
+            peak = self._together(limits)
+            if peak <= self._budget:
+                low, found = guess, limits
+                if peak >= FULL * self._budget:
+                    break
+            else:
+                high, smallest = guess, min(smallest or peak, peak)
+            if high - low <= 1:
+                break
+            guess = (low + high) // 2
+        if found is None:
+            limits = [self._least(sweep, 0) for sweep in self._sweeps]
+            peak = self._together(limits)
+            if peak > self._budget:
+                raise InfeasibleError(self._budget, min(smallest, peak), max(s.floor for s in self._sweeps), "auto")
+            found = limits
+        return found
+
+    def _least(self, sweep: Sweep, share: int) -> int:
+        """The budget of one kind: a share of its own peak, or the smallest that it has a schedule for."""
+        limit = share * sweep.baseline_peak // STEPS
+        if sweep.solve(limit) is None:
+            limit = self._solved(sweep, sweep.smallest)
+        return limit
+
+    @staticmethod
+    def _solved(sweep: Sweep, limit: int) -> int:
+        if limit not in sweep.found and sweep.solve(limit) is None:
+            raise InfeasibleError(limit, sweep.smallest, sweep.floor, "auto")
+        return limit
+
+    def _together(self, limits: Sequence[int]) -> int:
+        linked = []
+        for part, sweep, limit in zip(self._parts, self._sweeps, limits, strict=True):
+            reruns: tuple[FlatRerun, ...] = sweep.found[limit].reruns
+            linked.append(link(part.step.captured.graph, reruns))
+        return peak_together(linked)
+
+
+def names_of(parts: Sequence[Part], name: str = "") -> list[str]:
+    """What the schedules of these parts are called, each once: the second `T5Block` is `T5Block-2`."""
+    counts: dict[str, int] = {}
+    made = []
+    for wanted in [name or part.step.captured.model.name for part in parts]:
+        counts[wanted] = counts.get(wanted, 0) + 1
+        made.append(wanted if counts[wanted] == 1 else f"{wanted}-{counts[wanted]}")
+    return made

@@ -1,0 +1,180 @@
+"""`remate.plan(..., at=)`: parts of a model, with their inputs from the model's own call, and its memory for the objective."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.api.parts import PartSchedules
+from remate.capture.parts import matched, part_calls
+from remate.capture.recorded import called
+from remate.errors import CaptureError, DimsError, InfeasibleError
+from remate.measure.allocator import peak_bytes
+from remate_runtime import Schedule, apply
+from remate_runtime.link import link, peak_together, simulate
+from remate_runtime.step import expand
+
+from ..runtime.small import data, seeded
+from ..runtime.test_part_view import IDS, Block, Stack, gradients, stack
+
+CPU = torch.device("cpu")
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, inner), nn.Linear(inner, width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        inner = nn.functional.gelu(self.up(self.norm(x)))
+        return x + self.down(inner if mask is None else inner * mask)
+
+
+class Deep(nn.Module):
+    """Blocks of two kinds, the first of which gets an input without a gradient; a mask that is expanded."""
+
+    def __init__(self, depth: int = 6, kinds: int = 1) -> None:
+        super().__init__()
+        self.first = nn.ModuleList([Layer(32, 256) for _ in range(depth)])
+        self.second = nn.ModuleList([Layer(32, 96) for _ in range(depth if kinds > 1 else 0)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.ones(1, 1, 1).expand(*x.shape[:2], 1)
+        for layer in (*self.first, *self.second):
+            x = layer(x, mask=mask)
+        return x.square().mean()
+
+
+def deep(depth: int = 6, kinds: int = 1) -> tuple[Any, torch.Tensor]:
+    return seeded(Deep(depth, kinds)).train(), data(8, 64, 32)
+
+
+def measured(model: nn.Module, x: torch.Tensor) -> int:
+    """Bytes of a step of the whole model, after one that warms up."""
+
+    def step() -> None:
+        model(x).backward()
+
+    peak = 0
+    for _ in range(2):
+        model.zero_grad(set_to_none=True)
+        x.grad = None
+        peak = peak_bytes(step, CPU)
+    return peak
+
+
+@pytest.mark.parametrize("budget", ["100%", "60%", "35%"])
+def test_the_peak_of_the_whole_is_what_was_planned_for_all_parts(budget: str) -> None:
+    model, x = deep()
+    x.requires_grad_()
+    made = remate.plan(model, (x,), at="first.*", budget=budget, cost="cpu")
+    assert isinstance(made, Schedule)
+    assert made.model.at == ("first.[0-5]",)
+    assert made.peak_bytes <= made.budget_bytes
+    peak = measured(apply(model, made), x)
+    loss = 8 * 64 * 32 * 4 * 2  # what the model computes behind its parts: a square, and its gradient
+    assert peak <= made.peak_bytes + loss + 64
+    assert peak >= 0.9 * made.peak_bytes
+
+
+def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() -> None:
+    """A block by itself has its least peak where much is held between forward and backward, once for every block."""
+    model, x = deep()
+    x.requires_grad_()
+    args = model.first[0], (data(8, 64, 32).requires_grad_(),)
+    with pytest.raises(InfeasibleError) as least:
+        remate.plan(*args, budget=1, cost="cpu")
+    alone = remate.plan(*args, budget=least.value.smallest, cost="cpu")
+    parts = remate.plan(model, (x,), at="first.*", budget="35%", cost="cpu")
+    assert isinstance(parts, Schedule)
+    expanded = expand(alone)
+    many = simulate(link(replace_calls(expanded.graph, 6), expanded.reruns)).peak
+    assert parts.peak_bytes < 0.7 * many
+    assert measured(apply(model, parts), x) < 0.7 * many
+
+
+def replace_calls(graph: Any, calls: int) -> Any:
+    from msgspec.structs import replace
+
+    return replace(graph, calls=calls, modules=calls)
+
+
+def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_path: Any) -> None:
+    model, x = deep(3, kinds=2)
+    made = remate.plan(model, (x,), at=["first.*", "second.*"], budget="60%", cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert [one.model.at for one in made] == [("first.0",), ("first.[1-2]",), ("second.[0-2]",)]  # by their inputs
+    assert [one.name for one in made] == ["Layer", "Layer-2", "Layer-3"]
+    keep_all = [expand(one).graph for one in made]
+    assert made.peak_bytes <= 0.6 * peak_together([link(graph) for graph in keep_all])
+    made.save(tmp_path / "parts")
+    view = apply(model, tmp_path / "parts")
+    eager = deep(3, kinds=2)[0]
+    assert all(map(torch.equal, gradients(view, x), gradients(eager, x)))
+    assert measured(view, x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
+
+
+def test_forward_is_run_once_and_leaves_nothing_behind() -> None:
+    class Counting(Stack):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            self.seen = getattr(self, "seen", 0) + 1
+            self.get_buffer("total").add_(1)
+            return super().forward(ids)
+
+    model = seeded(Counting()).train()
+    model.register_buffer("total", torch.zeros(()))
+    state = torch.get_rng_state()
+    found = part_calls(called(model, (IDS,)), "blocks.*")
+    assert [one.paths for one in found] == [("blocks.0", "blocks.1", "blocks.2")]
+    assert model.total == 0
+    assert not hasattr(model, "seen")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert type(model.blocks[0]) is Block
+    call = found[0].call(model, "blocks.1")
+    assert call.args[0].requires_grad
+    assert call.kwargs == {"scale": 0.5}
+
+
+def test_calls_keep_the_strides_of_what_was_expanded() -> None:
+    model, x = deep(2)
+    found = part_calls(called(model, (x,)), "first.*")
+    assert [one.example.kwargs["mask"].stride() for one in found] == [(0, 0, 1)] * 2 or all(
+        one.example.kwargs["mask"].stride()[:2] == (0, 0) for one in found
+    )
+
+
+def test_patterns_and_what_they_cannot_name() -> None:
+    model = stack()
+    assert list(matched(model, ["blocks.[0-1]", "blocks.2.u*"])) == ["blocks.0", "blocks.1", "blocks.2.up"]
+    with pytest.raises(CaptureError, match=r"no module of the model is called 'block\.\*'"):
+        matched(model, ["block.*"])
+    with pytest.raises(CaptureError, match=r"list of modules.*\n.*at='blocks\.\*'"):
+        matched(model, ["blocks"])
+    with pytest.raises(CaptureError, match=r"it is inside 'blocks\.0'"):
+        matched(model, ["blocks.*", "blocks.0.up"])
+
+
+def test_what_cannot_be_planned_says_why() -> None:
+    class Lazy(Stack):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.blocks[0](self.embed(ids))[0]).mean()
+
+    with pytest.raises(CaptureError, match=r"forward calls 'blocks\.1', 'blocks\.2' not"):
+        remate.plan(seeded(Lazy()).train(), (IDS,), at="blocks.*", cost="cpu")
+
+    class Frozen(Stack):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                x = self.blocks[0](self.embed(ids))[0]
+            return self.head(x).mean()
+
+    with pytest.raises(CaptureError, match=r"forward calls 'blocks\.0' without gradients"):
+        remate.plan(seeded(Frozen()).train(), (IDS,), at="blocks.0", cost="cpu")
+    with pytest.raises(CaptureError, match="forward fails on the example inputs: IndexError"):
+        remate.plan(stack(), (IDS + 99,), at="blocks.*", cost="cpu")
+    with pytest.raises(DimsError, match="no names"):
+        remate.plan(stack(), (IDS,), at="blocks.*", cost="cpu", dims="auto")

@@ -1,0 +1,200 @@
+"""`apply` with files for parts of a model: another view of it, in which these run by schedules."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply, load, predicted_peak
+from remate_runtime.planned import original_of
+
+from .small import data, seeded
+
+
+class Block(nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.norm, self.up, self.down, self.drop = nn.LayerNorm(8), nn.Linear(8, 32), nn.Linear(32, 8), nn.Dropout(0.2)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, int]:
+        return x + self.drop(self.down(torch.tanh(self.up(self.norm(x))))) * scale, self.number * 0
+
+
+class Stack(nn.Module):
+    """What lies around the blocks reads values of tensors, so that it could not be planned."""
+
+    def __init__(self, depth: int = 3) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, 11)
+        self.blocks = nn.ModuleList([Block(at) for at in range(depth)])
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(ids)
+        for block in self.blocks:
+            x, _ = block(x, scale=0.5)
+        logits = self.head(x)
+        chosen = logits[logits.detach().amax(-1) > 0]
+        return chosen.square().mean() if len(chosen) else logits.square().mean()
+
+
+IDS = torch.arange(44).reshape(4, 11) % 11
+
+
+def stack() -> Any:
+    return seeded(Stack()).train()
+
+
+@pytest.fixture(scope="module")
+def planned() -> Schedule:
+    made = remate.plan(stack(), (IDS,), at="blocks.*", budget="70%", cost="cpu")
+    assert isinstance(made, Schedule)
+    return made
+
+
+def gradients(model: nn.Module, ids: torch.Tensor = IDS) -> list[torch.Tensor]:
+    model.zero_grad()
+    torch.manual_seed(3)
+    model(ids).backward()
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def test_a_step_is_eagers_to_the_bit_and_every_part_runs(planned: Schedule) -> None:
+    model = stack()
+    view = apply(model, planned)
+    expected = gradients(model)
+    found = gradients(view)
+    assert len(found) == len(expected)
+    assert all(map(torch.equal, found, expected))
+    assert [step.calls for step in view._remate_parts.steps.values()] == [1, 1, 1]
+    assert predicted_peak(view) == planned.peak_bytes
+
+
+def test_the_view_shares_the_model_and_leaves_it_as_it_was(planned: Schedule) -> None:
+    model = stack()
+    before = list(model.blocks)
+    view = apply(model, planned)
+    assert list(model.blocks) == before
+    assert model.blocks[0] is before[0]
+    assert list(view.state_dict()) == list(model.state_dict())
+    assert all(a is b for a, b in zip(view.parameters(), model.parameters(), strict=True))
+    assert type(view).__name__ == "Stack"
+    assert isinstance(view, Stack)
+    assert isinstance(view.blocks[0], Block)
+    assert view.head is model.head
+    assert view.blocks[0] is not model.blocks[0]
+    assert original_of(view) is model
+    view.eval()
+    assert not model.training
+    assert not model.blocks[1].training
+
+
+def test_copies_and_pickles_have_the_schedules_too(planned: Schedule) -> None:
+    view = apply(stack(), planned)
+    file = io.BytesIO(pickle.dumps(view))
+    expected = gradients(view)
+    for other in (copy.deepcopy(view), pickle.load(file)):
+        assert original_of(other) is not original_of(view)
+        assert all(map(torch.equal, gradients(other), expected))
+        assert [step.calls for step in other._remate_parts.steps.values()] == [1, 1, 1]
+
+
+def test_a_child_that_was_replaced_since_is_the_models(planned: Schedule) -> None:
+    model = stack()
+    view = apply(model, planned)
+    model.head = nn.Linear(8, 11)
+    assert view.head is model.head
+    model.blocks[0] = replaced = Block(0)
+    assert view.blocks[0] is replaced
+    assert view.blocks[1] is not model.blocks[1]
+
+
+def test_one_module_takes_the_file_by_itself(planned: Schedule) -> None:
+    model, eager = stack(), stack()
+    for at in range(3):
+        model.blocks[at] = apply(model.blocks[at], planned)
+    assert all(map(torch.equal, gradients(model), gradients(eager)))
+
+
+def test_attributes_are_compared_part_by_part(planned: Schedule) -> None:
+    model = stack()
+    model.blocks[1].number = 2
+    with pytest.raises(BindError, match="attribute number was 1 when planned, is 2"):
+        apply(model, planned)
+
+
+def test_what_cannot_have_a_schedule_is_told(planned: Schedule) -> None:
+    with pytest.raises(BindError, match=r"module 'blocks\.2': not in the model"):
+        apply(seeded(Stack(2)).train(), planned)
+    whole = replace(planned, model=replace(planned.model, at=()))
+    with pytest.raises(BindError, match="for a model as a whole, and others are for parts"):
+        apply(stack(), [planned, whole])
+    nested = replace(planned, model=replace(planned.model, at=("blocks.0", "blocks.0.up")))
+    with pytest.raises(BindError, match=r"module 'blocks\.0\.up': inside 'blocks\.0'"):
+        apply(stack(), nested)
+    wrapped = stack()
+    wrapped.forward = wrapped.forward
+    with pytest.raises(BindError, match=r"module '': its forward was replaced"):
+        apply(wrapped, planned)
+
+
+def test_a_forward_that_goes_round_the_parts_is_told(planned: Schedule) -> None:
+    model = stack()
+    vars(model)["hidden"] = [*model.blocks]  # a plain list, which no view can show otherwise
+    kind = type("Round", (Stack,), {"forward": lambda self, ids: self.head(self.hidden[0](self.embed(ids))[0]).mean()})
+    model.__class__ = kind
+    view = apply(model, planned)
+    with pytest.warns(SteppedAsideWarning, match="no part that has one was called"):
+        view(IDS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        view(IDS)
+
+
+def test_verify_runs_the_parts_or_the_whole(planned: Schedule) -> None:
+    apply(stack(), planned, verify=True)
+    apply(stack(), planned, verify=((IDS,), {}))
+
+
+def test_other_shapes_are_refused_or_run_the_original(planned: Schedule) -> None:
+    with pytest.raises(BindError, match="the input 'x' must be"):
+        apply(stack(), planned)(IDS[:2])
+    with pytest.warns(SteppedAsideWarning, match="the model's own forward runs"):
+        apply(stack(), planned, otherwise="original")(IDS[:2])
+
+
+def test_a_file_for_parts_reads_back(planned: Schedule, tmp_path: Any) -> None:
+    path = str(tmp_path / "block.json")
+    planned.save(path)
+    assert load(path) == planned
+    assert planned.model.at == ("blocks.[0-2]",)
+    assert all(map(torch.equal, gradients(apply(stack(), path)), gradients(stack())))
+
+
+def test_a_module_at_two_places_runs_by_its_schedule_at_both() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = self.b = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)).mean()
+
+    model = seeded(Twice()).train()
+    x = data(4, 8).requires_grad_()
+    made = remate.plan(model, (x,), at="a", budget="100%", cost="cpu")
+    assert isinstance(made, Schedule)
+    assert (made.model.at, made.model.calls) == (("a",), 2)
+    view = apply(model, made)
+    expected = torch.autograd.grad(model(x), list(model.parameters()))
+    assert all(map(torch.equal, torch.autograd.grad(view(x), list(model.parameters())), expected))
+    assert view._remate_parts.calls == 2
