@@ -180,6 +180,15 @@ def test_bridge_reports_limits() -> None:
         assert engine.solve(deadline).status == "time"
 
 
+def test_a_model_whose_work_was_spent_can_be_solved_again() -> None:
+    engine = Engine(knapsack(60))
+    with Deadline() as deadline:
+        assert engine.solve(deadline, work=0).x is None
+        again, fresh = engine.solve(deadline), Engine(knapsack(60)).solve(deadline)
+        assert (again.status, again.objective) == (fresh.status, fresh.objective)
+        assert again.status == "optimal"
+
+
 def test_interrupt_keeps_the_process_and_stops_the_search() -> None:
     with Deadline() as deadline:
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()

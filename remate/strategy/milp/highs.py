@@ -172,8 +172,8 @@ class Engine:
         if deadline is None:
             return
         self._checks -= 1
-        if deadline.stopped() or (self._checks < 0 and event.data_out.simplex_iteration_count < 0):
-            event.interrupt()
+        # Said each time: HiGHS remembers an interrupt, and would end every later solve of this model, too.
+        event.interrupt(deadline.stopped() or (self._checks < 0 and event.data_out.simplex_iteration_count < 0))
         now = time.monotonic()
         if deadline.progress is not None and now - self._said >= EVERY:
             self._said = now
