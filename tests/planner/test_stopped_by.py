@@ -37,11 +37,11 @@ def stopped(reason: str) -> Solution:
     if reason == "optimal":
         return solve(instance, Request(instance.baseline.peak))
     if reason == "gap":
-        return solve(instance, Request(budget, gap=0.5))
+        return solve(instance, Request(budget, gap=0.5), alone("greedy"))
     if reason == "heuristic":
         return solve(instance, exact, alone("greedy"))
     if reason == "interrupted":
-        return solve(instance, exact, policy("greedy"), progress=interrupting)
+        return solve(instance, exact, alone("greedy"), progress=interrupting)
     solve(instance, exact, policy("greedy"), pool=pool)
     return solve(instance, exact, policy("greedy"), pool=pool, time_limit=1e-9)
 
