@@ -16,14 +16,21 @@ from remate_runtime.extras import require
 from remate_runtime.version import __version__
 
 if TYPE_CHECKING:
+    from .api.fit import fit
     from .api.frontier import frontier
     from .api.plan import plan
     from .bare import solve
     from .capture.recorded import record
 
-__all__ = ["__version__", "frontier", "plan", "record", "solve"]
+__all__ = ["__version__", "fit", "frontier", "plan", "record", "solve"]
 
-_HOME = {"frontier": ".api.frontier", "plan": ".api.plan", "record": ".capture.recorded", "solve": ".bare"}
+_HOME = {
+    "fit": ".api.fit",
+    "frontier": ".api.frontier",
+    "plan": ".api.plan",
+    "record": ".capture.recorded",
+    "solve": ".bare",
+}
 _NEEDS = {"record": ("torch",), "solve": ("plan",)}
 
 

@@ -11,9 +11,9 @@ from ..inspect.analysis import analyse
 from ..inspect.carry import Carried, carry
 from ..inspect.figures import refreshed
 from ..partition.hierarchy import Hierarchy
-from ..strategy import Instance, Solution
 from .plan import schedule_of
 from .replan import asked_of
+from .unsolved import without_reruns
 
 
 def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carried:
@@ -24,20 +24,8 @@ def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carr
     Raises ScheduleError for a schedule that is not legal, BudgetError, UnknownNameError.
     """
     settings, solve = asked_of(schedule), schedule.solve
-    base = Instance(step.captured.graph, step.parts).baseline
-    budget = parse_budget(settings.budget).resolve(base.peak)
-    kept = Solution(
-        reruns=(),
-        peak=base.peak,
-        time=base.time,
-        baseline_peak=base.peak,
-        baseline_time=base.time,
-        lower_bound=0,
-        gap=0.0,
-        stopped_by="edited",
-        strategy=solve.strategy,
-        solver=solve.solver,
-    )
+    kept = without_reruns(step.captured.graph, step.parts, solve.strategy, solve.solver)
+    budget = parse_budget(settings.budget).resolve(kept.peak)
     bare = schedule_of(step, kept, budget, cost or solve.cost, settings=solve.settings, name=schedule.name)
     bare = replace(bare, solve=replace(bare.solve, lower_bound=None, gap=None))
     carried = carry(analyse(schedule), bare)

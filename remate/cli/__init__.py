@@ -24,6 +24,7 @@ COMMANDS = (
     "replan",
     "rebind",
     "frontier",
+    "fit",
     "strategies",
     "solve",
     "instance",

@@ -15,7 +15,7 @@ from remate_runtime.step import Graph
 from ..errors import DimsError
 from ..profile.costing import MEASURED
 from ..profile.workspace import workspace
-from .asked import AUTO, read
+from .asked import AUTO, Asking, read
 from .family import Family, asked_ranges, family
 from .generic import ShotCosts
 from .survey import Survey
@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 
 class OpenSizes(msgspec.Struct, frozen=True):
-    """dims: as `remate.plan` takes it. largest: plan at the largest sizes, rather than at those of the example."""
+    """dims: as `remate.plan` takes it, or as it was read. largest: plan at the largest sizes, rather than at those of the example."""
 
     dims: Any = None
     largest: bool = False
@@ -43,7 +43,7 @@ def surveyed(
 ) -> Family | None:
     """The step at the sizes that were asked for; None if they stay fixed. With "auto" a model whose batch cannot be left open is
     warned of, and is planned at its size. Raises DimsError, CaptureError."""
-    asking = read(wanted.dims, model, args, kwargs)
+    asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
         return None
     survey = Survey(model, args, kwargs, differentiate, asking, progress)

@@ -33,7 +33,7 @@ ON_FILE: dict[str, list[str]] = {
     "report": ["report", "FILE", "-o", "page.html"],
     "trace": ["trace", "FILE", "-o", "trace.json"],
 }
-WITHOUT_FILE = {"solve", "instance", "plan", "frontier", "strategies", "completion"}
+WITHOUT_FILE = {"solve", "instance", "plan", "frontier", "fit", "strategies", "completion"}
 
 
 def on(name: str, command: str) -> list[str]:

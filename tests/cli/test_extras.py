@@ -27,6 +27,7 @@ BUILD = (
 ARGUMENTS = {
     "plan": ("models.py:build --budget 50% -o s.json", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "frontier": ("models.py:build -o out", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
+    "fit": ("models.py:build --device-memory 8GiB --optimizer sgd", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "replan": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "rebind": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "run": ("mlp.json --model models.py:build", "PyTorch"),
@@ -106,6 +107,7 @@ def test_only_the_solvers_are_missing(remate: Callable[..., Any], without: Calla
         ("remate_runtime", "apply", ("torch",)),
         ("remate", "plan", ("torch", "plan")),
         ("remate", "frontier", ("torch", "plan")),
+        ("remate", "fit", ("torch", "plan")),
     ],
 )
 def test_names_of_the_packages(house: str, name: str, extras: tuple[str, ...], without: Callable[..., None]) -> None:

@@ -1,0 +1,122 @@
+"""`remate fit`: the largest batch whose training fits a device, its schedule, and what each batch gives in a second."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from remate_runtime.extras import require
+
+from ..present.text import PEAK_NOTE, percent, size, table
+from . import exit_codes
+from .costs import add_costs, chosen_costs
+from .device_memory import add_optimizer, bytes_of, check_optimizer
+from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
+from .plan import DIFFERENTIATE, DIMS, EVALUATION, positive
+from .usage import UsageError
+
+if TYPE_CHECKING:
+    from ..api.fit import Fit
+
+
+def configure(commands: Any) -> None:
+    parser = commands.add_parser(
+        "fit", help="the largest batch for a device, and the fastest", description=__doc__, epilog=PEAK_NOTE
+    )
+    parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
+    parser.add_argument(
+        "--device-memory", metavar="SIZE", type=bytes_of, required=True, help="all that the device has: 80GiB"
+    )
+    add_optimizer(parser)
+    parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["auto"], help=f"the first is varied; {DIMS}")
+    parser.add_argument(
+        "-o", "--output", metavar="S.json", help="write the schedule of the largest; - for standard output"
+    )
+    parser.add_argument("--plot", metavar="F.svg", help="draw samples in a second over the size of the batch")
+    add_costs(parser)
+    parser.add_argument(
+        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+    )
+    parser.add_argument(
+        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
+    )
+    parser.add_argument(
+        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
+    )
+    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
+    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
+    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_force(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    require("remate fit", "torch", "plan")
+    if args.output:
+        check_output(args.output, SCHEDULE, args.force)
+    if args.plot == STDOUT:
+        raise UsageError("the plot goes into a file\n  hint: --plot fit.svg")
+    if args.plot:
+        check_output(args.plot, PLOT, args.force)
+    check_optimizer(args)
+    from remate_runtime.format import checked_text
+
+    from .device import check_trains, loaded
+    from .dims import dims_of
+    from .progress import Reporter
+
+    target = loaded(args.target, args.device, args.threads, args.quiet)
+    check_trains(target, args.target, args.evaluation)
+    from ..api.fit import fit
+
+    options: dict[str, Any] = chosen_costs(args)
+    named = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
+    same = ("device_memory", "optimizer", "cuda_context", "cost", "strategy", "effort", "gap", "differentiate")
+    asked: dict[str, Any] = {name: getattr(args, name) for name in same}
+    with Reporter(args.quiet) as report:
+        found = fit(target.call, **asked, **options, dims=dims_of(args.dims), name=named, progress=report)
+        text = checked_text(found.schedule)
+        if args.output:
+            write_output(args.output, text, rescue=True)
+    if args.plot:
+        write_output(args.plot, _plot(found).encode())
+    if not args.quiet:
+        told = [written(path) for path in (args.output, args.plot) if path]
+        say("\n".join([summary(found), *told]), args.output or "")
+    return exit_codes.FINE
+
+
+def summary(found: Fit) -> str:
+    """A line for each size, and which is the largest and the fastest."""
+    rows = [(found.dim, "without reruns", "left for it", "with the plan", "extra time", "samples/s", "")]
+    for one in found.batches:
+        marks = [*(["fastest"] if one == found.fastest else []), *(["largest"] if one == found.largest else [])]
+        peak, extra = ("none", "") if one.peak is None or one.time is None else (size(one.peak), _extra(one))
+        rate = f"{one.per_second:,.4g}" if one.time is not None else ""
+        rows.append((str(one.size), size(one.keep_all_peak), size(one.left), peak, extra, rate, ", ".join(marks)))
+    largest, fastest = found.largest, found.fastest
+    verdict = f"the largest batch that fits {size(found.device_memory)} is {found.dim}={largest.size}"
+    if fastest.size != largest.size:
+        gain = fastest.per_second / largest.per_second - 1
+        how = "without reruns" if fastest.keeps_all else "with fewer reruns"
+        verdict += f"; {found.dim}={fastest.size}, {how}, gives {percent(gain)} more samples in a second"
+    costs = f"times: {found.schedule.solve.cost} costs, of each size by itself"
+    return "\n".join([table(rows, right=(0, 1, 2, 3, 4, 5)), costs, verdict])
+
+
+def _extra(one: Any) -> str:
+    return f"{(one.time / max(1, one.keep_all_time) - 1) * 100:+.2f}%"
+
+
+def _plot(found: Fit) -> str:
+    from ..present.fit_plot import fit_plot
+
+    kept = [(one.size, one.per_second) for one in found.batches if one.keeps_all and one.time is not None]
+    rerun = [(one.size, one.per_second) for one in found.batches if not one.keeps_all and one.time is not None]
+    ideal = [(one.size, one.size / max(1, one.keep_all_time) * 1e9) for one in found.batches]
+    schedule = found.schedule
+    return fit_plot(schedule.name, found.dim, schedule.solve.cost, kept, rerun, ideal)

@@ -1,0 +1,130 @@
+"""The largest batch for a device: what it takes and gives at each size is what a plan for that size alone says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.api.fit import Fit
+from remate.cli import main
+from remate.errors import DimsError, InfeasibleError, RemateError, UnknownNameError
+from remate.inspect.device_memory import residents
+from remate.inspect.sizes import over_range
+from remate_runtime.format import at_size, load
+
+MEMORY = 2 << 20
+
+
+def on(**changes: Any) -> dict[str, Any]:
+    return {"device_memory": MEMORY, "optimizer": "adamw", "effort": "quick", "cost": "cpu"} | changes
+
+
+SOURCE = """
+import torch
+from tests.dims.test_fit import Wide
+
+def build():
+    return Wide(), (torch.randn(8, 16),)
+
+def alone():
+    return Wide(), (torch.randn(1, 16),)
+"""
+
+
+class Wide(nn.Module):
+    """What is computed from a small input is large, and cheap to compute again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.ModuleList(nn.Linear(16, 256) for _ in range(2))
+        self.narrow = nn.ModuleList(nn.Linear(256, 16) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for wide, narrow in zip(self.widen, self.narrow, strict=True):
+            x = x + narrow(wide(x).tanh().pow(2))
+        return x.pow(2).mean()
+
+
+@pytest.fixture(scope="module")
+def found() -> Fit:
+    torch.manual_seed(0)
+    return remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
+
+
+def test_the_largest_fits_beside_what_stays_on_the_device(found: Fit) -> None:
+    schedule, largest = found.schedule, found.largest
+    dim = schedule.model.dims["b"]
+    assert (found.dim, dim.min, dim.max, dim.planned) == ("b", 2, largest.size, largest.size)
+    there = at_size(schedule, {"b": largest.size})
+    stays = sum(one.nbytes for one in residents(there.model, "adamw"))
+    assert largest.peak is not None
+    assert stays + largest.peak <= MEMORY
+    assert stays + largest.left == MEMORY == stays + schedule.solve.budget
+    assert largest.reruns > 0
+    assert not largest.keeps_all
+    assert over_range(schedule).everywhere
+
+
+def test_nothing_much_larger_fits(found: Fit) -> None:
+    size = found.largest.size * 66 // 64 + 1
+    with pytest.raises(InfeasibleError):
+        remate.plan(Wide(), (torch.randn(size, 16),), budget=found.largest.left, cost="h200", effort="quick")
+
+
+def test_each_size_is_what_a_plan_for_it_alone_says(found: Fit) -> None:
+    assert [one.size for one in found.batches] == sorted({one.size for one in found.batches})
+    kept = [one for one in found.batches if one.keeps_all]
+    rerun = [one for one in found.batches if not one.keeps_all]
+    assert len(kept) > 2
+    assert len(rerun) > 2
+    for one in (kept[0], kept[-1], rerun[0]):
+        alone = remate.plan(Wide(), (torch.randn(one.size, 16),), budget=one.left, cost="h200", effort="quick").solve
+        assert (one.keep_all_peak, one.keep_all_time) == (alone.baseline_peak, alone.baseline_time)
+        assert one.time == alone.time
+    assert all(one.reruns == 0 and one.time == one.keep_all_time for one in kept)
+    assert found.fastest.per_second == max(one.per_second for one in found.batches)
+
+
+def test_an_end_that_was_asked_for_is_the_largest() -> None:
+    model = Wide()
+    few = remate.fit(
+        model, (torch.randn(4, 16),), dims={"x": {0: "rows=4..24/4"}}, **on(device_memory="1GiB", optimizer="sgd")
+    )
+    assert (few.dim, few.largest.size) == ("rows", 24)
+    assert all(one.size % 4 == 0 for one in few.batches)
+    assert few.schedule.model.dims["rows"].multiple == 4
+
+
+def test_refusals() -> None:
+    with pytest.raises(InfeasibleError, match="cannot be planned within"):
+        remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=100_000))
+    with pytest.raises(DimsError, match="no size of the example can be varied"):
+        remate.fit(Wide(), (torch.randn(1, 16),), **on())
+    with pytest.raises(UnknownNameError, match="adammw"):
+        remate.fit(Wide(), (torch.randn(8, 16),), **on(optimizer="adammw"))
+    with pytest.raises(RemateError, match="memory of a device"):
+        remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory="50%"))
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model.py").write_text(SOURCE)
+    out, plot = tmp_path / "s.json", tmp_path / "fit.svg"
+    argv = ["fit", f"{tmp_path}/model.py:build", "--device-memory", "2MiB", "--optimizer", "adamw", "--cost", "h200"]
+    assert main([*argv, "--effort", "quick", "-o", str(out), "--plot", str(plot)]) == 0
+    told = capsys.readouterr().out
+    largest = load(str(out)).model.dims["b"].max
+    assert f"the largest batch that fits 2.00 MiB is b={largest}" in told
+    assert f"wrote {out}" in told
+    assert "with reruns" in plot.read_text()
+    assert plot.read_text().startswith("<?xml")
+    plot.write_text("mine")
+    assert main([*argv, "--plot", str(plot)]) == 2
+    assert main([f"{word}".replace(":build", ":alone") for word in argv]) == 1
+    assert "no size of the example can be varied" in capsys.readouterr().err
+    assert main([word for word in argv if word not in ("--optimizer", "adamw")]) == 2
+    assert "which optimizer?" in capsys.readouterr().err
