@@ -35,6 +35,7 @@ PLANNER = [
     "budget",
     "measure",
     "capture",
+    "live",
     "profile",
     "partition",
     "fold",

@@ -47,6 +47,7 @@ def frontier(
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
     gradients: str = "held",
+    live: Sequence[str] = (),
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -58,11 +59,11 @@ def frontier(
     Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
     """
     asked = [parse_budget(budget) for budget in budgets]
-    settings = settings_of("", strategy, effort, gap, time_limit, differentiate)
+    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
-    costs |= {"differentiate": differentiate, "gradients": assumed(gradients)}
+    costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live}
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
     texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}

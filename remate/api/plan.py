@@ -26,13 +26,13 @@ from remate_runtime.link import link, simulate
 from remate_runtime.step import Graph, expand
 
 from ..budget import parse_budget
-from ..capture.capture_step import capture
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
-from ..errors import DimsError, UnknownNameError
+from ..errors import CaptureError, DimsError, UnknownNameError
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
+from ..live.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import MEASURED, costed, costs_digest
@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     differentiate: Sequence[str] | None
     gradients: str
     dims: Any
+    live: Sequence[str]
     name: str
     note: str
     progress: Progress | None
@@ -107,6 +108,7 @@ def plan(
     differentiate: Sequence[str] | None = None,
     gradients: str = "held",
     dims: Any = None,
+    live: Sequence[str] = (),
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -129,10 +131,13 @@ def plan(
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
     "auto": the size of the batch, where the model allows. Planned at is the example; within a budget in bytes, the
-    largest size. at: parts of the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole:
-    forward is run once on the arguments, to see how it calls them; budget and peak are those of all their calls together.
+    largest size. live: attributes that change while training, read from the model at every call: `["alpha", "h.*.drop.p"]`, of
+    modules or of configs that they hold; each is a number, and its range follows from what forward does with it. at: parts of
+    the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole: forward is run once on
+    the arguments, to see how it calls them; budget and peak are those of all their calls together.
     Parts that do the same step share a schedule; where there are several kinds, what comes back is a collection of
-    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. name: of the schedule, by default that of the model's class. note: a remark to keep in the file.
+    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. name: of the schedule, by default
+    that of the model's class. note: a remark to keep in the file.
     progress: called with a line of text now and then.
     Ctrl-C while it solves ends the search: the best schedule by then is returned.
 
@@ -142,25 +147,30 @@ def plan(
     that is reached).
     """
     parse_budget(budget)
-    settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate)
+    settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate, live)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))
     if at is not None:
         from .parts import plan_at
 
-        refuse_dims(dims)
+        refuse_for_parts(dims, live)
         limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
         return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
+    costs["live"] = live
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     return plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
     )
 
 
-def refuse_dims(dims: Any) -> None:
-    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs."""
+def refuse_for_parts(dims: Any, live: Sequence[str]) -> None:
+    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
+    attributes that they would read at every call."""
+    if live:
+        message = "parts of a model are planned with attributes as they are: live= is for the whole model"
+        raise CaptureError(message, hint="leave out live, or plan the whole model")
     if dims is not None:
         raise DimsError(
             "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
@@ -169,15 +179,22 @@ def refuse_dims(dims: Any) -> None:
 
 
 def settings_of(
-    budget: str, strategy: str, effort: str, gap: float, time_limit: float | None, differentiate: Sequence[str] | None
+    budget: str,
+    strategy: str,
+    effort: str,
+    gap: float,
+    time_limit: float | None,
+    differentiate: Sequence[str] | None,
+    live: Sequence[str] = (),
 ) -> Settings:
     """What `plan` is asked, as the file keeps it. Raises UnknownNameError, before minutes of tracing."""
     policy(strategy)
     effort_named(effort)
     limit = None if time_limit is None else float(time_limit)
     chosen = tuple(differentiate or ())
+    search: dict[str, Any] = {"strategy": strategy, "effort": effort, "gap": float(gap), "time_limit": limit}
     return Settings(
-        budget=budget, strategy=strategy, effort=effort, gap=float(gap), time_limit=limit, differentiate=chosen
+        budget=budget, **search, differentiate=chosen, live=(live,) if isinstance(live, str) else tuple(live)
     )
 
 
@@ -202,6 +219,7 @@ def prepare(
     measure_again: bool = False,
     differentiate: Sequence[str] | None = None,
     gradients: Gradients = "held",
+    live: Sequence[str] = (),
     open_sizes: OpenSizes = FIXED,
     progress: Progress | None = None,
 ) -> Hierarchy:
@@ -210,20 +228,20 @@ def prepare(
     say = progress or (lambda text: None)
     call = called(model, args, kwargs)
     with call.in_effect():
-        family = surveyed(call.model, call.args, call.kwargs, differentiate, open_sizes, say)
+        family = surveyed(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")
-            captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
+            found = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
         else:
-            captured = family.shots[0].captured
-    say(f"finding out what {len(captured.graph.operations):,} operations cost")
+            found = family.shots[0].captured
+    say(f"finding out what {len(found.graph.operations):,} operations cost")
 
     def priced(graph: Graph) -> Graph:
         return costed(graph, cost, profile, progress, cached=cache, again=measure_again)
 
-    graph = replace(priced(captured.graph), delivered=gradients)
+    graph = replace(priced(found.graph), delivered=gradients)
     say("looking for blocks that repeat")
-    step = partition(replace(captured, graph=graph))
+    step = partition(replace(found, graph=graph))
     return step if family is None else sized(step, family, shot_costs(family, graph, cost, priced))
 
 

@@ -45,7 +45,7 @@ def prepare_again(
     dims = asked_again(schedule, argument_names(call.model, len(call.args)))
     costs["gradients"] = schedule.solve.gradients
     costs["open_sizes"] = OpenSizes(dims, parse_budget(asked.budget).share is None)
-    return prepare(call, cost=cost, differentiate=differentiate, progress=progress, **costs)
+    return prepare(call, cost=cost, differentiate=differentiate, live=asked.live, progress=progress, **costs)
 
 
 def replan(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from .captured import Captured
 from .explain import explained
 from .lower import Lowering, Source
 from .origins import complete, origins
+from .planted import planted
 from .reads import Hooks
 from .refused_layers import refuse_layers
 from .signature import Signature
@@ -36,6 +38,8 @@ from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Por
 
 __all__ = ["CaptureError", "Captured", "capture"]
 
+NO_LIVE: Mapping[str, Any] = MappingProxyType({})
+
 
 def capture(
     model: torch.nn.Module,
@@ -43,13 +47,15 @@ def capture(
     kwargs: Mapping[str, Any] | None = None,
     differentiate: Sequence[str] | None = None,
     sizes: SizeLog | None = None,
+    live: Mapping[str, Any] = NO_LIVE,
 ) -> Captured:
     """Capture forward and backward of `model(*args, **kwargs)`.
 
     differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
     tensor). By default the scalar field `loss` of a dict or record; without it every output that needs a gradient. The
     others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
-    what forward decided by sizes of tensors.
+    what forward decided by sizes of tensors. live: by path, numbers that stand in attributes while forward is traced; the
+    digest says nothing of these.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -59,13 +65,20 @@ def capture(
     refuse_layers(model)
     if on_meta(model):
         model, args, kwargs = stand_in(model, args, kwargs or {})
-    with surroundings.attributes_as_buffers(model) as lent:
+    with planted(model, live), surroundings.attributes_as_buffers(model) as lent:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent)
         step, branches, captured = _attempt(TracedModule(*call, sizes), signature)
         _warn(step, branches)
+        _refuse_changes(step, live)
         settled = _settled(step, captured, call, signature)
-    return replace(captured, digest=step.reads.digest(settled))
+    return replace(captured, digest=step.reads.digest(settled, frozenset(live)))
+
+
+def _refuse_changes(step: TracedModule, live: Mapping[str, Any]) -> None:
+    for path in step.reads.changes().paths & live.keys():
+        hint = "change it outside of forward, or make it a buffer and leave it out of live="
+        raise CaptureError(f"forward itself changes the live attribute {path!r}", path.rpartition(".")[0], hint=hint)
 
 
 def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Branches, Captured]:

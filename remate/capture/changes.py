@@ -30,6 +30,10 @@ class Changes:
     def __init__(self, by_path: Mapping[str, Change]) -> None:
         self._by_path = by_path
 
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(self._by_path)
+
     def __bool__(self) -> bool:
         return bool(self._by_path)
 

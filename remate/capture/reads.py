@@ -168,8 +168,8 @@ class Reads:
         else:
             yield from self._places(key, frozenset())
 
-    def digest(self, settled: bool = True) -> Digest:
-        """What was seen. settled: what forward changed stays so from the second call on, and changes nothing else: then
+    def digest(self, settled: bool = True, live: frozenset[str] = frozenset()) -> Digest:
+        """What was seen, but for the attributes at the paths `live`. settled: what forward changed stays so from the second call on, and changes nothing else: then
         both values are recorded, otherwise none. Warns of functions whose source cannot be read."""
         modules = {path: self._of(key, settled) for key, path in self._paths.items()}
         for path, module in self._model.named_modules():
@@ -178,6 +178,11 @@ class Reads:
                 modules[path]["forward"] = record(forward, self._code.source)
         objects = {path: self._of(key, settled) for key in self._held for path in self._places(key, frozenset())}
         self._add_methods(modules)
+        for path in live:
+            above, _, name = path.rpartition(".")
+            for reads in (modules.get(above), objects.get(above)):
+                if reads is not None:
+                    reads.pop(name, None)
         made = make_digest(self._model, modules, dict(sorted(objects.items())), self._code)
         if made.unknown:
             warnings.warn(

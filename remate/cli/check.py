@@ -161,12 +161,13 @@ class _Executed(NamedTuple):
 
 
 class _Model:
-    """What `FILE.py:build` makes, captured once for all files that differentiate the same outputs."""
+    """What `FILE.py:build` makes, captured once for all files that differentiate the same outputs and
+    read the same attributes at every call."""
 
     def __init__(self, target: str, step: bool, allowed: tuple[str, ...]) -> None:
         self.target, self.step, self._allowed = target, step, allowed
         self._made: Any = None
-        self._captured: dict[tuple[str, ...], Captured] = {}
+        self._captured: dict[tuple[tuple[str, ...], tuple[str, ...]], Captured] = {}
 
     def differences(self, opened: Analysis, sound: bool) -> list[Difference]:
         """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
@@ -177,9 +178,10 @@ class _Model:
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
-        if used not in self._captured:
-            self._captured[used] = self._capture(used)
-        live = self._captured[used]
+        key = used, tuple(recorded.live)
+        if key not in self._captured:
+            self._captured[key] = self._capture(*key)
+        live = self._captured[key]
         try:
             here = self._at_the_same_size(opened, live)
         except BindError as error:
@@ -216,13 +218,13 @@ class _Model:
             return [Difference("one step", "as planned", "; ".join(told) or str(error))]
         return []
 
-    def _capture(self, used: tuple[str, ...]) -> Captured:
-        from ..capture.capture_step import capture
+    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...]) -> Captured:
+        from ..live.capturing import captured
         from .build_file import load_target
 
         made = self._made = load_target(self.target)
         with made.call.in_effect():
-            return capture(made.model, made.args, made.kwargs, differentiate=list(used))
+            return captured(made.model, made.args, made.kwargs, list(used), attributes, probing=False)
 
 
 def _stale(path: str, model: str, found: list[Difference]) -> str:

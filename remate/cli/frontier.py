@@ -17,7 +17,7 @@ from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
 from .output import say
-from .plan import DIFFERENTIATE, EVALUATION, add_gradients, positive
+from .plan import DIFFERENTIATE, EVALUATION, LIVE, add_gradients, positive
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -55,6 +55,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     add_gradients(parser)
+    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
@@ -88,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
     from ..api.plan import prepare, settings_of
     from ..strategy import effort_named, policy
 
-    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
+    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
     settings = settings_of("", *asked)
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
-        chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
         chosen["gradients"] = args.gradients
         step = prepare(target.call, cost=args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)

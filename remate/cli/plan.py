@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import GRADIENTS
+from remate_runtime.format import GRADIENTS, range_text
 from remate_runtime.plain import plain
 
 from ..budget import BudgetError, parse_budget
@@ -40,6 +40,7 @@ DELIVERED = (
     "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in a .grad "
     "that exists, or consumed by an optimizer in backward"
 )
+LIVE = "attributes that change while training, read from the model at every call: alpha 'h.*.drop.p'"
 AT = (
     "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all their calls "
     "together, and parts that do different steps are written as several files into the folder -o"
@@ -82,6 +83,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     add_gradients(parser)
+    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
@@ -133,14 +135,14 @@ def run(args: argparse.Namespace) -> int:
     from ..dims.open_sizes import OpenSizes
     from .dims import dims_of
 
-    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate
+    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
     settings = settings_of(args.budget or "", *asked)
     if args.at:
         plan_parts(args, target, settings)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
+        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
         options["gradients"] = args.gradients
         options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
         step = prepare(target.call, cost=args.cost, **options, progress=report)
@@ -177,6 +179,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
+    rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("size", name, _range_of(dim)) for name, dim in schedule.model.dims.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)

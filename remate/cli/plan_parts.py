@@ -32,10 +32,10 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> 
     from remate_runtime.format import checked_text
 
     from ..api.parts import plan_parts, prepare_parts
-    from ..api.plan import refuse_dims
+    from ..api.plan import refuse_for_parts
     from .progress import Reporter
 
-    refuse_dims(None if args.dims == ["none"] else args.dims)
+    refuse_for_parts(None if args.dims == ["none"] else args.dims, args.live)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {
             **chosen_costs(args),

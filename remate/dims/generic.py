@@ -23,7 +23,7 @@ from remate_runtime.format import (
     parse_size,
     parse_type,
 )
-from remate_runtime.step import Graph, Op, Ref, expand
+from remate_runtime.step import Graph, Number, Op, Ref, expand
 
 from ..partition.hierarchy import Hierarchy, SizedStep
 from .align import differs, strides_of, telling_strides
@@ -216,6 +216,8 @@ def _other(one: Graph, other: Graph) -> str:
 def _renumbered(argument: Any, numbers: Mapping[int, int]) -> Any:
     if isinstance(argument, Ref):
         return Ref(numbers[argument.value])
+    if isinstance(argument, Number):
+        return argument.of(numbers.__getitem__)
     if isinstance(argument, tuple):
         return tuple(_renumbered(item, numbers) for item in argument)
     if isinstance(argument, dict):

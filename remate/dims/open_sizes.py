@@ -40,13 +40,14 @@ def surveyed(
     differentiate: Sequence[str] | None,
     wanted: OpenSizes,
     progress: Progress,
+    live: Sequence[str] = (),
 ) -> Family | None:
     """The step at the sizes that were asked for; None if they stay fixed. With "auto" a model whose batch cannot be left open is
     warned of, and is planned at its size. Raises DimsError, CaptureError."""
     asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
         return None
-    survey = Survey(model, args, kwargs, differentiate, asking, progress)
+    survey = Survey(model, args, kwargs, differentiate, asking, progress, live)
     planned = survey.example
     if wanted.largest:
         planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}

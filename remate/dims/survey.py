@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import torch
 
-from ..capture.capture_step import capture
 from ..capture.captured import Captured
 from ..capture.sizes import SizeLog
+from ..live.capturing import captured
 from .asked import Asking
 from .resize import resized
 from .words import spelled
@@ -28,7 +28,7 @@ class Shot(msgspec.Struct, frozen=True):
 
 
 class Survey:
-    """model, args, kwargs, differentiate: as of `capture`, the example. asking: what may vary of it."""
+    """model, args, kwargs, differentiate, live: as of `captured`, the example. asking: what may vary of it."""
 
     def __init__(
         self,
@@ -38,10 +38,11 @@ class Survey:
         differentiate: Sequence[str] | None,
         asking: Asking,
         progress: Progress,
+        live: Sequence[str] = (),
     ) -> None:
         self.asking = asking
         self._model, self._args, self._kwargs, self._differentiate = model, tuple(args), dict(kwargs), differentiate
-        self._progress = progress
+        self._progress, self._live = progress, tuple(live)
         self._shots: dict[tuple[int, ...], Shot] = {}
 
     @property
@@ -57,5 +58,7 @@ class Survey:
             args, kwargs = self._args, self._kwargs
             if sizes != self.example:
                 args, kwargs = resized(self.asking, args, kwargs, sizes)
-            self._shots[key] = Shot(sizes, capture(self._model, args, kwargs, self._differentiate, log), log)
+            options: Any = {"sizes": log, "probing": not self._shots, "say": self._progress}
+            made = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
+            self._shots[key] = Shot(sizes, made, log)
         return self._shots[key]

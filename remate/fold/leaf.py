@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from remate_runtime.format import Block, Constant, Operation
-from remate_runtime.step import Graph, Op, to_json
+from remate_runtime.step import LIVE, Graph, Op, to_json
 
 from ..capture.captured import Captured
 from ..partition.canonical import Form
@@ -48,6 +48,7 @@ def write_leaf(captured: Captured, part: BlockSpan, form: Form) -> Written:
         inputs=kinds["value"],
         parameters=kinds["parameter"],
         buffers=kinds["buffer"],
+        live=tuple(kinds[LIVE]),
         constants={
             values[v]: Constant(type=str(graph.values[v].type), data=graph.values[v].data or ())
             for v in form.sources
@@ -82,13 +83,13 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
 
 
 def _source_names(graph: Graph, part: BlockSpan, form: Form, taken: Names) -> tuple[str, ...]:
-    """Parameters and buffers by their own name below the prefix; others by role: `x` from forward, `grad` from backward.
+    """Parameters, buffers and live attributes by their own name below the prefix; others by role: `x` from forward, `grad` from backward.
 
     Names of parameters are settled first, since they must not be renamed.
     """
     names: dict[int, str] = {}
     for v in form.sources:
-        if graph.values[v].kind in ("parameter", "buffer"):
+        if graph.values[v].kind in ("parameter", "buffer", LIVE):
             names[v] = taken.take(relative(graph.values[v].name, part.prefix))
     for v in form.sources:
         if v not in names:
@@ -104,7 +105,7 @@ def _role(graph: Graph, value: int) -> str:
 
 
 def _declarations(graph: Graph, form: Form, names: tuple[str, ...]) -> dict[str, dict[str, str]]:
-    declared: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}, "value": {}}
+    declared: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}, LIVE: {}, "value": {}}
     for v, name in zip(form.sources, names, strict=True):
         kind = graph.values[v].kind
         if kind != "constant":

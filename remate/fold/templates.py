@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remate_runtime.format import Block, Instance
-from remate_runtime.step import Graph
+from remate_runtime.step import LIVE, Graph
 
 from ..capture.captured import Captured
 from ..partition.canonical import form
@@ -13,7 +13,7 @@ from ..partition.hierarchy import BlockSpan
 from .leaf import Written, write_leaf
 from .names import Names, relative
 
-_OWN = ("parameter", "buffer")  # kinds that a prefix can bind
+_OWN = ("parameter", "buffer", LIVE)  # kinds that a prefix can bind
 
 
 class Use(msgspec.Struct, frozen=True):
@@ -90,12 +90,16 @@ class Templates:
             )
             for child, use in zip(part.parts, uses, strict=True)
         )
-        kinds: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}, "value": {}}
+        kinds: dict[str, dict[str, str]] = {"parameter": {}, "buffer": {}, LIVE: {}, "value": {}}
         for v, name in names.items():
             kind = graph.values[v].kind
             kinds[kind if kind in _OWN else "value"][name] = str(graph.values[v].type)
         block = Block(
-            inputs=kinds["value"], parameters=kinds["parameter"], buffers=kinds["buffer"], instances=instances
+            inputs=kinds["value"],
+            parameters=kinds["parameter"],
+            buffers=kinds["buffer"],
+            live=tuple(kinds[LIVE]),
+            instances=instances,
         )
         key = msgspec.json.encode(block)
         if key not in self._composites:
@@ -143,7 +147,7 @@ def _by_prefix(graph: Graph, part: BlockSpan, local: str, v: int) -> bool:
 
 
 def _declared(block: Block) -> list[str]:
-    return [*block.inputs, *block.parameters, *block.buffers]
+    return [*block.inputs, *block.parameters, *block.buffers, *block.live]
 
 
 def _operations(part: BlockSpan) -> tuple[int, ...]:

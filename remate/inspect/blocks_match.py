@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import Graph, InstanceSpan, Op, Ref
+from remate_runtime.step import Graph, InstanceSpan, Number, Op, Ref
 
 from .analysis import Analysis
 
@@ -93,4 +93,4 @@ def _argument(argument: Any, number: dict[int, int]) -> Any:
         return "sizes" if all(one == "number" for one in inner) else inner
     if isinstance(argument, dict):
         return tuple(sorted(argument))
-    return "number" if isinstance(argument, int | float) and not isinstance(argument, bool) else argument
+    return "number" if isinstance(argument, int | float | Number) and not isinstance(argument, bool) else argument

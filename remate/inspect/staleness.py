@@ -11,7 +11,7 @@ import msgspec
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import Model, Schedule
-from remate_runtime.step import Graph, Ref
+from remate_runtime.step import Graph, Number, Ref, to_json
 
 _ABSENT = "absent"
 
@@ -82,6 +82,7 @@ def _signature(recorded: Model, live: Model) -> Iterator[Difference]:
     yield from _mapping("parameter", recorded.parameters, live.parameters)
     yield from _mapping("buffer", recorded.buffers, live.buffers)
     yield from _mapping("tied parameter", recorded.tied, live.tied)
+    yield from _mapping("live attribute", dict.fromkeys(recorded.live, "live"), dict.fromkeys(live.live, "live"))
     yield from _mapping("input", _leaves(recorded.inputs), _leaves(live.inputs))
     yield from _mapping("output", _leaves(recorded.outputs), _leaves(live.outputs))
 
@@ -147,6 +148,8 @@ def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
         if isinstance(value, Ref):
             source = graph.values[value.value]
             return f"%{source.data or source.name if source.producer < 0 else made[value.value]}"
+        if isinstance(value, Number):
+            return str(to_json(value, lambda at: graph.values[at].name)["number"])
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(text, value))}]"
         return repr(value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import Graph, Op, Ref
+from remate_runtime.step import LIVE, Graph, Number, Op, Ref
 
 from .hierarchy import BlockSpan
 
@@ -102,6 +102,8 @@ def _row(graph: Graph, op: Op, numbered: Any) -> list[Any]:
 def _argument(argument: Any, numbered: Any) -> Any:
     if isinstance(argument, Ref):
         return {"value": numbered(argument.value)}
+    if isinstance(argument, Number):
+        return {"number": argument.text, "values": list(map(numbered, argument.values))}
     if isinstance(argument, (tuple, list)):
         return [_argument(a, numbered) for a in argument]
     return argument
@@ -110,5 +112,5 @@ def _argument(argument: Any, numbered: Any) -> Any:
 def _source(graph: Graph, value: int) -> list[Any]:
     """Kind, type and (for a constant) elements: what a template declares about a value from outside."""
     about = graph.values[value]
-    kind = about.kind if about.kind in ("parameter", "buffer", "constant") else "value"
-    return [kind, str(about.type), about.data]
+    kind = about.kind if about.kind in ("parameter", "buffer", "constant", LIVE) else "value"
+    return [kind, str(about.type), about.data if kind == "constant" else None]

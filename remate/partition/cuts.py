@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import msgspec
 import numpy as np
 
-from remate_runtime.step import Graph, Ref
+from remate_runtime.step import Graph, Number, Ref
 
 SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
 _LONGEST = 2000  # operations of the longest period that is looked for
@@ -125,4 +125,6 @@ def _sign(graph: Graph, i: int) -> str:
 def _literals(argument: object) -> object:
     if isinstance(argument, Ref):
         return "%"
+    if isinstance(argument, Number):
+        return argument.text
     return [_literals(a) for a in argument] if isinstance(argument, (tuple, list)) else argument

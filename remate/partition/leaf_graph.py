@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.step import Graph, Op, Ref, Value
+from remate_runtime.step import LIVE, Graph, Number, Op, Ref, Value, numbers_in
 
 from .hierarchy import BlockSpan
 
@@ -28,6 +28,9 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
             about = graph.values[v]
             number[v] = len(values)
             values.append(Value(about.name, about.type, "input" if about.kind != "constant" else "constant"))
+    for v in dict.fromkeys(v for i in order for one in numbers_in(graph.operations[i]) for v in one.values):
+        number[v] = len(values)
+        values.append(Value(graph.values[v].name, graph.values[v].type, LIVE, data=graph.values[v].data))
     for local, i in enumerate(order):
         for v in graph.operations[i].writes:
             if v is not None:
@@ -68,6 +71,8 @@ def _renumbered(op: Op, number: dict[int, int]) -> Op:
 def _argument(argument: object, number: dict[int, int]) -> object:
     if isinstance(argument, Ref):
         return Ref(number[argument.value])
+    if isinstance(argument, Number):
+        return argument.of(number.__getitem__)
     if isinstance(argument, tuple):
         return tuple(_argument(a, number) for a in argument)
     return argument

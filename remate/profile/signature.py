@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import Graph, Op, Ref
+from remate_runtime.step import Graph, Number, Op, Ref, planned_number
 
 
 def signature(graph: Graph, op: Op) -> str:
@@ -24,6 +24,8 @@ def signature(graph: Graph, op: Op) -> str:
             seen[argument.value] = len(seen)
             pending = "".join(f".{what}" for what in pending_of(graph, argument.value))
             return f"{graph.values[argument.value].type}{pending}"
+        if isinstance(argument, Number):
+            argument = planned_number(graph, argument)
         if isinstance(argument, tuple | list):
             return f"[{', '.join(map(text, argument))}]"
         return msgspec.json.encode(argument, order="sorted").decode()

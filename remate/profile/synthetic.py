@@ -9,7 +9,7 @@ import torch
 
 from remate_runtime.format import TensorType
 from remate_runtime.kernels import TORCH_DTYPES, literal
-from remate_runtime.step import Graph, Op, Ref
+from remate_runtime.step import Graph, Number, Op, Ref, planned_number
 
 from .signature import pending_of
 
@@ -27,6 +27,8 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
     def live(argument: Any) -> Any:
         if isinstance(argument, Ref):
             return made[argument.value]
+        if isinstance(argument, Number):
+            return planned_number(graph, argument)
         if isinstance(argument, tuple | list):
             return [live(item) for item in argument]
         return literal(argument, device)

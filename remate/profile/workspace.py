@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from remate_runtime.format import DTYPES, TensorType
-from remate_runtime.step import Graph, Op, Ref
+from remate_runtime.step import Graph, Number, Op, Ref
 
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
 # These take contiguous arguments and copy others first (on CPU).
@@ -98,7 +98,7 @@ def _contiguous_copies(read: list[TensorType]) -> int:
 
 def _has_number(op: Op) -> bool:
     """Numbers among tensors become tensors of one element."""
-    return any(isinstance(argument, int | float) for argument in (*op.args, *op.kwargs.values()))
+    return any(isinstance(argument, int | float | Number) for argument in (*op.args, *op.kwargs.values()))
 
 
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:

@@ -38,7 +38,7 @@ def test_the_json_schema_states_the_same_words() -> None:
     assert model["autocast"]["enum"] == [None, *DTYPE_NAMES]
     assert DEFINITIONS["dtype"]["enum"] == list(DTYPE_NAMES) == list(DTYPES)
     assert re.findall(r"^\^\((.*?)\)", DEFINITIONS["tensor_text"]["pattern"]) == ["|".join(DTYPE_NAMES)]
-    assert list(special) == list(SPELLINGS) == [*CHOICES, "complex", "size"]
+    assert list(special) == list(SPELLINGS) == [*CHOICES, "complex", "size", "number"]
     for key in CHOICES.keys() - {"dtype"}:
         words = special[key]["anyOf"][0] if key == "float" else special[key]
         assert words["enum"] == list(CHOICES[key]), key

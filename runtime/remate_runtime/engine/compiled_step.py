@@ -39,8 +39,8 @@ class CompiledStep(NamedTuple):
     peak: bytes that the step will hold at its worst moment, counted as a budget counts them; None: what the simulator says.
     """
 
-    forward: Callable[[Sequence[torch.Tensor]], Forwarded]
-    inference: Callable[[Sequence[torch.Tensor]], Forwarded]
+    forward: Callable[[Sequence[Any]], Forwarded]
+    inference: Callable[[Sequence[Any]], Forwarded]
     begin: Callable[[Any, list[torch.Tensor]], None]
     segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
     peak: int | None = None

@@ -41,9 +41,9 @@ class _Frame:
 
     __slots__ = ("first", "given", "next", "residue", "sources", "step", "tangents", "watched")
 
-    def __init__(self, step: StepFunction, sources: Sequence[torch.Tensor]) -> None:
+    def __init__(self, step: StepFunction, sources: Sequence[Any]) -> None:
         self.step = step
-        self.sources: Sequence[torch.Tensor] = sources  # until forward has run
+        self.sources: Sequence[Any] = sources  # until forward has run
         self.residue: Any = None
         self.watched: list[_Held] = []
         self.tangents: list[torch.Tensor | None] = []
@@ -67,8 +67,8 @@ class _Held(NamedTuple):
     until: int | None
 
 
-def run_step(step: StepFunction, sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Run the step's forward on inputs, parameters and buffers (the contract's sources). Returns the contract's outputs.
+def run_step(step: StepFunction, sources: Sequence[Any]) -> Sequence[torch.Tensor]:
+    """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's sources). Returns the contract's outputs.
 
     If gradients are wanted the tensors carry autograd history; otherwise nothing is kept.
     """
@@ -105,7 +105,7 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     return [output.detach() for output in made.outputs]
 
 
-def _update(contract: StepContract, sources: Sequence[torch.Tensor], updates: list[torch.Tensor]) -> None:
+def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.Tensor]) -> None:
     for (buffer, _), new in zip(contract.updates, updates, strict=True):
         sources[buffer].copy_(new)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -52,9 +53,7 @@ class Steps:
         foreseen = self.planned(device).compiled.peak
         return self._verified.peak if foreseen is None else foreseen
 
-    def wanted(
-        self, device: torch.device, sources: Sequence[torch.Tensor], sharded: Fsdp2 | None = None
-    ) -> StepFunction:
+    def wanted(self, device: torch.device, sources: Sequence[Any], sharded: Fsdp2 | None = None) -> StepFunction:
         """The step for a call with these tensors: without what only gradients that nobody wants need, and with the borders of
         what is sharded."""
         gradients = self._contract.gradients

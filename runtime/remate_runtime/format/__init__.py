@@ -7,7 +7,9 @@ from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
 from .limits import MAX_FAULTS
+from .live_range import range_text
 from .module_paths import fold_paths, unfold_paths
+from .number_text import Tree, computed, names_of, parse_number, renamed, written_number
 from .positions import locate, places, scan, text_at
 from .reader import decode, load, read
 from .schedule import (
@@ -20,6 +22,7 @@ from .schedule import (
     Digest,
     Dimension,
     Instance,
+    Live,
     Model,
     ModuleGroup,
     Operation,
@@ -59,6 +62,7 @@ __all__ = [
     "Factor",
     "Gradients",
     "Instance",
+    "Live",
     "Model",
     "ModuleGroup",
     "Operation",
@@ -74,10 +78,12 @@ __all__ = [
     "StoppedBy",
     "TensorType",
     "Term",
+    "Tree",
     "at_size",
     "check_fingerprint",
     "checked_size",
     "checked_text",
+    "computed",
     "constant",
     "decode",
     "did_you_mean",
@@ -91,19 +97,24 @@ __all__ = [
     "is_attribute",
     "load",
     "locate",
+    "names_of",
     "open_axes",
     "out_of_range",
     "output_leaves",
+    "parse_number",
     "parse_real",
     "parse_size",
     "parse_sized",
     "parse_type",
     "places",
+    "range_text",
     "ranged",
     "read",
+    "renamed",
     "save",
     "scan",
     "spelled",
     "text_at",
     "unfold_paths",
+    "written_number",
 ]

@@ -32,6 +32,8 @@ CODES: dict[str, str] = {
     "R024": "malformed expression of sizes",
     "R025": "an expression of sizes that gives no size",
     "R026": "malformed dimension, or one that no input has by itself",
+    "R027": "malformed expression of live attributes",
+    "R028": "malformed live attribute",
     # Names and references
     "R030": "reference to a value that does not exist",
     "R031": "the same id or name twice",
@@ -40,7 +42,7 @@ CODES: dict[str, str] = {
     "R034": "a block's input is not bound, or `with` binds what the block does not have",
     "R035": "reference to an output that the operation does not make",
     "R036": "a value is used before it is made",
-    "R037": "parameter or buffer that the model does not have",
+    "R037": "parameter, buffer or live attribute that the model does not have",
     "R038": "what is bound has another type than the block declares",
     "R039": "costs of an operation that the block does not have",
     # Plans and reruns

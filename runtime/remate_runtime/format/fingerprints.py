@@ -1,6 +1,6 @@
 """The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
 
-Plans, reruns, costs, notes, sources, the sizes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
+Plans, reruns, costs, notes, sources, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
 may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
 """
 
@@ -18,8 +18,9 @@ from .schedule import KEEP_ALL, Block, Operation, Schedule
 def fingerprint(schedule: Schedule) -> str:
     """`sha256:<hex>` over the blocks, the program and the model's signature."""
     dims = {name: replace(dim, planned=dim.min) for name, dim in schedule.model.dims.items()}
+    live = {name: replace(one, planned=type(one.planned)(0)) for name, one in schedule.model.live.items()}
     step = {
-        "model": replace(schedule.model, fingerprint="", dims=dims, at=(), calls=1, note=""),
+        "model": replace(schedule.model, fingerprint="", dims=dims, live=live, at=(), calls=1, note=""),
         "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},
         "program": [replace(instance, plan=KEEP_ALL, note="") for instance in schedule.program],
     }

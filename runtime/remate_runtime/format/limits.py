@@ -31,6 +31,7 @@ MAX_BRACKETS = 1 << 16, 32  # arrays and objects
 MAX_KEYS = 1 << 16, 32
 MAX_COMMAS = 1 << 20, 12
 MAX_TEXTS = 1 << 16, 12  # keys are texts, too
+MAX_LIVE = 1 << 12  # attributes that are read at every call
 # Sizes that follow from named dimensions
 MAX_DIMS = 8
 MAX_SIZE = 1 << 31  # of a named dimension

@@ -22,6 +22,7 @@ class Faults(Protocol):
     def reference(self, text: str, where: str) -> None: ...
     def tensor_type(self, text: str, where: str) -> bool: ...
     def expression(self, text: str, where: str, real: bool = False) -> None: ...
+    def live_number(self, text: str, where: str) -> None: ...
 
     @property
     def sized(self) -> bool:
@@ -50,9 +51,12 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
 
 
 def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
-    """A literal that JSON has no spelling for; in a file that names sizes also `{"size": "t+1"}` and `{"float": "1/t"}`."""
+    """A literal that JSON has no spelling for, or a number that follows from live attributes; in a file that names sizes also
+    `{"size": "t+1"}` and `{"float": "1/t"}`."""
     key, item = next(iter(value.items()), ("", None))
-    if faults.sized and len(value) == 1 and key in ("size", "float") and type(item) is str and item not in NON_FINITE:
+    if key == "number" and len(value) == 1 and type(item) is str:
+        faults.live_number(item, f"{where}/number")
+    elif faults.sized and len(value) == 1 and key in ("size", "float") and type(item) is str and item not in NON_FINITE:
         faults.expression(item, f"{where}/{key}", key == "float")
     else:
         check_spelling(faults, value, where)
@@ -76,6 +80,8 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
             return None
         message = "a complex number has a real and an imaginary part"
         return ScheduleError("R021", message, "/complex", "write [0.0, 1.0]")
+    if key == "number":
+        return ScheduleError("R021", "not an expression of live attributes", "/number", 'write {"number": "1 - %p"}')
     if key == "size":
         hint = "name the size in `model.dims`, or write the number"
         return ScheduleError("R021", "an expression of sizes, where none is named", "", hint)

@@ -94,6 +94,7 @@ class Block(_Object, frozen=True):
     inputs: dict[str, str] = {}
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
+    live: tuple[str, ...] = ()  # live attributes, found by the prefix as parameters are
     constants: dict[str, Constant] = {}
     forward: tuple[Operation, ...] = ()
     backward: tuple[Operation, ...] = ()
@@ -112,6 +113,17 @@ class Dimension(_Object, frozen=True, kw_only=True):
     max: int
     multiple: int = 1
     planned: int
+
+
+class Live(_Object, frozen=True, kw_only=True):
+    """An attribute of the model that is read at every call: a number, within the range over which the step is the same. min
+    and max are in the range, above and below not. planned: what it was; integers are taken too if that is one."""
+
+    planned: int | float
+    min: int | float | None = None
+    above: int | float | None = None
+    max: int | float | None = None
+    below: int | float | None = None
 
 
 class Model(_Object, frozen=True):
@@ -136,6 +148,7 @@ class Model(_Object, frozen=True):
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name -> the name used in this file
     buffers: dict[str, str] = {}
+    live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
     inputs: dict[str, Any] = {}
     outputs: Any = None
@@ -157,6 +170,7 @@ class Settings(_Object, frozen=True):
     gap: float = 0.002
     time_limit: float | None = None  # seconds
     differentiate: tuple[str, ...] = ()  # outputs, where they were named
+    live: tuple[str, ...] = ()  # attributes that were declared live, as they were written
     threads: int = 0  # of torch, where costs were measured on the CPU
 
 

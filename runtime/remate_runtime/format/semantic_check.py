@@ -30,6 +30,8 @@ from .limits import (
     MAX_THREADS,
 )
 from .literals import check_argument, check_elements
+from .live_range import check_live, range_fault
+from .number_text import number_fault
 from .part_check import check_parts
 from .schedule import (
     KEEP_ALL,
@@ -38,6 +40,7 @@ from .schedule import (
     Digest,
     Dimension,
     Instance,
+    Live,
     Model,
     ModuleGroup,
     Operation,
@@ -79,6 +82,7 @@ class SemanticCheck:
             Schedule: self._schedule,
             Model: self._model,
             Dimension: self._dimension,
+            Live: lambda live, where: self._fault(range_fault(live), where),
             Solve: self._solve,
             Settings: self._settings,
             Block: self._block,
@@ -100,6 +104,8 @@ class SemanticCheck:
         self._schedule(schedule, "")
         for name, dim in schedule.model.dims.items():
             self._dimension(dim, f"/model/dims/{escape(name)}")
+        for name, live in schedule.model.live.items():
+            self.struct(live, f"/model/live/{escape(name)}")
         self._model(schedule.model, "/model")
         self._solve(schedule.solve, "/solve")
         if schedule.solve.settings is not None:
@@ -171,6 +177,7 @@ class SemanticCheck:
         for field in ("parameters", "buffers"):
             self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         check_parts(self, model, where)
+        check_live(self, model, where)
         for field in ("mode_overrides", "frozen"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")
@@ -208,8 +215,9 @@ class SemanticCheck:
     def _settings(self, settings: Settings, where: str) -> None:
         for field in ("budget", "strategy", "effort"):
             self._text(getattr(settings, field), f"{where}/{field}")
-        for index, name in enumerate(settings.differentiate):
-            self._text(name, f"{where}/differentiate/{index}")
+        for field in ("differentiate", "live"):
+            for index, name in enumerate(getattr(settings, field)):
+                self._text(name, f"{where}/{field}/{index}")
         if not 0 <= settings.threads <= MAX_THREADS:
             self.add("R013", f"threads are 0 to {MAX_THREADS}", f"{where}/threads")
         if not 0 <= settings.gap < 1e9:
@@ -225,6 +233,8 @@ class SemanticCheck:
         self._types(block.inputs, f"{where}/inputs", self._sizes.type_fault)
         for field in ("parameters", "buffers"):
             self._types(getattr(block, field), f"{where}/{field}", self._sizes.fixed_type_fault)
+        for index, name in enumerate(block.live):
+            self.name(name, f"{where}/live/{index}")
         self._names(block.constants, f"{where}/constants")
         self._references(block.gradients, f"{where}/gradients")
         self._references(block.updates, f"{where}/updates")
@@ -331,6 +341,9 @@ class SemanticCheck:
 
     def expression(self, text: str, where: str, real: bool = False) -> None:
         self._fault(self._sizes.expression_fault(text, real), where)
+
+    def live_number(self, text: str, where: str) -> None:
+        self._fault(number_fault(text), where)
 
     def _fault(self, fault: ScheduleError | None, where: str) -> None:
         if fault is not None:

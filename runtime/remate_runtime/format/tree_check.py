@@ -116,7 +116,9 @@ class TreeCheck:
             self._faults.add("R016", message, f"{where}/detached")
 
     def _literal(self, value: Any, where: str) -> None:
-        if isinstance(value, dict):
+        if isinstance(value, dict) and "number" in value:
+            self._faults.add("R016", "inputs and outputs hold no numbers that follow from live attributes", where)
+        elif isinstance(value, dict):
             check_object(self._faults, value, where)
         elif isinstance(value, (list, tuple)):
             self._faults.add("R016", "a literal is null, true, false, a number or a text", where)

@@ -45,7 +45,7 @@ Layout = Literal["strided"]
 Place = Literal["main", "cpu"]  # a device inside arguments; main: the one the step was captured for
 NonFinite = Literal["inf", "-inf", "nan"]
 Spelling = Literal[
-    "dtype", "device", "layout", "memory_format", "float", "complex", "size"
+    "dtype", "device", "layout", "memory_format", "float", "complex", "size", "number"
 ]  # of what JSON has no literal for
 InputLeaf = Literal["tensor"]
 OutputLeaf = Literal["value"]
@@ -62,7 +62,7 @@ NON_FINITE: tuple[NonFinite, ...] = get_args(NonFinite)
 SPELLINGS: tuple[Spelling, ...] = get_args(Spelling)
 CONTAINERS: tuple[Container, ...] = get_args(Container)
 # the words that each spelling takes; `complex` takes an array of two numbers instead, `size` an expression of named sizes,
-# and `float` one, too
+# and `float` one, too; `number` one of live attributes
 CHOICES: dict[Spelling, tuple[str, ...]] = {
     "dtype": DTYPE_NAMES,
     "device": get_args(Place),

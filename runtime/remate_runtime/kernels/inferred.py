@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from ..errors import ScheduleError
 from ..format.tensor_type import TensorType
-from ..step.graph import Graph, Op, Ref
+from ..step.graph import Graph, Number, Op, Ref, planned_number
 from .grouped import grouped_mm
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 
@@ -56,6 +56,8 @@ def signature(graph: Graph, op: Op) -> Any:
     def key(argument: Any) -> Any:
         if isinstance(argument, Ref):
             return graph.values[argument.value].type
+        if isinstance(argument, Number):
+            return Number, planned_number(graph, argument)
         if isinstance(argument, tuple):
             return tuple(map(key, argument))
         if isinstance(argument, dict):
@@ -120,6 +122,8 @@ def _inferred(
             if one.value not in made:
                 made[one.value] = tensor(graph.values[one.value].type)
             return made[one.value]
+        if isinstance(one, Number):
+            return planned_number(graph, one)
         if isinstance(one, tuple):
             return [argument(each) for each in one]
         return literal(one, device)

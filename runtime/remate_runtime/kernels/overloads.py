@@ -15,9 +15,11 @@ from ..errors import REPLAN, BindError, ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, PERMISSION, RANDOM, VIEWS, permission, refusal
-from ..step.graph import Op
+from ..step.graph import Number, Op
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
+
+_SIZED_BY_NUMBERS = ("aten.arange", "aten.range")
 
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
 SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
@@ -71,8 +73,10 @@ def check_operator(op: Op, live: OpOverload) -> None:
         raise _differs(op, f"its arguments do not fit {schema}")
     for argument, given in zip(schema.arguments, op.args, strict=False):
         _check_length(op, argument, given)
+        _check_number(op, argument, given)
     for argument in schema.arguments:
         _check_length(op, argument, op.kwargs.get(argument.name))
+        _check_number(op, argument, op.kwargs.get(argument.name))
     if op.multiple != multiple or (len(returns) > 1 and len(op.writes) != len(returns)) or not op.writes:
         raise _differs(op, f"its outputs do not fit {schema}")
     if any(r.alias_info is not None for r in returns) and op.op not in VIEWS:
@@ -89,6 +93,22 @@ def _check_length(op: Op, argument: Any, given: Any) -> None:
     empty = argument.name == "stride" or argument.default_value == []
     if len(given) not in (1, argument.N) and not (empty and not given):
         raise _differs(op, f"`{argument.name}` of {op.op} has {argument.N} elements, not {len(given)}")
+
+
+def _check_number(op: Op, argument: Any, given: Any) -> None:
+    """A float that follows from live attributes stands where the operator takes one number, and decides no size."""
+    if isinstance(given, tuple) and any(isinstance(each, Number) for each in given):
+        raise _differs(op, f"`{argument.name}` is a list, which holds no numbers that follow from live attributes")
+    if not isinstance(given, Number):
+        return
+    kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
+    if not isinstance(kind, torch.FloatType | torch.NumberType | torch.TensorType):  # a number stands for a tensor, too
+        raise _differs(
+            op,
+            f"`{argument.name}` of {op.op} is neither a float nor a tensor, so it cannot follow from live attributes",
+        )
+    if op.op.startswith(_SIZED_BY_NUMBERS):
+        raise _differs(op, f"`{argument.name}` of {op.op} decides a size, so it cannot follow from live attributes")
 
 
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:

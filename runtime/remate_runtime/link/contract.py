@@ -57,7 +57,7 @@ class Watched(msgspec.Struct, frozen=True):
 class StepContract(msgspec.Struct, frozen=True):
     """Numbers count through `sources`, `outputs` and so on; values are those of the graph.
 
-    sources: values of inputs, parameters and buffers, in the order in which the caller gives them. updates: (number of the
+    sources: values of inputs, parameters, buffers and live attributes, in the order in which the caller gives them. updates: (number of the
     buffer among the sources, the value that it takes when forward ends). preserved: buffers whose old contents backward
     reads. gradients: what backward gives. deliveries: numbers of the gradients that are given together, in the order in which
     they are. watched_sources, watched_outputs: must be unchanged when backward begins.

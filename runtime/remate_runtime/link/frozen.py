@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..step.graph import FlatRerun, Graph, Op, Ref
+from ..step.graph import FlatRerun, Graph, Number, Op, Ref
 from .events import Linked, Rerun, Run
 from .linker import link
 
@@ -68,6 +68,8 @@ def _only(
     def argument(one: Any) -> Any:
         if isinstance(one, Ref):
             return Ref(new[one.value])
+        if isinstance(one, Number):
+            return one.of(new.__getitem__)
         return tuple(map(argument, one)) if isinstance(one, tuple) else one
 
     def operation(op: Op) -> Op:

@@ -20,6 +20,7 @@ class Differences:
         self._code: list[str] = []
         self._replaced = False
         self._settings: dict[str, None] = {}
+        self._numbers: dict[str, None] = {}  # paths of attributes that were a number and are another one
         self.warnings: list[str] = []
 
     @property
@@ -44,6 +45,11 @@ class Differences:
         """The assignments that bring attributes back to what was planned, as Python; "" where there are none to write."""
         return told_settings(self._settings)
 
+    @property
+    def live(self) -> str:
+        """What could be declared live, as a hint; "" where no number changed."""
+        return live_hint(self._numbers)
+
     def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
         self._modules.setdefault((kind, what), []).append(path)
         self._replaced |= wrapped and not path
@@ -51,6 +57,8 @@ class Differences:
     def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
         self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
         self._settings.update(dict.fromkeys(assignment(path, name, was)))
+        if is_number(was) and is_number(now):
+            self._numbers[f"{path}.{name}".lstrip(".")] = None
 
     def packages(self, was: Mapping[str, str], now: Mapping[str, str]) -> None:
         for name, version in was.items():
@@ -85,6 +93,19 @@ def assignment(path: str, name: str, was: Any) -> list[str]:
         return []
     owner = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split(".") if part)
     return [f"model{owner}.{name} = {was!r}"]
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def live_hint(paths: Collection[str]) -> str:
+    """How attributes are declared that change while training."""
+    if not paths:
+        return ""
+    named = list(paths)[:_SETTINGS]
+    more = ", …" if len(paths) > len(named) else ""
+    return f"a number that changes while training is read at every call with remate.plan(..., live=[{', '.join(map(repr, named))}{more}])"
 
 
 def told_settings(settings: Collection[str]) -> str:

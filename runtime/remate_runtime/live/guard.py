@@ -23,7 +23,7 @@ from .attributes import (
     underlying,
 )
 from .code import Code
-from .differences import assignment, shown, told_settings
+from .differences import assignment, is_number, live_hint, shown, told_settings
 from .digest import accepts, at_index, at_path, same
 from .ownership import qualified
 
@@ -106,8 +106,10 @@ class Guard:
             if faults:
                 told = "\n  - ".join(faults)
                 back = f": {settings}" if (settings := self._settings()) else ""
+                live = live_hint(self._numbers())
                 raise StaleModelError(
                     f"the model changed after the schedule was applied:\n  - {told}\n  set it back{back}, or {_HINT}"
+                    + (f"\n  {live}" if live else "")
                 )
             self._prepare()
 
@@ -136,6 +138,12 @@ class Guard:
         except (ValueError, RuntimeError):  # things that do not compare, arrays say: looked at one by one
             return False
         return True
+
+    def _numbers(self) -> list[str]:
+        """Attributes that were a number and are another one."""
+        found = [(read, record(attribute(read.thing, read.name), self._code.source)) for read in self._reads]
+        changed = [read for read, now in found if is_number(now) and is_number(read.was) and not accepts(read.was, now)]
+        return [f"{read.path}.{read.name}".lstrip(".") for read in changed]
 
     def _settings(self) -> str:
         found: dict[str, None] = {}

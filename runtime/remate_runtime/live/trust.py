@@ -45,7 +45,8 @@ def trusted(model: nn.Module, schedule: Schedule, stale: Stale, part: str = "") 
         )
         if stale == "error":
             settings = f": {found.settings}; {_LOOP}" if found.settings else ""
-            raise StaleModelError(f"{told}\n  {found.hint or _HINT + settings}")
+            live = f"\n  {found.live}" if found.live else ""
+            raise StaleModelError(f"{told}\n  {found.hint or _HINT + settings + live}")
         warnings.warn(told, StaleModelWarning, stacklevel=5)
     if found.warnings:
         warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)

@@ -55,7 +55,7 @@ def _recorded(value: Any, source: Hash, depth: int) -> Any:
     if isinstance(value, int):
         return int(value) if -(1 << 63) <= value < 1 << 63 else {"hash": short_hash(str(value))}
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": str(value)}
+        return float.__pos__(value) if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]} if math.isfinite(abs(value)) else {"hash": short_hash(repr(value))}
     if isinstance(value, str):

@@ -16,6 +16,7 @@ from ..format.substitution import PLANNED
 from ..kernels.live import operators
 from ..link.fitting import fitted
 from ..link.verifier import verify
+from ..step.graph import LIVE
 from .dispatch import Dispatch
 from .part_view import parts_of
 
@@ -44,7 +45,7 @@ def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] 
     schedule, _ = fitted(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
     verified = verify(schedule)
     graph = verified.linked.graph
-    names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer")]
+    names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]
     live = operators(graph, verified.where, namespaces)
     steps = Steps(engine_of(engine), verified, tuple(output_leaves(schedule.model.outputs)), names, live)
     return steps.peak(torch.device(graph.device))

@@ -17,10 +17,13 @@ from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
 from ..format.substitution import checked_size
+from ..live.live_numbers import LiveNumbers
 from ..live.trust import Stale, trusted
 from .step_at_size import StepAtSize, StepsAtSizes
 
-Call = tuple[StepAtSize, list[torch.Tensor]]  # the step that is for a call, and its tensors
+Call = tuple[
+    StepAtSize, list[torch.Tensor], list[float]
+]  # the step that is for a call, its tensors, the live attributes
 
 
 class ScheduledForward:
@@ -43,6 +46,7 @@ class ScheduledForward:
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale, part)
+        self._live = LiveNumbers(model, schedule.model.live)
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
@@ -80,7 +84,7 @@ class ScheduledForward:
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
-        return step, step.call.flatten(args, kwargs, device)
+        return step, step.call.flatten(args, kwargs, device), self._live.read()
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the schedule is for this call."""
@@ -93,10 +97,11 @@ class ScheduledForward:
     def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
         """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""
         device = self.device
-        step, inputs = call
-        sources = [*inputs, *self._bound.tensors(device)]
+        step, inputs, numbers = call
+        tensors = [*inputs, *self._bound.tensors(device)]
+        sources = [*tensors, *numbers]
         values = run_step(step.steps.wanted(device, sources, sharded), sources)
-        return step.build(self._detached.guard(values, sources))
+        return step.build(self._detached.guard(values, tensors))
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

@@ -84,6 +84,7 @@ class StepsAtSizes:
     def _made(self, sound: _Sound) -> StepAtSize:
         planned = sound.schedule.model
         call = RecordedCall(planned.inputs, self._model)
-        names = [*call.names, *planned.parameters, *planned.buffers]  # in the order in which the binding gives tensors
+        # In the order in which `ScheduledForward` gives them.
+        names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         steps = Steps(self._engine, sound.verified, tuple(output_leaves(planned.outputs)), names, sound.live)
         return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))

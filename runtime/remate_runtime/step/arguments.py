@@ -1,7 +1,7 @@
 """Arguments of an operation: their JSON in a schedule file, and their form in a Graph.
 
 `"%x"` refers to a value, `"%%x"` is the literal text `%x`, arrays nest, and an object with one key spells what JSON
-cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, …
+cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, … {"number": "1 - %p"} follows from live attributes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from typing import Any
 
 from ..errors import ScheduleError
 from ..format.literals import spelling_fault
+from ..format.number_text import names_of, parse_number, renamed, written_number
 from ..format.suggest import did_you_mean
-from .graph import Ref
+from .graph import Number, Ref
 
 
-def to_graph(argument: Any, scope: Mapping[str, int], reads: list[int]) -> Any:
-    """JSON -> Graph form. Values read are appended to `reads`. Raise ScheduleError R021, R030."""
+def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
+    """JSON -> Graph form. Values read are appended to `reads`. scope: values by name; live: live attributes by name. Raise
+    ScheduleError R021, R027, R030."""
     if isinstance(argument, str):
         if not argument.startswith("%"):
             return argument
@@ -26,7 +28,9 @@ def to_graph(argument: Any, scope: Mapping[str, int], reads: list[int]) -> Any:
         reads.append(value)
         return Ref(value)
     if isinstance(argument, list | tuple):
-        return tuple(to_graph(a, scope, reads) for a in argument)
+        return tuple(to_graph(a, scope, live, reads) for a in argument)
+    if isinstance(argument, dict) and "number" in argument and isinstance(argument["number"], str):
+        return _number(argument["number"], live)
     if isinstance(argument, dict):
         fault = spelling_fault(argument)
         if fault is not None:
@@ -38,11 +42,27 @@ def to_json(argument: Any, name: Callable[[int], str]) -> Any:
     """Graph form -> JSON; `name` gives the local name of a value, without `%`."""
     if isinstance(argument, Ref):
         return "%" + name(argument.value)
+    if isinstance(argument, Number):
+        return {
+            "number": written_number(renamed(parse_number(argument.text), lambda at: name(argument.values[int(at)])))
+        }
     if isinstance(argument, str):
         return "%" + argument if argument.startswith("%") else argument
     if isinstance(argument, list | tuple):
         return [to_json(a, name) for a in argument]  # as a reader gives it
     return argument
+
+
+def _number(text: str, live: Mapping[str, int]) -> Number:
+    tree = parse_number(text)
+    names = names_of(tree)
+    for name in names:
+        if name not in live:
+            hint = did_you_mean(name, live, "name it in `live` of the block", "%")
+            raise ScheduleError("R030", f"{name[:120]!r} is no live attribute here", hint=hint)
+    return Number(
+        written_number(renamed(tree, lambda name: str(names.index(name)))), tuple(live[name] for name in names)
+    )
 
 
 def resolve(reference: str, scope: Mapping[str, int]) -> int:

@@ -22,9 +22,12 @@ from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
 from .causes import Causes
-from .graph import FlatRerun, Graph, Op, Value
+from .graph import LIVE, NUMBER, FlatRerun, Graph, Op, Value, roots
 from .layout import InstanceSpan, lay_out
+from .live_scopes import scopes_of_live
 from .reruns import flat_reruns
+
+Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
 
 
 class Expanded(msgspec.Struct, frozen=True):
@@ -53,6 +56,7 @@ class _Expansion:
         self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
+        self.live: dict[str, int] = {}  # live attributes, which are no tensors: no reference finds them
         self.places, self.turn = lay_out(schedule)
         count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
         self.lines: list[Operation | None] = [None] * count
@@ -67,10 +71,11 @@ class _Expansion:
                 self._values_of(place)
         self.causes.report()
         scopes = self._scopes()
+        live_scopes = scopes_of_live(self.places, self.live, self.causes)
         self.causes.report()
-        operations = self._operations(scopes)
+        operations = self._operations(scopes, live_scopes)
         self.causes.report()
-        root = self._roots(operations)
+        root = roots(len(self.values), operations)
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         self._costs()
         self.causes.report()
@@ -111,9 +116,9 @@ class _Expansion:
         except ScheduleError as fault:
             self.causes.add(fault, where)
             made = TensorType("u8", (0,))
-        if name in self.names:
+        if name in self.names or name in self.live:
             self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
-        self.names[name] = len(self.values)
+        (self.live if kind == LIVE else self.names)[name] = len(self.values)
         self.values.append(Value(name, made, kind, producer, data))
         return len(self.values) - 1
 
@@ -125,6 +130,8 @@ class _Expansion:
             self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
         for name, text in model.buffers.items():
             self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
+        for name, one in model.live.items():
+            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
         for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
             for name in names:
                 if name not in model.parameters:
@@ -198,7 +205,7 @@ class _Expansion:
         known = {**block.inputs, **block.parameters, **block.buffers}
         unbound = {name for name in block.inputs if name not in given}
         for name in given:
-            if name not in known:
+            if name not in known and name not in block.live:
                 meant = close_names(name, sorted(unbound) or known, 1)
                 unbound -= set(meant)  # one cause: the name is misspelt
                 hint = (
@@ -255,14 +262,14 @@ class _Expansion:
 
     # Operations
 
-    def _operations(self, scopes: list[dict[str, int]]) -> tuple[Op, ...]:
+    def _operations(self, scopes: list[dict[str, int]], live_scopes: list[dict[str, int]]) -> tuple[Op, ...]:
         operations: list[Op | None] = [None] * len(self.lines)
-        for place, scope in zip(self.places, scopes, strict=True):
+        for place, scope, live in zip(self.places, scopes, live_scopes, strict=True):
             if place.leaf:
                 costs = self.schedule.costs.get(place.block_name, {})
                 for index in (*place.forward, *place.backward):
                     try:
-                        operations[index] = self._operation(index, scope, costs)
+                        operations[index] = self._operation(index, (scope, live), costs)
                     except ScheduleError as fault:
                         self.causes.add(fault, self.where[index])
         total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
@@ -270,12 +277,12 @@ class _Expansion:
             self.causes.add(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
         return tuple(op for op in operations if op is not None)
 
-    def _operation(self, index: int, scope: Mapping[str, int], costs: Mapping[str, int]) -> Op:
+    def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
         assert line is not None
         found: list[int] = []
-        args = tuple(self._arguments(enumerate(line.args), scope, found, index, "args").values())
-        kwargs = self._arguments(line.kwargs.items(), scope, found, index, "kwargs")
+        args = tuple(self._arguments(enumerate(line.args), scopes, found, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scopes, found, index, "kwargs")
         reads = tuple(dict.fromkeys(found))
         for value in reads:
             self._available(value, index)
@@ -298,12 +305,12 @@ class _Expansion:
         )
 
     def _arguments(
-        self, given: Iterable[tuple[Any, Any]], scope: Mapping[str, int], found: list[int], index: int, part: str
+        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, found: list[int], index: int, part: str
     ) -> dict[Any, Any]:
         made, key = {}, None
         try:
             for key, argument in given:
-                made[key] = to_graph(argument, scope, found)
+                made[key] = to_graph(argument, *scopes, found)
         except ScheduleError as fault:
             where = f"{self.where[index]}/{part}/{escape(str(key))}"
             raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
@@ -313,15 +320,6 @@ class _Expansion:
         source = self.values[value]
         if source.producer >= index or (source.kind == "tangent" and index < self.turn):
             raise ScheduleError("R036", f"reads {source.name[:120]!r} before it is made", hint="reorder the operations")
-
-    def _roots(self, operations: tuple[Op, ...]) -> tuple[int, ...]:
-        root = list(range(len(self.values)))
-        for op in operations:
-            if op.view:
-                for value in op.writes:
-                    if value is not None:
-                        root[value] = root[op.reads[0]]
-        return tuple(root)
 
     # Signature
 

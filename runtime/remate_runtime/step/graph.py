@@ -6,16 +6,20 @@ refers to them by number. A *view* shares its base's storage: `root[v]` is the v
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from ..format.number_text import computed, parse_number
 from ..format.tensor_type import TensorType
 from ..format.vocabulary import Gradients
 from ..operators.tables import DEVICES
 
 DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
-SOURCES = ("parameter", "buffer", "input", "constant", "tangent")
+LIVE = "live"
+SOURCES = ("parameter", "buffer", "input", "constant", "tangent", LIVE)
+NUMBER = TensorType("f64", (), None, True)  # what stands for the type of a live attribute, which is no tensor
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -24,24 +28,37 @@ class Ref(msgspec.Struct, frozen=True):
     value: int
 
 
+class Number(msgspec.Struct, frozen=True):
+    """A float inside an operation's arguments that follows from live attributes. text: in the file's words, the attributes
+    called by their places in `values`: `1/(1 - %0)`."""
+
+    text: str
+    values: tuple[int, ...]
+
+    def of(self, value: Callable[[int], int]) -> Number:
+        """The same number in a graph that counts its values otherwise."""
+        return Number(self.text, tuple(map(value, self.values)))
+
+
 class Value(msgspec.Struct, frozen=True):
-    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`."""
+    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`. data: elements of a constant;
+    of a live attribute, what it was when it was planned."""
 
     name: str
     type: TensorType
     kind: str
     producer: int = -1  # index in Graph.operations; -1 for sources
-    data: tuple[Any, ...] | None = None  # elements of a constant
+    data: tuple[Any, ...] | None = None
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One operation. args and kwargs hold Ref, literals and (nested) tuples; `op` names the overload as in the file."""
+    """One operation. args and kwargs hold Ref, Number, literals and (nested) tuples; `op` names the overload as in the file."""
 
     id: str
     op: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    reads: tuple[int, ...]  # values in the arguments, in order, each once
+    reads: tuple[int, ...]  # tensors in the arguments, in order, each once
     writes: tuple[int | None, ...]  # values made; None where the operator returns none
     multiple: bool  # the operator returns a tuple or list
     view: bool  # outputs share the storage of the first value read
@@ -92,6 +109,31 @@ class Graph(msgspec.Struct, frozen=True):
         """Whether the caller of backward holds a tangent to the end: `loss.backward()` makes the gradient of a loss of
         one element itself, and lets go of it when backward has returned."""
         return self.values[tangent].type.numel == 1
+
+
+def planned_number(graph: Graph, number: Number) -> float:
+    """What a number was when the step was planned; 0 where the attributes' values give none."""
+    try:
+        return computed(parse_number(number.text))(
+            [float((graph.values[at].data or (0.0,))[0]) for at in number.values]
+        )
+    except (ArithmeticError, ValueError):
+        return 0.0
+
+
+def roots(count: int, operations: Sequence[Op]) -> tuple[int, ...]:
+    """For each of so many values, the value that owns its storage."""
+    root = list(range(count))
+    for op in operations:
+        for value in op.writes if op.view else ():
+            if value is not None:
+                root[value] = root[op.reads[0]]
+    return tuple(root)
+
+
+def numbers_in(op: Op) -> list[Number]:
+    """Those among the arguments of an operation."""
+    return [one for one in (*op.args, *op.kwargs.values()) if isinstance(one, Number)]
 
 
 class FlatRerun(msgspec.Struct, frozen=True):

@@ -150,7 +150,7 @@ def _total(sizes: Iterable[_Size]) -> _Size:
 
 def _items(block: Block) -> int:
     """What every instance of a block makes anew, beside its operations."""
-    names = len(block.inputs) + len(block.parameters) + len(block.buffers) + len(block.constants)
+    names = sum(map(len, (block.inputs, block.parameters, block.buffers, block.live, block.constants)))
     return names + sum(_items_of(line) for line in (*block.forward, *block.backward))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -75,16 +76,18 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
     first = section(compiler, fitted.sections[0], *shown)
     segments = _backward(compiler, contract, fitted.sections[1:])
     empty = compiler.slots()
-    alone: list[tuple[Section, Slots]] = []  # made by the first call that needs it
+    fill = compiler.filler()
+    alone: list[tuple[Section, Slots, Callable[[Slots], None]]] = []  # made by the first call that needs it
 
-    def filled(slots: Slots, given: Sequence[torch.Tensor]) -> Slots:
+    def filled(slots: Slots, fill: Callable[[Slots], None], given: Sequence[Any]) -> Slots:
         slots = slots.copy()
         for slot, tensor in zip(contract.sources, given, strict=True):
             slots[slot] = tensor
+        fill(slots)
         return slots
 
-    def forward(given: Sequence[torch.Tensor]) -> Forwarded:
-        slots = filled(empty, given)
+    def forward(given: Sequence[Any]) -> Forwarded:
+        slots = filled(empty, fill, given)
         outputs, updates = first.run(slots)
         for buffer in contract.preserved:
             slots[buffer] = slots[buffer].clone()
@@ -92,14 +95,13 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
             slots[slot] = None
         return Forwarded(outputs, updates, slots)
 
-    def inference(given: Sequence[torch.Tensor]) -> Forwarded:
+    def inference(given: Sequence[Any]) -> Forwarded:
         if not alone:
             only = InstructionCompiler(graph, step.operators, device)
             row = pieces(graph, forward_alone(linked), sources(graph))
             made = section(only, fit(step, [row], (), artefacts).sections[0], *shown)
-            alone.append((made, only.slots()))
-        made, slots = alone[0]
-        outputs, updates = made.run(filled(slots, given))
+            alone.append((made, only.slots(), only.filler()))
+        outputs, updates = alone[0][0].run(filled(*alone[0][1:], given))
         return Forwarded(outputs, updates, None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:

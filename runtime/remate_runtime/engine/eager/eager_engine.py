@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -62,18 +63,20 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
     alone = bordered(compiler, without, calls.forward(without))
     back = _segments(linked, contract, compiler, calls.backward())
     empty = compiler.slots()  # copied for every forward; holds constants and literals
+    fill = compiler.filler()
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
 
-    def run(part: Part | Bordered, sources: Sequence[torch.Tensor]) -> Forwarded:
+    def run(part: Part | Bordered, sources: Sequence[Any]) -> Forwarded:
         slots = empty.copy()
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
+        fill(slots)
         part.run(slots)
         outputs = [slots[output.value] for output in contract.outputs]
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
-    def forward(sources: Sequence[torch.Tensor]) -> Forwarded:
+    def forward(sources: Sequence[Any]) -> Forwarded:
         made = run(ahead, sources)
         for buffer in contract.preserved:
             made.residue[buffer] = made.residue[buffer].clone()
@@ -81,7 +84,7 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
             made.residue[slot] = None
         return made
 
-    def inference(sources: Sequence[torch.Tensor]) -> Forwarded:
+    def inference(sources: Sequence[Any]) -> Forwarded:
         return run(alone, sources)._replace(residue=None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:

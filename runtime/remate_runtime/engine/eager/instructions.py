@@ -1,10 +1,12 @@
 """Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain loop.
 
-Slots: one per value of the graph, then one per literal argument, then one per saved generator state.
+Slots: one per value of the graph, then one per literal argument and per number that follows from live attributes, then one
+per saved generator state.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -12,9 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload
 
+from ...errors import ExecutionError
+from ...format.number_text import computed, parse_number
 from ...kernels.overloads import constant, in_place, kernel, literal
 from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
-from ...step.graph import Graph, Op, Ref
+from ...step.graph import Graph, Number, Op, Ref
 from .first_run import counts_elements, judged
 
 Slots = list[Any]
@@ -33,6 +37,7 @@ class InstructionCompiler:
     def __init__(self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device) -> None:
         self.graph, self.live, self.device = graph, live, device
         self.constants: list[Any] = []
+        self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._strides = counts_elements(graph)
         self._known: dict[Any, int] = {}
@@ -44,6 +49,24 @@ class InstructionCompiler:
             if value.kind == "constant":
                 slots[index] = constant(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
+
+    def filler(self) -> Callable[[Slots], None]:
+        """What computes the numbers that follow from live attributes, once the slots hold those; to be called before anything
+        else runs, so that all of a step has the same ones. It raises ExecutionError where there is no such number."""
+        graph = self.graph
+        found = [
+            (slot, number.values, computed(parse_number(number.text)), number) for number, slot in self._numbers.items()
+        ]
+
+        def fill(slots: Slots) -> None:
+            for slot, values, compute, number in found:
+                given = [slots[value] for value in values]
+                try:
+                    slots[slot] = compute(given)
+                except (ArithmeticError, ValueError):
+                    raise _no_number(graph, number, given) from None
+
+        return fill
 
     def instructions(self, events: Sequence[Event], judge: bool = False) -> tuple[Instruction, ...]:
         """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
@@ -90,10 +113,21 @@ class InstructionCompiler:
             getters = [self._getter(a) for a in args]
             named = {k: self._getter(v) for k, v in op.kwargs.items()}
             return _general(function, getters, named, op.writes, op.multiple)
-        where = [a.value if isinstance(a, Ref) else self._constant(literal(a, self.device)) for a in args]
+        where = [self._slot(a) for a in args]
         if op.multiple:
             return _several(function, _picker(where), kwargs, op.writes)
         return _one(function, where, kwargs, op.writes[0])
+
+    def _slot(self, argument: Any) -> int:
+        """Where an argument lies that is no list with values in it."""
+        if isinstance(argument, Ref):
+            return argument.value
+        if not isinstance(argument, Number):
+            return self._constant(literal(argument, self.device))
+        if argument not in self._numbers:
+            self._numbers[argument] = len(self.graph.values) + len(self.constants)
+            self.constants.append(None)
+        return self._numbers[argument]
 
     def _constant(self, value: Any) -> int:
         """The slot of a literal argument; equal literals share one."""
@@ -104,16 +138,23 @@ class InstructionCompiler:
         return self._known[key]
 
     def _getter(self, argument: Any) -> Callable[[Slots], Any]:
-        if isinstance(argument, Ref):
-            return itemgetter(argument.value)
         if isinstance(argument, tuple) and _refers(argument):
             parts = [self._getter(a) for a in argument]
             return lambda slots: [part(slots) for part in parts]
-        return itemgetter(self._constant(literal(argument, self.device)))
+        return itemgetter(self._slot(argument))
+
+
+def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> ExecutionError:
+    names = [graph.values[value].name for value in number.values]
+    text = re.sub(r"%([0-9]+)", lambda found: names[int(found[1])], number.text)
+    told = ", ".join(f"{name} is {value!r}" for name, value in zip(names, given, strict=True))
+    return ExecutionError(
+        f"{told}, where {text} has no finite value\n  keep it in the range that the model computes with"
+    )
 
 
 def _refers(argument: Any) -> bool:
-    return isinstance(argument, Ref) or (isinstance(argument, tuple) and any(map(_refers, argument)))
+    return isinstance(argument, Ref | Number) or (isinstance(argument, tuple) and any(map(_refers, argument)))
 
 
 def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
