@@ -93,7 +93,9 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         graph = function.about.module.graph
         sizes = tuple(kind.nbytes for kind in function.about.gives)
         inside = 4096 * len([node for node in graph.nodes if node.op == "call_function"])
-        return Held(sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, ())
+        return Held(
+            sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, (), function.about.gives
+        )
 
     monkeypatch.setattr(artefacts_module.Artefacts, "get", get)
     monkeypatch.setattr(artefacts_module.Artefacts, "held", held)

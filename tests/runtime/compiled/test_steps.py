@@ -188,7 +188,7 @@ def test_results_that_are_not_as_declared_are_not_compiled() -> None:
     with pytest.raises(
         inductor.DoesNotCompileError, match=r"a result is f32\[4\] on cpu, the file declares f32\[2,2\]"
     ):
-        inductor.compiled(module, (kind,), (inductor_type("f32[2,2]"),), (), "test")
+        inductor.compiled(module, (kind,), (inductor_type("f32[2,2]"),), (), (), "test")
 
 
 def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
@@ -231,7 +231,7 @@ def test_constants_are_not_compiled() -> None:
     graph.output((graph.call_function(torch.tensor, (2.0,)),))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
     with pytest.raises(inductor.DoesNotCompileError, match="it has a constant"):
-        inductor.compiled(module, (), (inductor_type("f32[]"),), (), "test")
+        inductor.compiled(module, (), (inductor_type("f32[]"),), (), (), "test")
 
 
 def inductor_type(text: str) -> Any:

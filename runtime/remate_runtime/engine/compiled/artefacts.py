@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection
 from typing import NamedTuple
 
+from ...format.tensor_type import TensorType
 from .graphs import SegmentGraph
 from .inductor import Compiled, Held, compiled, held
 from .workspaces import Workspaces
@@ -15,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Function(NamedTuple):
-    """A compiled segment. key: equal for equal functions."""
+    """A compiled segment, whose results lie as `about.gives` tells. key: equal for equal functions."""
 
     about: SegmentGraph
     key: str
@@ -26,7 +27,7 @@ class Artefacts:
     """What has been compiled for a step, in all its forms, and what it holds. None stands for what does not compile."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Compiled | None] = {}
+        self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | None] = {}
         self._held: dict[tuple[str, Collection[int]], Held] = {}
         self._workspaces = Workspaces()
 
@@ -35,20 +36,20 @@ class Artefacts:
         key = hashlib.sha256(about.key.encode()).hexdigest()
         if key not in self._known:
             try:
-                run = compiled(about.module, about.takes, about.gives, about.donated, key)
-                self.held(Function(about, key, run), frozenset(about.donated))
+                run = compiled(about.module, about.takes, about.gives, about.donated, about.free, key)
+                lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
+                self._known[key] = run, lie
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 _log.warning("%s does not compile and is interpreted: %s", what, reason)
-                run = None
-            self._known[key] = run
+                self._known[key] = None
         made = self._known[key]
-        return None if made is None else Function(about, key, made)
+        return None if made is None else Function(about._replace(gives=made[1]), key, made[0])
 
     def held(self, function: Function, owned: frozenset[int]) -> Held:
         """What the function holds where it owns these inputs."""
         at = function.key, owned
         if at not in self._held:
             about = function.about
-            self._held[at] = held(function.run, about.takes, about.donated, owned, self._workspaces.of)
+            self._held[at] = held(function.run, about.takes, about.gives, about.donated, owned, self._workspaces.of)
         return self._held[at]

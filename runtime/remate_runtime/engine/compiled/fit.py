@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ...format.tensor_type import TensorType
 from ...link.simulator import Account
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .graphs import SegmentGraph, segment_graph
+from .layouts import held_outside, images
 from .lives import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -37,32 +39,28 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
     down to single operations, which are interpreted. It ends above the budget only where the worst moment is the interpreter's own.
     """
     planning = _Planning(step, artefacts)
-    linked = step.linked
-    sections = [[planning.planned(one) for one in row] for row in planning.merged(rows)]
+    segments = planning.merged(rows)
     while True:
-        predicted = predict(linked, sections, left, artefacts)
+        sections = planning.planned(segments)
+        predicted = predict(step.linked, sections, left, artefacts)
         account = predicted.account
         place = predicted.where[account.peak_at] if account.peak > step.budget else None
         if place is None:
             break
         section, at = place
-        if sections[section][at].function is None:
+        worst = segments[section][at]
+        if not worst.compiled:
             break
-        parts = planning.split(sections[section][at].segment)
-        _log.info(
-            "%d bytes predicted, the budget is %d: %s is split",
-            account.peak,
-            step.budget,
-            planning.name(parts[0].segment),
-        )
-        sections[section][at : at + 1] = parts
+        _log.info("%d bytes predicted, the budget is %d: %s is split", account.peak, step.budget, planning.name(worst))
+        segments[section][at : at + 1] = planning.split(worst)
     return Fitted(tuple(map(tuple, sections)), account)
 
 
 class _Planning:
     def __init__(self, step: LinkedStep, artefacts: Artefacts) -> None:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
-        self._graphs: dict[Segment, SegmentGraph] = {}
+        self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
+        self._images = images(self._graph)
 
     def name(self, one: Segment) -> str:
         ids = [self._graph.operations[piece.event.op].id for piece in one.pieces]
@@ -71,35 +69,57 @@ class _Planning:
     def merged(self, rows: Sequence[Sequence[Piece]]) -> list[list[Segment]]:
         """The segments of every row, before any is split."""
         found = [cut(self._graph, row, self._step.leaves) for row in rows]
-        uses = Counter(self._about(one).key for row in found for one in row if one.compiled)
+        uses = Counter(self._about(one, {}, ()).key for row in found for one in row if one.compiled)
         return [self._merged(row, uses) for row in found]
 
     def _merged(self, row: Sequence[Segment], uses: Counter[str]) -> list[Segment]:
         together: list[Segment] = []
-        for alone, group in groupby(row, key=lambda one: one.compiled and uses[self._about(one).key] == 1):
+        for alone, group in groupby(row, key=lambda one: one.compiled and uses[self._about(one, {}, ()).key] == 1):
             parts = list(group)
             if alone and len(parts) > 1:
                 parts = [segment(self._graph, [piece for part in parts for piece in part.pieces], True)]
             together += parts
         return together
 
-    def _about(self, one: Segment) -> SegmentGraph:
-        if one not in self._graphs:
-            self._graphs[one] = segment_graph(self._graph, one, self._step.operators)
-        return self._graphs[one]
+    def _about(self, one: Segment, layouts: Mapping[int, TensorType], free: Collection[int]) -> SegmentGraph:
+        lie = tuple((owner, layouts[owner]) for owner in one.reads if owner in layouts)
+        key = one, lie, tuple(owner for owner in one.makes if owner in free)
+        if key not in self._graphs:
+            self._graphs[key] = segment_graph(self._graph, one, self._step.operators, layouts, free)
+        return self._graphs[key]
 
-    def planned(self, one: Segment) -> Planned:
-        return Planned(one, self._artefacts.get(self._about(one), self.name(one)) if one.compiled else None)
+    def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:
+        """The segments with their functions. Those that do not compile are marked as interpreted in `sections`."""
+        while True:
+            found = self._attempt(sections)
+            if found is not None:
+                return found
 
-    def split(self, one: Segment) -> list[Planned]:
+    def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
+        free = self._images - held_outside(self._graph, (one for row in sections for one in row if not one.compiled))
+        layouts: dict[int, TensorType] = {}
+        found: list[list[Planned]] = []
+        for row in sections:
+            found.append([])
+            for at, one in enumerate(row):
+                function = None
+                if one.compiled:
+                    function = self._artefacts.get(self._about(one, layouts, free), self.name(one))
+                    if function is None:
+                        row[at] = one._replace(compiled=False)
+                        return None
+                    layouts.update(zip(one.makes, function.about.gives, strict=True))
+                found[-1].append(Planned(one, function))
+        return found
+
+    def split(self, one: Segment) -> list[Segment]:
         """Two parts, cut where the least is alive; a single operation is interpreted instead."""
         pieces = one.pieces
         if len(pieces) == 1:
-            return [Planned(one._replace(compiled=False), None)]
+            return [one._replace(compiled=False)]
         levels = self._levels(one)
         at = min(self._places(pieces), key=lambda k: (levels[k - 1], abs(k - len(pieces) / 2)))
-        halves = segment(self._graph, pieces[:at], True), segment(self._graph, pieces[at:], True)
-        return [self.planned(half) for half in halves]
+        return [segment(self._graph, pieces[:at], True), segment(self._graph, pieces[at:], True)]
 
     def _places(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Where a segment may be cut: between its blocks, or else its operations, and rather not near its ends."""

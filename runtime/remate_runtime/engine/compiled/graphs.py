@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -16,26 +16,35 @@ from ...step.graph import Graph, Op, Ref
 from .segments import Segment, views_to
 
 _CPU = torch.device("cpu")
+_RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
 
 class SegmentGraph(NamedTuple):
     """takes, gives: types of the tensors, in the order of the segment's `reads` and `makes`. donated: numbers of what it
-    takes and may write over. Equal `key`: the same function."""
+    takes and may write over. free: numbers of what it gives and may lay out as it likes. Equal `key`: the same function."""
 
     module: fx.GraphModule
     takes: tuple[TensorType, ...]
     gives: tuple[TensorType, ...]
     donated: tuple[int, ...]
+    free: tuple[int, ...]
 
     @property
     def key(self) -> str:
         types = "; ".join(",".join(map(str, kinds)) for kinds in (self.takes, self.gives))
-        return f"{self.module.code}\n{types}\n{self.donated}"
+        return f"{self.module.code}\n{types}\n{self.donated} {self.free}"
 
 
-def segment_graph(graph: Graph, segment: Segment, operators: Mapping[str, OpOverload]) -> SegmentGraph:
+def segment_graph(
+    graph: Graph,
+    segment: Segment,
+    operators: Mapping[str, OpOverload],
+    layouts: Mapping[int, TensorType],
+    free: Collection[int],
+) -> SegmentGraph:
     """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model, or
-    what came from the caller."""
+    what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that may lie
+    otherwise."""
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
     donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
@@ -46,9 +55,10 @@ def segment_graph(graph: Graph, segment: Segment, operators: Mapping[str, OpOver
     for piece in segment.pieces:
         building.run(graph.operations[piece.event.op])
     building.fx.output(tuple(building.made[owner] for owner in segment.makes))
-    takes = tuple(graph.values[owner].type for owner in segment.reads)
+    takes = tuple(layouts.get(owner, graph.values[owner].type) for owner in segment.reads)
     gives = tuple(graph.values[owner].type for owner in segment.makes)
-    return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated)
+    chosen = tuple(at for at, owner in enumerate(segment.makes) if owner in free)
+    return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated, chosen)
 
 
 class _Building:
@@ -64,7 +74,9 @@ class _Building:
 
     def _results(self, op: Op) -> list[tuple[int, fx.Node]]:
         kwargs = {name: self._argument(value) for name, value in op.kwargs.items()}
-        node = self.fx.call_function(self.operators[op.op], tuple(map(self._argument, op.args)), kwargs)
+        # Of what lies otherwise than declared there may be no view of that shape.
+        operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
+        node = self.fx.call_function(operator_, tuple(map(self._argument, op.args)), kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
         return [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
 

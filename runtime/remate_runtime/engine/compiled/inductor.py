@@ -40,10 +40,16 @@ def unavailable() -> str:
 
 
 def compiled(
-    module: fx.GraphModule, takes: Sequence[TensorType], gives: Sequence[TensorType], donated: Sequence[int], tag: str
+    module: fx.GraphModule,
+    takes: Sequence[TensorType],
+    gives: Sequence[TensorType],
+    donated: Sequence[int],
+    free: Collection[int],
+    tag: str,
 ) -> Compiled:
     """`module` as Inductor compiles it, on the CPU. takes, gives: types of its inputs and outputs. donated: numbers of the
-    inputs that it may write over. tag: equal only for equal arguments; it keys what Inductor keeps on disk.
+    inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for equal
+    arguments; it keys what Inductor keeps on disk.
 
     Raises DoesNotCompileError, and whatever Inductor raises.
     """
@@ -57,8 +63,8 @@ def compiled(
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
             examples = [empty(kind, _CPU) for kind in takes]
-            traced = _retraced(module, examples)
-        _check(traced, gives)
+            traced = _retraced(module, examples, gives, free)
+        _check(traced, gives, free)
         context: Any = TracingContext(mode)
         context.fw_metadata = SimpleNamespace(bw_donated_idxs=list(donated), static_input_indices=[])
         with (
@@ -67,45 +73,64 @@ def compiled(
             warnings.catch_warnings(action="ignore"),
         ):
             # Only what is compiled as a backward graph has inputs that it may write over.
-            found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=(), layout_opt=False)
+            found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
     return found
 
 
-def _retraced(module: fx.GraphModule, examples: list[Any]) -> fx.GraphModule:
-    """The graph in the operators that Inductor lowers."""
+def _retraced(
+    module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
+) -> fx.GraphModule:
+    """The graph in the operators that Inductor lowers. What is not free is laid out as declared."""
     from torch._inductor.decomposition import select_decomp_table
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    run = fx.Interpreter(module).run
-    traced = make_fx(lambda *given: run(*given), decomposition_table=select_decomp_table())(*examples)
+    interpreter = fx.Interpreter(module)
+
+    def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pairs = enumerate(zip(interpreter.run(*given), gives, strict=True))
+        return tuple(made if at in free else relaid(made, kind) for at, (made, kind) in pairs)
+
+    traced = make_fx(run, decomposition_table=select_decomp_table())(*examples)
     before, after = (one.graph.find_nodes(op="placeholder") for one in (module, traced))
     for old, new in zip(before, after, strict=True):
         new.target = new.name = old.name
     traced.graph.eliminate_dead_code()
     traced.recompile()
     output = traced.graph.output_node()
-    output.meta["user_visible_output_idxs"] = list(range(len(output.args[0])))  # type: ignore[arg-type]
+    output.meta["user_visible_output_idxs"] = [at for at in range(len(gives)) if at not in free]
     return traced
 
 
-def _check(traced: fx.GraphModule, gives: Sequence[TensorType]) -> None:
+def relaid(made: torch.Tensor, kind: TensorType) -> torch.Tensor:
+    """A result with the strides of its type, as a copy where it has others."""
+    if tuple(made.shape) != kind.shape or laid_out(made, kind):
+        return made
+    strides = kind.strides or tuple(range(made.dim()))[::-1]
+    order = sorted(range(made.dim()), key=lambda at: -strides[at])
+    back = [order.index(at) for at in range(made.dim())]
+    return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+
+
+def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection[int]) -> None:
     if any(node.op == "get_attr" for node in traced.graph.nodes):
         raise DoesNotCompileError("it has a constant, whose storage is not the step's")
     nodes: Any = traced.graph.output_node().args[0]
-    for node, kind in zip(nodes, gives, strict=True):
+    for at, (node, kind) in enumerate(zip(nodes, gives, strict=True)):
         made = node.meta["val"]
-        if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not laid_out(made, kind):
+        lies = at in free or laid_out(made, kind)
+        if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not lies:
             raise DoesNotCompileError(f"a result is {described(made)}, the file declares {kind}")
 
 
 class Held(NamedTuple):
     """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
     to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
-    all of it."""
+    all of it. gives: types of the results as they lie."""
 
     peak: int
     made: tuple[int, ...]
     shared: tuple[int, ...]
+    gives: tuple[TensorType, ...]
 
 
 Workspace = Callable[[Any, Any, Any], int]  # operator, args, kwargs -> bytes that it takes while it runs
@@ -114,13 +139,14 @@ Workspace = Callable[[Any, Any, Any], int]  # operator, args, kwargs -> bytes th
 def held(
     function: Compiled,
     takes: Sequence[TensorType],
+    gives: Sequence[TensorType],
     donated: Sequence[int],
     owned: Collection[int],
     workspace: Workspace,
 ) -> Held:
     """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
 
-    takes, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises whatever the
+    takes, gives, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises whatever the
     wrapper does where it is not what it was in the versions that this was tried with.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -157,7 +183,12 @@ def held(
         taken.add(key)
     sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
     copies = sum(made[at].nbytes for at in shared)
-    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)))
+    lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
+    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
+
+
+def _type(made: torch.Tensor, kind: TensorType) -> TensorType:
+    return kind if laid_out(made, kind) else TensorType(kind.dtype, kind.shape, tuple(made.stride()), kind.cpu)
 
 
 class _Storages:

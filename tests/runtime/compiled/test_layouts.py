@@ -1,0 +1,109 @@
+"""Convolutions in compiled steps: what only compiled segments see lies as Inductor likes, all else as the file declares."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.measure.allocator import peak_bytes
+from remate_runtime import apply, predicted_peak
+from remate_runtime.engine.compiled.compiled_engine import computations
+from remate_runtime.engine.compiled.inductor import relaid
+from remate_runtime.engine.compiled.layouts import held_outside, images
+from remate_runtime.engine.compiled.segments import cut
+from remate_runtime.format.tensor_type import parse_type
+from remate_runtime.kernels.overloads import laid_out
+from remate_runtime.link import link
+from remate_runtime.step import expand
+
+from ..small import data, seeded
+from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of
+from .subjects import assert_close
+
+
+class Pictures(nn.Module):
+    """Convolutions, one of which the caller sees, one that dropout reads, and one that is read through a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.drop = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Dropout(0.2)
+        self.two, self.three, self.up = nn.Conv2d(8, 8, 3), nn.Conv2d(8, 4, 3), nn.Upsample(scale_factor=2)
+        self.head = nn.Linear(4 * 8 * 8, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = torch.relu(self.norm(self.one(x)))
+        second = self.two(self.drop(first))
+        third = self.three(torch.tanh(second)) + second[:, :4, 1:-1, 1:-1]
+        both = torch.cat([third, self.up(third[:, :, ::2, ::2])], 1)[:, :4]
+        return self.head(both.flatten(1)).square().mean() + both.mean(), second
+
+
+X = data(2, 3, 12, 12)
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "as it is": lambda x: x,
+    "channels last": lambda x: x.to(memory_format=torch.channels_last),
+    "turned": lambda x: x.transpose(2, 3),
+}
+
+
+def left_behind(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model.zero_grad()
+    loss, features = model(x)
+    (loss + (features * torch.linspace(0, 1, 10)).sum()).backward()
+    found = {"loss": loss.detach(), "features": features.detach(), "strides": torch.tensor(features.stride())}
+    found |= {f"gradient {name}": p.grad for name, p in model.named_parameters()}
+    found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "reruns"), [("as it is", no_reruns), ("channels last", just_in_time), ("turned", everything)]
+)
+def test_steps_of_convolutions_are_eagers(layout: str, reruns: Any) -> None:
+    model, x = seeded(Pictures()), LAYOUTS[layout](X)
+    if layout == "channels last":
+        model = model.to(memory_format=torch.channels_last)
+    compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), reruns), engine="compiled"), model
+    for (
+        other
+    ) in LAYOUTS.values():  # a call that lies otherwise is as one that lies as planned, also in what dropout draws
+        as_planned = torch.empty_strided(x.shape, x.stride()).copy_(other(X))
+        assert_close(left_behind(compiled, other(X)), left_behind(eager, as_planned))
+
+    def run() -> None:
+        loss, _features = compiled(x)
+        loss.backward()
+
+    compiled.zero_grad()
+    assert peak_bytes(run) == predicted_peak(compiled)
+
+
+def test_what_others_see_lies_as_declared() -> None:
+    written = expand(schedule_of(seeded(Pictures()), (X,), reruns=no_reruns))
+    graph, linked = written.graph, link(written.graph, written.reruns)
+    rows, _ = computations(linked)
+    interpreted = [one for row in rows for one in cut(graph, row, {}) if not one.compiled]
+    free, seen = images(graph), held_outside(graph, interpreted)
+    one, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
+    assert {one, three} <= free - seen
+    assert two not in free  # it is sliced
+    assert two in seen  # and the caller has it
+    (drawn,) = (op for op in graph.operations if op.random)
+    assert {*drawn.reads, drawn.writes[0]} <= seen
+    assert all(graph.root[value] in seen for _, value in graph.gradients)
+
+
+@pytest.mark.parametrize("text", ["f32[2,3,4,5]", "f32[2,3,4,5]{60,1,15,3}", "f32[2,3,4,5]{60,20,1,4}"])
+def test_results_are_laid_out_anew(text: str) -> None:
+    kind = parse_type(text)
+    for given in (data(2, 3, 4, 5), data(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        found = relaid(given, kind)
+        assert laid_out(found, kind)
+        assert torch.equal(found, given)
