@@ -19,6 +19,8 @@ def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     asked = str(request.config.getoption("--engine"))
     if asked == "eager":
         return
+    if request.node.get_closest_marker("eager") is not None:
+        pytest.skip(f"it is about the engine 'eager', and --engine is {asked}")
 
     def other(name: str) -> Engine:
         return engine_of(asked if name == "eager" else name)

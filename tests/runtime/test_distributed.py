@@ -12,16 +12,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from remate_runtime import apply
 
+from .compiled.subjects import assert_close
 from .small import Normed, data, seeded
-from .stepping import assert_same, schedule_of
+from .stepping import schedule_of
 
 
-def _rank(rank: int, world: int, folder: str) -> None:
+def _rank(rank: int, world: int, folder: str, engine: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
         x = data(4, 3, 6, 6, seed=rank + 1)
         model = seeded(Normed())
-        planned = apply(copy.deepcopy(model), schedule_of(model, (x,)))
+        planned = apply(copy.deepcopy(model), schedule_of(model, (x,)), engine=engine)
         found, wanted = DistributedDataParallel(planned), DistributedDataParallel(model)
         for _ in range(2):
             for module in (found, wanted):
@@ -30,8 +31,8 @@ def _rank(rank: int, world: int, folder: str) -> None:
             found(x).pow(2).mean().backward()
         with wanted.no_sync():
             wanted(x).pow(2).mean().backward()
-        gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (found, wanted)]
-        assert_same(gradients[0], gradients[1])
+        gradients = [{f"gradient {n}": p.grad for n, p in m.named_parameters()} for m in (found, wanted)]
+        assert_close(gradients[0], gradients[1], tolerance=0.0 if engine == "eager" else 1e-5)
         assert found.state_dict().keys() == wanted.state_dict().keys()
     finally:
         dist.destroy_process_group()
@@ -39,11 +40,12 @@ def _rank(rank: int, world: int, folder: str) -> None:
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 def test_gradients_are_those_of_the_model_under_ddp(tmp_path):
-    spawn(_rank, (1, str(tmp_path)), nprocs=1)
+    spawn(_rank, (1, str(tmp_path), "eager"), nprocs=1)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
-def test_two_ranks(tmp_path):
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_two_ranks(tmp_path, engine):
     torch.manual_seed(0)
-    spawn(_rank, (2, str(tmp_path)), nprocs=2)
+    spawn(_rank, (2, str(tmp_path), engine), nprocs=2)

@@ -76,6 +76,7 @@ def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.eager
 def test_gradients_are_eagers_and_the_peak_is_the_predicted_one(attention: Schedule, size: tuple[int, int]) -> None:
     model, given = seeded(Attention()), call(*size)
     planned = apply(copy.deepcopy(model), attention)

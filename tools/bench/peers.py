@@ -197,10 +197,10 @@ def compare(name: str, only: list[str], repeats: int, limit: float) -> str:
 
 def rotated(name: str, only: list[str], rounds: int) -> str:
     """The table of one model, all configurations in this process: they take turns, so that what else the machine does meets
-    all of them. Times are ratios to the first, within a round."""
+    all of them. Times are ratios of CPU time to the first, within a round."""
     steps: dict[str, Callable[[], Any]] = {}
     peaks: dict[str, int] = {}
-    subject, rows = SUBJECTS[name], [("", "peak", "time / first", "half of the rounds within")]
+    subject, rows = SUBJECTS[name], [("", "peak", "CPU time / first", "half of the rounds within")]
     for key in only:
         model, args, kwargs = subject.build()
         label, prepare = CONFIGURATIONS[key]
@@ -216,7 +216,7 @@ def rotated(name: str, only: list[str], rounds: int) -> str:
         peaks[label] = peak_bytes(step)
         steps[label] = step
         print(f"{name} {key}: {peaks[label]} bytes", file=sys.stderr, flush=True)
-    times = compare_times(steps, rounds)
+    times = compare_times(steps, rounds, clock=time.process_time_ns)
     for label in steps:
         rows.append((label, size(peaks[label]), f"{times.ratio[label]:.3f}", f"±{times.spread[label]:.3f}"))
     return f"{name}: {subject.describe}\n{table(rows)}\n"
