@@ -16,7 +16,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from remate_runtime.format import Digest, Schedule, Settings, fold_paths
+from remate_runtime.format import Digest, Schedule, Settings, fold_paths, unfold_paths
 from remate_runtime.link import link, peak_together
 from remate_runtime.live import Code, compare_digest, digest_of_parts
 from remate_runtime.step import FlatRerun, expand
@@ -93,6 +93,23 @@ def prepare_parts(
             pending = [path for path in pending if path not in digests]
             found.append(_part(step, digests, calls.calls))
     return found
+
+
+def prepare_part_again(schedule: Schedule, call: RecordedCall, cost: str, **options: Any) -> Hierarchy:
+    """The step of the parts that a schedule is for, as the model calls them now. options: as of `prepare_parts`. Raises
+    CaptureError where they do several different steps now."""
+    parts = prepare_parts(call, list(unfold_paths(schedule.model.at)), cost, **options)
+    if len(parts) > 1:  # of modules that are called in several ways, the way that was planned
+        same = [p for p in parts if p.step.captured.model.inputs == schedule.model.inputs]
+        same = [p for p in same if p.step.captured.model.at == schedule.model.at]
+        if len(same) != 1:
+            told = "; ".join(", ".join(part.step.captured.model.at) for part in parts)
+            raise CaptureError(
+                f"the parts at {', '.join(schedule.model.at)} do {len(parts)} different steps now: {told}",
+                hint="plan them as that: remate plan … --at … -o FOLDER/",
+            )
+        parts = same
+    return parts[0].step
 
 
 def _first(
@@ -182,7 +199,7 @@ def plan_parts(
     options |= {"gap": settings.gap, "time_limit": time_limit}
     sweeps = [Sweep(part.step, progress=progress, **options) for part in parts]
     keep_all = peak_together([link(part.step.captured.graph) for part in parts])
-    shared = _Shared(parts, sweeps, asked.resolve(keep_all))
+    shared = _Shared(parts, sweeps, asked.resolve(keep_all), keep_all)
     limits = shared.limits()
     made = []
     for part, sweep, limit, called in zip(parts, sweeps, limits, names_of(parts, name), strict=True):
@@ -197,8 +214,9 @@ class _Shared:
     """One budget for several kinds of parts: each gets the same share of its own peak without reruns, the largest with which
     all together stay within the budget."""
 
-    def __init__(self, parts: Sequence[Part], sweeps: Sequence[Sweep], budget: int) -> None:
-        self._parts, self._sweeps, self._budget = parts, sweeps, budget
+    def __init__(self, parts: Sequence[Part], sweeps: Sequence[Sweep], budget: int, keep_all: int) -> None:
+        """budget, keep_all: bytes of all parts together; keep_all: their peak without reruns."""
+        self._parts, self._sweeps, self._budget, self._keep_all = parts, sweeps, budget, keep_all
 
     def limits(self) -> list[int]:
         """Bytes for each kind, of all its calls. Raises InfeasibleError."""
@@ -207,7 +225,7 @@ class _Shared:
         low, found = 0, None
         high, smallest = STEPS + 1, 0
         guess = STEPS * self._budget // max(1, sum(sweep.baseline_peak for sweep in self._sweeps))
-        guess = min(STEPS, guess)
+        guess = STEPS if self._budget >= self._keep_all else min(STEPS, guess)
         for _ in range(TRIES):
             limits = [self._least(sweep, guess) for sweep in self._sweeps]
             peak = self._together(limits)

@@ -42,6 +42,11 @@ def prepare_again(
         torch.set_num_threads(asked.threads)
     differentiate = asked.differentiate or None
     call = called(model, args, kwargs)
+    if schedule.model.at:
+        from .parts import prepare_part_again
+
+        options: dict[str, Any] = {"differentiate": differentiate, "gradients": schedule.solve.gradients}
+        return prepare_part_again(schedule, call, cost, progress=progress, **options, **costs)
     dims = asked_again(schedule, argument_names(call.model, len(call.args)))
     costs["gradients"] = schedule.solve.gradients
     costs["open_sizes"] = OpenSizes(dims, parse_budget(asked.budget).share is None)

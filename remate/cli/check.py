@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..capture.captured import Captured
     from ..inspect.analysis import Analysis
     from ..inspect.staleness import Difference
+    from .build_file import Target
 
 _SHOWN = 20
 
@@ -178,6 +179,11 @@ class _Model:
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
+        if recorded.at:
+            from ..inspect.part_staleness import part_differences
+
+            found = part_differences(opened, self._target().call, used)
+            return found or (self._beside(opened) if self.step and sound else [])
         key = used, tuple(recorded.live)
         if key not in self._captured:
             self._captured[key] = self._capture(*key)
@@ -218,11 +224,16 @@ class _Model:
             return [Difference("one step", "as planned", "; ".join(told) or str(error))]
         return []
 
-    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...]) -> Captured:
-        from ..live.capturing import captured
+    def _target(self) -> Target:
         from .build_file import load_target
 
-        made = self._made = load_target(self.target)
+        self._made = load_target(self.target)
+        return self._made
+
+    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...]) -> Captured:
+        from ..live.capturing import captured
+
+        made = self._target()
         with made.call.in_effect():
             return captured(made.model, made.args, made.kwargs, list(used), attributes, probing=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Model, Schedule
+from remate_runtime.format import Digest, Model, Schedule
 from remate_runtime.step import Graph, Number, Ref, to_json
 
 _ABSENT = "absent"
@@ -38,11 +38,14 @@ def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph:
 def digest_differences(schedule: Schedule, model: Any) -> list[Difference]:
     """What the digest of the file says of a live model's code, attributes and hooks. Differing versions are told by
     `differences`, which has the operators that they make."""
+    return [] if schedule.digest is None else digest_differences_of(schedule.digest, schedule.model.torch, model)
+
+
+def digest_differences_of(digest: Digest, torch: str, model: Any) -> list[Difference]:
+    """The same of a digest by itself. torch: the version that the model was captured with."""
     from remate_runtime.live import Code, compare_digest
 
-    if schedule.digest is None:
-        return []
-    told = compare_digest(schedule.digest, _release(schedule.model.torch), model, Code()).faults
+    told = compare_digest(digest, _release(torch), model, Code()).faults
     return [Difference(text, "as planned", "changed") for text in told]
 
 
