@@ -33,6 +33,7 @@ from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
 from .stand_in import on_meta, stand_in
+from .static_parts import static_parts
 from .step import Output, TracedModule
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
@@ -87,9 +88,9 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
         with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
             traced = _traced(step, signature, branches)
     except Exception as error:
-        _refuse_draws(step.drawn)
-        raise explained(error, step.watch) from error
-    _refuse_draws(step.drawn)
+        _refuse_draws(step)
+        raise explained(error, step.watch, step.model) from error
+    _refuse_draws(step)
     return step, branches, _captured(signature, step, traced)
 
 
@@ -119,13 +120,15 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
                 raise
 
 
-def _refuse_draws(drawn: list[str]) -> None:
-    if drawn:
+def _refuse_draws(step: TracedModule) -> None:
+    if step.drawn:
         hint = (
             "draw with torch inside forward (torch.rand_like, dropout), switch the draw off (layerdrop=0, "
-            "mask_time_prob=0), or plan the part of the model that draws nothing"
+            "mask_time_prob=0), or plan the parts of the model that draw nothing"
         )
-        raise CaptureError(f"forward draws from {' and '.join(drawn)}: a schedule would repeat one draw", hint=hint)
+        call = static_parts(step.model, "")
+        what = f"forward draws from {' and '.join(step.drawn)}: a schedule would repeat one draw"
+        raise CaptureError(what, hint=f"{hint}: {call}" if call else hint)
 
 
 def _warn(step: TracedModule, branches: Branches) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
+
 from ..errors import CaptureError
 from . import torch_api
+from .static_parts import static_parts
 from .watch import Watch, failed_line
 
 _BRANCH = (
@@ -15,13 +18,14 @@ _BRANCH = (
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
-def explained(error: Exception, watch: Watch) -> CaptureError:
-    """What to raise instead of `error`."""
+def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
+    """What to raise instead of `error`, with the call that plans what can be traced of the model."""
     if isinstance(error, CaptureError):
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error)
-    return CaptureError(message, module, source, hint)
+    call = static_parts(model, module)
+    return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 
 
 def _what(error: Exception) -> tuple[str, str]:

@@ -32,7 +32,7 @@ from .digest import Made, at_path, compare_digest, make_digest, same
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .guard import Guard
 from .ownership import is_own, qualified
-from .part_digest import digest_of_parts, part_digest
+from .parts import digest_of_parts, part_digest
 from .values import OPAQUE, is_config
 
 __all__ = [

@@ -15,7 +15,7 @@ from .code import Code
 from .differences import Differences
 from .digest import compare_digest
 from .guard import Guard
-from .part_digest import part_digest
+from .parts import part_digest
 
 Stale = Literal["error", "warn"]
 _SHOWN = 20

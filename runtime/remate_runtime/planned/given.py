@@ -13,7 +13,7 @@ from ..format.module_paths import unfold_paths
 from ..format.positions import locate
 from ..format.reader import decode, read
 from ..format.schedule import Schedule
-from ..live.part_digest import part_like
+from ..live.parts import part_like
 from ..live.trust import Stale
 from ..plain import plain
 from .part_view import refused_paths
