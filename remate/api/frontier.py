@@ -12,6 +12,7 @@ from remate_runtime.format import Schedule
 
 from ..budget import Asked, parse_budget
 from ..capture.recorded import called
+from ..dims.open_sizes import OpenSizes
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..strategy import (
@@ -48,6 +49,7 @@ def frontier(
     differentiate: Sequence[str] | None = None,
     gradients: str = "held",
     live: Sequence[str] = (),
+    dims: Any = None,
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -55,7 +57,8 @@ def frontier(
     """Plan one training step under each of several budgets; schedules by ascending budget, each at least as fast as
     those of smaller budgets. Budgets that no schedule was found for are left out.
 
-    time_limit: seconds for each budget, a safety net. The other arguments are those of `remate.plan`.
+    time_limit: seconds for each budget, a safety net. dims: as of `remate.plan`; planned at is the largest size if all budgets
+    are in bytes, else the example. The other arguments are those of `remate.plan`.
     Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
     """
     asked = [parse_budget(budget) for budget in budgets]
@@ -64,6 +67,7 @@ def frontier(
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
     costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live}
+    costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in asked))
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
     texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}

@@ -17,7 +17,7 @@ from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .interrupts import Finishing
 from .output import say
-from .plan import DIFFERENTIATE, EVALUATION, LIVE, add_gradients, positive
+from .plan import DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -56,6 +56,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     add_gradients(parser)
     parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
+    parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
@@ -87,7 +88,9 @@ def run(args: argparse.Namespace) -> int:
     check_trains(target, args.target, args.evaluation)
     from ..api.frontier import Sweep
     from ..api.plan import prepare, settings_of
+    from ..dims.open_sizes import OpenSizes
     from ..strategy import effort_named, policy
+    from .dims import dims_of
 
     asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
     settings = settings_of("", *asked)
@@ -95,6 +98,8 @@ def run(args: argparse.Namespace) -> int:
     with Reporter(args.quiet) as report:
         chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
         chosen["gradients"] = args.gradients
+        largest = not any(budget.strip().endswith("%") for budget in budgets)
+        chosen["open_sizes"] = OpenSizes(dims_of(args.dims), largest)
         step = prepare(target.call, cost=args.cost, **chosen, progress=report)
         sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
         folder.mkdir(exist_ok=True)

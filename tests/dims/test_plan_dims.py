@@ -12,17 +12,19 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate.cli import main
 from remate.errors import DimsError
 from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
 from remate_runtime import Schedule
-from remate_runtime.format import at_size, checked_text
+from remate_runtime.format import at_size, checked_text, load
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 
 from .models import Attention, Branches, Convolutions, Every, Logarithm, Loop, Numbers, OfBatch, Padded
 
 BT = {"x": {0: "b", 1: "t"}}
+BT_TOKENS = {"tokens": {0: "b", 1: "t"}}
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*over its budget")  # budgets are those of the planned size
@@ -187,6 +189,24 @@ def test_bytes_are_planned_at_the_largest_size() -> None:
     schedule = planned(Attention(), tokens(4, 16), dims, "16MiB")
     assert schedule.model.dims["b"].planned == 8
     assert schedule.solve.baseline_peak > whole.solve.baseline_peak
+
+
+def test_a_file_for_a_range_for_each_budget(tmp_path: Path) -> None:
+    """`frontier` leaves sizes open as `plan` does."""
+    model, args = Attention(), tokens(4, 16)
+    wanted = planned(model, args, BT_TOKENS, "90%")
+    found = remate.frontier(model, args, budgets=["90%", "100%"], cost="cpu", dims=BT_TOKENS)
+    assert [one.model.dims for one in found] == [wanted.model.dims] * 2
+    assert (found[0].blocks, found[0].program) == (wanted.blocks, wanted.program)
+    (largest,) = remate.frontier(model, args, budgets=["16MiB"], cost="cpu", dims={"tokens": {0: "b=2..8", 1: "t"}})
+    assert largest.model.dims["b"].planned == 8
+    script = (
+        "import torch\nfrom tests.dims.models import Attention\n\ndef build():\n    return Attention(), (TOKENS,)\n"
+    )
+    (tmp_path / "model.py").write_text(script.replace("TOKENS", "torch.randint(32, (4, 16))"))
+    argv = ["frontier", f"{tmp_path}/model.py:build", "--budgets", "90%,100%", "--cost", "cpu", "--no-plot", "--quiet"]
+    assert main([*argv, "-o", str(tmp_path / "out"), "--dims", "tokens=b,t"]) == 0
+    assert load(str(tmp_path / "out" / "budget-090.json")).model.dims == wanted.model.dims
 
 
 def test_the_same_bytes_again() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
+import math
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,13 +20,14 @@ import remate
 import remate_runtime
 from remate.measure.allocator import peak_bytes
 from remate.profile.costing import MEASURED, costed
-from remate_runtime.format import at_size
+from remate_runtime.format import Dimension, at_size
 from remate_runtime.link import link, simulate
 from remate_runtime.live import clear_gradients, training_step
 from remate_runtime.step import expand
 
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+_SIZES = 24  # of each file
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -189,6 +193,17 @@ def step(model: nn.Module, call: Call) -> list[torch.Tensor | None]:
     return [loss.detach(), *(parameter.grad for parameter in model.parameters()), *model.buffers()]
 
 
+def every(case: Case, dims: dict[str, Dimension]) -> list[tuple[int, ...]]:
+    """Those of the case, all corners of the range, and others by chance (the same each time), as far as there are any."""
+    ranges = [range(dims[name].min, dims[name].max + 1, dims[name].multiple) for name in case.names]
+    corners = itertools.product(*((each[0], each[-1]) for each in ranges))
+    found = dict.fromkeys((case.planned, *case.at, *corners))
+    chance = random.Random(0)
+    while len(found) < min(_SIZES, math.prod(map(len, ranges))):
+        found.setdefault(tuple(map(chance.choice, ranges)))
+    return list(found)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_one_file_for_all_sizes(name: str) -> None:
     case = CASES[name]
@@ -198,7 +213,7 @@ def test_one_file_for_all_sizes(name: str) -> None:
     schedule = remate.plan(model, args, kwargs, budget=case.budget, cost="cpu", dims=case.dims)
     ours = copy.deepcopy(model)
     applied = remate_runtime.apply(ours, schedule)
-    for sizes in (case.planned, *case.at):
+    for sizes in every(case, schedule.model.dims):
         theirs = copy.deepcopy(ours)
         call = case.call(*sizes)
         wanted, found = step(theirs, call), step(applied, call)
