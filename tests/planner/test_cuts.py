@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from remate.strategy import Context, Deadline, Instance, Request
 from remate.strategy.bound.cut_model import stretches
 from remate.strategy.registry import bound
+from remate_runtime.format import Gradients
 
 from .test_optimum import budgets, tiny_steps
 
@@ -21,11 +22,11 @@ def proven(name: str, about: Instance, budget: int) -> int:
     return bound(name).prove(about, Request(budget), context)
 
 
-def compare(seeds: range) -> tuple[int, int]:
+def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
     """Hold several cuts against one cut and the truth on every budget of every step. Returns how many steps there were,
     and on how many budgets several cuts said more."""
     steps = more = 0
-    for name, graph, truth in tiny_steps(seeds):
+    for name, graph, truth in tiny_steps(seeds, delivered):
         about = Instance(graph)
         peak, steps = about.baseline.peak, steps + 1
         for budget in budgets(truth.least_peak(peak), peak):
@@ -42,6 +43,11 @@ def test_a_sample_of_tiny_steps() -> None:
     steps, more = compare(range(100, 102))
     assert steps >= 8
     assert more >= 3
+
+
+def test_a_sample_where_gradients_are_gone_when_delivered() -> None:
+    steps, _ = compare(range(100, 101), "accumulated")
+    assert steps >= 4
 
 
 @pytest.mark.slow
