@@ -11,6 +11,7 @@ from functools import cached_property
 
 from remate_runtime.link import (
     Held,
+    copied,
     gathered,
     generator_state,
     held_by_call,
@@ -27,8 +28,9 @@ from .arrays import StepArrays
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. once: forward operations that may not run again. tangents: of each gradient that backward starts from, its bytes and the last operation that
-    reads it. turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
+    graph: the costed graph. once: forward operations that may not run again. tangents: of each gradient that backward
+    starts from, its bytes and the last operation that reads it; lasting_tangents: bytes of those that are there to the end.
+    turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
     writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
     that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that read s,
     ascending. pinned: storages alive from production to the end of the step: outputs (returned) and gradients.
@@ -38,8 +40,8 @@ class Problem:
     that reruns of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
     reads_of_buffers[i]: those of them that operation i reads. deliveries: by gradients that go together and are gone when
     they are delivered, the operation behind which that is, unless a rerun delays it; delivery: by storage of such a gradient,
-    which of them; delays[i]: those that operation i delays when it runs again, for it reads their parameters. None, where
-    the step assumes that gradients are held. All bytes are those of the device's memory.
+    which of them; gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets; delays[i]: those
+    that operation i delays when it runs again, for it reads their parameters. All bytes are those of the device's memory.
     """
 
     def __init__(self, graph: Graph, once: Collection[int] = ()) -> None:
@@ -96,23 +98,31 @@ class Problem:
             if not op.view:
                 last.update((root[v], index) for v in op.reads)
         end = len(graph.operations) - 1
-        last.update((root[v], end) for _, v in graph.gradients)
+        gradients = {root[v] for _, v in graph.gradients}
+        last.update(dict.fromkeys(gradients, end))
         tangents = [i for i, v in enumerate(graph.values) if v.kind == "tangent" and graph.memory(i) == DEVICE]
+        lasting = (i for i in tangents if graph.held_by_caller(i) or i not in last or i in gradients)
+        self.lasting_tangents = sum(map(graph.nbytes, lasting))
         return [(graph.nbytes(i), end if graph.held_by_caller(i) else last.get(i, end)) for i in tangents]
 
     def _delivered(self) -> None:
         graph, root, gone = self.graph, self.graph.root, frozenset[int]()
         if graph.delivered != "held":
             gone = let_go(graph)
+        copies = {n: nbytes for n, nbytes in copied(graph).items() if graph.memory(graph.gradients[n][1]) == DEVICE}
         self.deliveries: list[int] = []
         self.delivery: dict[int, int] = {}
+        self.gradient_copies: list[tuple[int, int, bool]] = []
         owned: dict[int, set[int]] = {}  # by parameter
-        for one in gathered(graph, last_touches(graph)) if gone else ():
-            pairs = [graph.gradients[number] for number in one.gradients]
-            for source, value in pairs:
+        for one in gathered(graph, last_touches(graph)) if gone or copies else ():
+            for number in one.gradients:
+                source, value = graph.gradients[number]
                 owned.setdefault(root[source], set()).add(len(self.deliveries))
                 if root[value] in gone:
                     self.delivery[root[value]] = len(self.deliveries)
+                if number in copies:
+                    stays = graph.delivered == "held" or graph.values[source].kind != "parameter"
+                    self.gradient_copies.append((len(self.deliveries), copies[number], stays))
             self.deliveries.append(one.behind)
         self.delays = [
             () if op.view else tuple(sorted({n for v in op.reads for n in owned.get(root[v], ())}))

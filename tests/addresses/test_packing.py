@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -14,11 +15,14 @@ from remate_runtime.addresses import Buffer, Packing, buffers_of, load, pack
 from remate_runtime.addresses.buffers import overlaps
 from remate_runtime.addresses.canonical import CanonicalSearch
 from remate_runtime.addresses.greedy import by_lifetime, by_size, in_time_order
+from remate_runtime.format import GRADIENTS
+from remate_runtime.format import load as load_schedule
 from remate_runtime.link import link, simulate
 from remate_runtime.step import expand
 from tests.runtime.small import Mlp, data, seeded
 from tests.runtime.stepping import everything, just_in_time, no_reruns, schedule_of
 
+CORPUS = Path(__file__).parents[2] / "schema" / "corpus" / "valid"
 # Every order that is tried without search takes 22 or more; the load is 19.
 HARD = [(5, 6, 9), (0, 3, 4), (3, 5, 9), (2, 5, 3), (4, 6, 2), (2, 4, 6), (2, 3, 6)]
 
@@ -164,3 +168,11 @@ def test_load_of_a_step_is_its_peak(reruns, between) -> None:
     found = pack(given)
     assert found.load == simulate(linked).peak
     assert found.height == height(given, found.addresses)
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_delivered_gradients_make_room_for_others(kind: str) -> None:
+    step = expand(load_schedule(f"{CORPUS}/gradients-{kind}.json"))
+    linked = link(step.graph, step.reruns)
+    assert pack(buffers_of(linked)).load == simulate(linked).peak
+    assert (simulate(linked).peak < simulate(linked, "held").peak) == (kind != "held")

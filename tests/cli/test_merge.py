@@ -152,6 +152,10 @@ def test_a_bound_stays_only_where_it_was_proven(base: Schedule, merged: Callable
     larger = replace(other, solve=replace(other.solve, budget=other.solve.budget + 10**6, lower_bound=None, gap=None))
     assert merged(proven, larger).status == 0
     assert remate_runtime.load("ours.json").solve.lower_bound is None
+    freed = replace(other, solve=replace(other.solve, gradients="consumed", lower_bound=None, gap=None))
+    assert merged(proven, freed).status == 0
+    assert remate_runtime.load("ours.json").solve.gradients == "consumed"
+    assert remate_runtime.load("ours.json").solve.lower_bound is None
 
 
 def test_what_cannot_be_merged_by_meaning_is_merged_as_text(base: Schedule, merged: Callable[..., Any]) -> None:

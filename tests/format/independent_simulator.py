@@ -174,7 +174,19 @@ class Simulation:
                 made = self.maker.get(owner, -1) >= self.step.turn
                 if made and all(s in self.step.model.get("parameters", ()) for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
+                if self.maker.get(owner) is None or sharing[0] != source:
+                    self._copy(self.step.gradients[source])
+                    if source in self.step.model.get("parameters", ()):
+                        self.gone[self.count] = len(self.events)
             self._emit({"deliver": sources})
+
+    def _copy(self, value: str) -> None:
+        about = self.types[value]
+        step = TABLES["devices"]["cpu" if about.cpu else self.device]["allocation"]
+        nbytes = about._replace(strides=None).nbytes
+        self.count += 1
+        self.stores[self.count] = value, -(-nbytes // step) * step, self._host if about.cpu else "device"
+        self.pins[self.count] = 1
 
     def _random(self, index: int) -> bool:
         return self.step.ops[index].line["op"] in TABLES["random"]

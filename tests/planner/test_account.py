@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -13,10 +13,11 @@ from remate.strategy import Instance
 from remate.strategy.bound.floor import arguments, forced_bytes
 from remate.strategy.local.ledger import TURN, Ledger
 from remate.strategy.problem import Problem
+from remate_runtime.format import GRADIENTS, Gradients
 from remate_runtime.link import Rerun, Run, link, simulate
 from remate_runtime.step.graph import FlatRerun, Graph
 
-from .tiny_steps import KINDS, reading_parameters, tiny_step
+from .tiny_steps import KINDS, reading_parameters, sharing_gradients, tiny_step
 
 
 def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
@@ -67,6 +68,30 @@ def test_the_ledger_lets_gradients_go_as_the_simulator(
         held = computations(replace(graph, delivered="held"), reruns)
         assert all(one[1] <= other[1] for one, other in zip(found, held, strict=True))
         assert Instance(graph).floor <= Instance(replace(graph, delivered="held")).floor
+
+
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from(KINDS),
+    st.integers(3, 9),
+    st.integers(0, 12),
+    st.sampled_from((1, 5, 9)),
+    st.sampled_from(GRADIENTS),
+)
+@example(2, "narrow", 8, 0, 5, "accumulated")  # what is written over behind the delivery is there while it happens
+@settings(max_examples=300)
+def test_copies_of_gradients_are_counted_alike(
+    seed: int, kind: str, forward: int, count: int, together: int, delivered: Gradients
+) -> None:
+    """They are made between two steps, so that the worst moment may be there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("remate_runtime.link.deliveries.TOGETHER", together)
+        graph = sharing_gradients(reading_parameters(tiny_step(seed, forward, kind), seed))
+        graph = replace(graph, delivered=delivered)
+        reruns = random_reruns(graph, seed, count)
+        ledger, timeline = Ledger(Problem(graph), reruns), simulate(link(graph, reruns))
+        assert ledger.peak == timeline.peak
+        assert Instance(graph).floor <= timeline.peak
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -103,6 +103,16 @@ def reading_parameters(graph: Graph, seed: int) -> Graph:
     return replace(graph, operations=tuple(operations))
 
 
+def sharing_gradients(graph: Graph) -> Graph:
+    """The same step, in which every second gradient is that of a further parameter, too."""
+    values, root, gradients = list(graph.values), list(graph.root), list(graph.gradients)
+    for _, value in graph.gradients[::2]:
+        gradients.append((len(values), value))
+        values.append(Value(f"w{len(values)}", graph.values[value].type, "parameter"))
+        root.append(len(root))
+    return replace(graph, values=tuple(values), root=tuple(root), gradients=tuple(gradients))
+
+
 def _forward(step: _Step, running: int) -> None:
     """One more operation on some of the latest values; what backward reads of it is a matter of chance."""
     chance, live = step.chance, step.live

@@ -40,7 +40,7 @@ def test_contract() -> None:
         outputs=(Output("y", 4, True), Output("z", 5, True), Output("again", 4, False)),
         updates=((1, 3),),
         preserved=(2,),
-        gradients=(Gradient(8, 2, False, frozenset({6})), Gradient(8, 0, False, frozenset({6}))),
+        gradients=(Gradient(8, 2, False, frozenset({6})), Gradient(8, 0, True, frozenset({6}))),
         deliveries=((0, 1),),
         watched_sources=(Watched(0, "parameter 'p'", 0),),
         watched_outputs=(Watched(0, "output 'y'"), Watched(2, "output 'y'")),

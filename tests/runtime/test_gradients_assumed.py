@@ -53,10 +53,39 @@ class Language(nn.Module):
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), ids.flatten())
 
 
-CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
-    "wide": (Wide, lambda: data(16, 512)),
-    "convolutions": (Convolutions, lambda: data(2, 8, 12, 12)),
-    "language": (Language, lambda: torch.arange(64).reshape(2, 32) * 7),
+class Mapped(nn.Module):
+    """Its second input takes a gradient, which is complete before most others, and stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.ModuleList(nn.Linear(512, 512) for _ in range(3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in self.wide:
+            x = torch.tanh(layer(x))
+        return (x @ y).square().mean()
+
+
+class Shared(nn.Module):
+    """Two parameters have one gradient, two others halves of one, and one a transposed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.turned = (nn.Parameter(torch.zeros(512, 512)) for _ in range(3))
+        self.parts = nn.ParameterList(torch.zeros(256, 512) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(x @ (self.one + self.two))
+        x = torch.tanh(x @ torch.cat(list(self.parts)))
+        return torch.tanh(x @ self.turned.t()).square().mean()
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "wide": (Wide, lambda: (data(16, 512),)),
+    "convolutions": (Convolutions, lambda: (data(2, 8, 12, 12),)),
+    "language": (Language, lambda: (torch.arange(64).reshape(2, 32) * 7,)),
+    "shared": (Shared, lambda: (data(8, 512),)),
+    "mapped": (Mapped, lambda: (data(16, 512), data(512, 512).requires_grad_())),
 }
 
 
@@ -87,19 +116,45 @@ def consume(model: nn.Module) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_measured_is_predicted(name: str, reruns: Callable, kind: Gradients) -> None:
     build, given = CASES[name]
-    model, x = seeded(build()), given()
-    schedule = schedule_of(model, (x,), reruns=reruns)
+    model, args = seeded(build()), given()
+    schedule = schedule_of(model, args, reruns=reruns)
     if kind == "consumed":
         consume(model)
     scheduled = apply(model, schedule)
 
     def step() -> None:
         torch.manual_seed(0)
-        scheduled(x).backward()
+        scheduled(*args).backward()
 
     expanded = expand(schedule)
     predicted = simulate(link(costed(expanded.graph, "measured"), expanded.reruns), kind).peak
     for _ in range(2):  # the first one warms up
         prepare(model, kind)
+        for one in args:
+            one.grad = None
         measured = peak_bytes(step)
     assert measured == predicted
+
+
+def halve(parameter: torch.Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(0.5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_added_up_gradients_are_eagers(name: str) -> None:
+    """Over several steps, through hooks of parameters: what is shared, tied or a view is nobody else's in `.grad`."""
+    build, given = CASES[name]
+    ours, eager = seeded(build()), seeded(build())
+    scheduled = apply(ours, schedule_of(ours, given(), reruns=just_in_time))
+    for model, called in ((ours, scheduled), (eager, eager)):
+        trained = [p for p in model.parameters() if p.requires_grad]
+        trained[0].register_hook(lambda gradient: 2 * gradient)
+        for parameter in trained:
+            parameter.register_post_accumulate_grad_hook(halve)
+        for step in range(3):
+            torch.manual_seed(step)
+            called(*given()).backward()
+    for one, other in zip(ours.parameters(), eager.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.equal(one.grad, other.grad)

@@ -67,6 +67,7 @@ class Machine:
         self.external: set[int] = set()
         self.size: dict[int, int] = {}
         self.kept: set[int] = set()  # storages that the caller holds
+        self.copied, self.owned = 0, set[int]()  # bytes of copies of gradients; values that own delivered ones
         for at, value in enumerate(self.graph.values):
             if value.kind not in ("op", "tangent"):
                 self.store(at, (value.name,))
@@ -122,6 +123,17 @@ class Machine:
                         self.store(at, (value.name,))
                         if graph.held_by_caller(at):
                             self.kept.add(self.slots[at][0])
+            case Deliver(gradients=numbers):
+                self.deliver(numbers)
+
+    def deliver(self, numbers: tuple[int, ...]) -> None:
+        """Each owner gets a storage of its own; what a gradient lies in is one."""
+        for number in numbers:
+            value = self.graph.gradients[number][1]
+            owner = self.graph.root[value]
+            if owner in self.owned or self.graph.values[owner].kind != "op":
+                self.copied += self.graph.values[value].type.dense.nbytes
+            self.owned.add(owner)
 
     def empty(self, values: tuple[int, ...]) -> None:
         for value in values:
@@ -150,7 +162,8 @@ class Machine:
 
     def bytes_held(self) -> int:
         storages = {s for s, _ in self.slots.values()} | self.kept
-        return sum(self.size[s] for s in storages - self.external) + DEVICES["cpu"].generator_state * len(self.saved)
+        states = DEVICES["cpu"].generator_state * len(self.saved)
+        return sum(self.size[s] for s in storages - self.external) + states + self.copied
 
 
 def plain(graph: Graph) -> tuple[list, list, object]:

@@ -21,7 +21,8 @@ TURN = -1  # among operations: buffers take their values, the outputs go to the 
 
 class Ledger:
     """order: operation at each step, TURN at step `turn`, which reads the outputs of the model and the new contents of
-    buffers. again: index into `reruns` at each step, -1 for others. live: bytes during each step.
+    buffers. again: index into `reruns` at each step, -1 for others. live: bytes during each step, and while gradients are
+    delivered behind it.
 
     Lives, that is, incarnations of storages, are numbered as they are made. storage, birth, death, held: of each life, what
     it is, the step that makes it, the last one that it is counted at, and whether somebody outside holds it to the end.
@@ -97,7 +98,8 @@ class Ledger:
         life = self._latest(storage, step)
         dies = (life >= 0) & (self.reads[life] > 0) & ~self.held[life] & (self.death[life] == step)
         _, one = np.unique(step[dies], return_index=True)
-        self.death[life[dies][one]] -= 1  # the output takes the place of the first that it can write over
+        self._overwritten = life[dies][one]
+        self.death[self._overwritten] -= 1  # the output takes the place of the first that it can write over
         if len(self.arrays.deliveries):
             self._deliveries()
 
@@ -111,47 +113,59 @@ class Ledger:
         step, delivery = self.arrays.delays.of(self._order)
         again = ~self._first_runs[step]
         np.maximum.at(at, delivery[again], step[again])
+        self._delivered_at = at
         storage, delivery = self.arrays.delivered
         self.death[self._latest(storage, np.full(len(storage), self._steps))] = at[delivery]
 
     def _bytes(self) -> None:
-        problem, steps = self.problem, self._steps
-        change = np.zeros(steps + 1, dtype=np.int64)
-        size = self.arrays.size[self.storage]
-        np.add.at(change, self.birth, size)
-        np.subtract.at(change, self.death + 1, size)
-        for (
-            nbytes,
-            last,
-        ) in problem.tangents:  # the turn itself needs no more than the operation after it, which reads one
-            change[min(self.turn + 1, steps)] += nbytes
+        """rise: by step, bytes that are there from then on; fall: that are not there any more."""
+        steps, size = self._steps, self.arrays.size[self.storage]
+        rise, fall = np.zeros(steps + 1, dtype=np.int64), np.zeros(steps + 1, dtype=np.int64)
+        np.add.at(rise, self.birth, size)
+        np.add.at(fall, self.death + 1, size)
+        for nbytes, last in self.problem.tangents:
+            rise[min(self.turn + 1, steps)] += nbytes  # the turn itself needs no more than the operation after it
             first = np.flatnonzero(self._first_runs & (self._order == last))
-            change[(int(first[0]) if len(first) else steps - 1) + 1] -= nbytes
-        self._copies(change)
-        self._states(change)
-        self.live = np.cumsum(change)[:steps] + self._workspace
+            fall[(int(first[0]) if len(first) else steps - 1) + 1] += nbytes
+        self._copies(rise, fall)
+        self._states(rise, fall)
+        given: dict[int, int] = {}  # copies of gradients by the step before the delivery that makes them
+        for delivery, nbytes, stays in self.problem.gradient_copies:
+            step = int(self._delivered_at[delivery])
+            given[step] = given.get(step, 0) + nbytes
+            rise[step + 1] += nbytes * stays
+        self.live = np.cumsum(rise - fall)[:steps] + self._workspace
+        for step, nbytes in given.items():
+            self.live[step] = max(int(self.live[step]), self._after(step, rise, fall, size) + nbytes)
 
-    def _copies(self, change: np.ndarray) -> None:
+    def _after(self, step: int, rise: np.ndarray, fall: np.ndarray, size: np.ndarray) -> int:
+        """Bytes behind a step, what is delivered there still held."""
+        stays = self.held.copy()
+        stays[self._overwritten] = True  # until the step after the one that it is last counted at
+        there = int(rise[: step + 1].sum() - fall[: step + 2].sum() + size[stays & (self.death == step)].sum())
+        return there + (self.problem.lasting_tangents if step + 1 == self._steps else 0)
+
+    def _copies(self, rise: np.ndarray, fall: np.ndarray) -> None:
         """Old contents of buffers that the step updates, from the turn to their last read."""
         step, buffer = self.arrays.buffers.of(self._order)
         late = step > self.turn
         last = np.full(len(self.arrays.copies), -1)
         np.maximum.at(last, buffer[late], step[late])
         read = np.flatnonzero(last >= 0)
-        change[self.turn] += self.arrays.copies[read].sum()
-        np.subtract.at(change, last[read] + 1, self.arrays.copies[read])
+        rise[self.turn] += self.arrays.copies[read].sum()
+        np.add.at(fall, last[read] + 1, self.arrays.copies[read])
 
-    def _states(self, change: np.ndarray) -> None:
+    def _states(self, rise: np.ndarray, fall: np.ndarray) -> None:
         """States of generators: each from the first run to the last rerun, and the present one while it is replayed."""
         state = self.arrays.state[self._order]
         rerun = np.flatnonzero((state > 0) & ~self._first_runs)
-        change[rerun] += state[rerun]
-        change[rerun + 1] -= state[rerun]
+        rise[rerun] += state[rerun]
+        fall[rerun + 1] += state[rerun]
         last = np.full(len(self.arrays.state), -1)
         np.maximum.at(last, self._order[rerun], rerun)
         first = np.flatnonzero(self._first_runs & (last[self._order] >= 0))
-        np.add.at(change, first, state[first])
-        np.subtract.at(change, last[self._order[first]] + 1, state[first])
+        np.add.at(rise, first, state[first])
+        np.add.at(fall, last[self._order[first]] + 1, state[first])
 
     @cached_property
     def _by_storage(self) -> tuple[list[int], list[tuple[int, int, int]]]:

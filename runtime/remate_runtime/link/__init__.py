@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .contract import StepContract, step_contract
-from .deliveries import gathered, last_touches, let_go
+from .deliveries import copied, gathered, last_touches, let_go
 from .events import Allocation, Computation, Deliver, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
 from .fitting import Fitted, fitted, without_reruns
 from .frozen import without_gradients
@@ -30,6 +30,7 @@ __all__ = [
     "Turn",
     "Update",
     "View",
+    "copied",
     "fitted",
     "forward_alone",
     "gathered",

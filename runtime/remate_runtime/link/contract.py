@@ -9,6 +9,7 @@ import msgspec
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
 from ..step.graph import Graph
+from .deliveries import copied
 from .events import Deliver, Execution, Linked, Update
 
 
@@ -149,9 +150,7 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
             if value is not None:
                 depends[value] = through
     found: list[Gradient] = []
-    taken: dict[int, int] = {}  # owner of a storage -> the gradient value that autograd may keep as `.grad`
-    for source, value in graph.gradients:
-        owner = graph.root[value]
-        shared = graph.values[owner].producer < 0 or taken.setdefault(owner, value) != value
-        found.append(Gradient(value, position[source], shared, depends[value]))
+    copies = copied(graph)
+    for number, (source, value) in enumerate(graph.gradients):
+        found.append(Gradient(value, position[source], number in copies, depends[value]))
     return tuple(found)

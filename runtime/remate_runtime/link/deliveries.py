@@ -54,6 +54,19 @@ def let_go(graph: Graph) -> frozenset[int]:
     return frozenset(made - {root[g] for source, g in graph.gradients if values[source].kind != "parameter"})
 
 
+def copied(graph: Graph) -> Mapping[int, int]:
+    """Gradients (numbers among the graph's) whose owners get a copy when they are delivered, and its bytes: the storage is a
+    tangent's or another source's, or that of an earlier gradient, and each owner may keep and change its own."""
+    found: dict[int, int] = {}
+    taken: set[int] = set()
+    for number, (_, value) in enumerate(graph.gradients):
+        owner = graph.root[value]
+        if owner in taken or graph.values[owner].producer < 0:
+            found[number] = graph.nbytes_of_copy(value)
+        taken.add(owner)
+    return found
+
+
 def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
     """A gradient is complete behind the last operation that touches its storage or reads the parameter's: an optimizer may
     write to that then. As soon as the complete ones have TOGETHER bytes they are delivered; the last ones at the end."""

@@ -20,7 +20,7 @@ from ..errors import ScheduleError
 from ..format.limits import MAX_EVENTS
 from ..step.graph import FlatRerun, Graph
 from ..step.rerun_rules import check_reruns
-from .deliveries import deliveries, gradient_views, last_touches, let_go
+from .deliveries import copied, deliveries, gradient_views, last_touches, let_go
 from .events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
 from .storages import Storages
 
@@ -44,13 +44,14 @@ def _assemble(
     preserved: frozenset[int],
 ) -> Linked:
     """The events one by one, with the storages that they make, share, write over, free and deliver."""
-    book, events, operations, turn, gone = Storages(graph), list[Event](), graph.operations, 0, let_go(graph)
+    book, events, operations, turn = Storages(graph), list[Event](), graph.operations, 0
+    gone, copies = let_go(graph), copied(graph)
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
         if index == TURN:
             turn = _turn(graph, book, events, free, preserved)
-            _deliver(graph, book, events, delivered.get(k, ()), gone)
+            _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
             continue
         op = operations[index]
         if op.view:
@@ -73,18 +74,25 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
-        _deliver(graph, book, events, delivered.get(k, ()), gone)
+        _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
     return Linked(graph, tuple(events), turn, book.finish(len(events)))
 
 
 def _deliver(
-    graph: Graph, book: Storages, events: list[Event], numbers: tuple[int, ...], let_go: frozenset[int]
+    graph: Graph,
+    book: Storages,
+    events: list[Event],
+    numbers: tuple[int, ...],
+    let_go: frozenset[int],
+    copies: Mapping[int, int],
 ) -> None:
     if numbers:
         for number in numbers:
-            value = graph.gradients[number][1]
+            source, value = graph.gradients[number]
             if graph.root[value] in let_go:
                 book.deliver(value, len(events))
+            if number in copies:
+                book.copy(value, copies[number], len(events), graph.values[source].kind == "parameter")
         events.append(Deliver(numbers))
 
 

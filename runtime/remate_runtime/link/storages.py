@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ..operators.tables import DEVICES
 from ..step.graph import Graph, Op, Ref
 from ..step.in_place import overwritable
@@ -22,6 +24,7 @@ class Storages:
         self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
         self.states: dict[int, int] = {}  # by random operation that reruns: where its state was saved
         self.extra: list[Allocation] = []  # states of generators
+        self.copies: list[Allocation] = []  # of gradients
         self.delivered: dict[int, int] = {}  # by storage of a gradient: where it is handed over
 
     def hold(self, value: int, store: int) -> None:
@@ -86,6 +89,10 @@ class Storages:
         """A gradient goes to its owner, who may let go of it."""
         self.delivered[self.store[value]] = at
 
+    def copy(self, value: int, nbytes: int, at: int, goes: bool) -> None:
+        """The owner gets a copy of a gradient. goes: the owner may let go of it."""
+        self.copies.append(Allocation(value, nbytes, at, at + 1, self.graph.memory(value), at if goes else None))
+
     def save_state(self, op: int, at: int) -> None:
         self.states[op] = at
 
@@ -123,7 +130,9 @@ class Storages:
             )
             for at, v in enumerate(self.owner)
         ]
-        return (*made, *self.extra)
+        held = graph.delivered == "held"
+        copies = (replace(one, death=end) if held or one.delivered is None else one for one in self.copies)
+        return (*made, *self.extra, *copies)
 
 
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:

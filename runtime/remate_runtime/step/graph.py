@@ -92,9 +92,15 @@ class Graph(msgspec.Struct, frozen=True):
 
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""
-        owner = self.values[self.root[value]].type
-        unit = DEVICES["cpu" if owner.cpu else self.device].allocation
-        return -(-owner.nbytes // unit) * unit
+        return self._rounded(self.values[self.root[value]].type)
+
+    def nbytes_of_copy(self, value: int) -> int:
+        """Bytes of a storage for `value` alone, without gaps."""
+        return self._rounded(self.values[value].type.dense)
+
+    def _rounded(self, stored: TensorType) -> int:
+        unit = DEVICES["cpu" if stored.cpu else self.device].allocation
+        return -(-stored.nbytes // unit) * unit
 
     @property
     def host(self) -> str:

@@ -24,6 +24,7 @@ from remate_runtime.engine.compiled.inductor import Held
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.engine.compiled_step import LinkedStep
+from remate_runtime.format import Gradients
 from remate_runtime.format.signature import output_leaves
 from remate_runtime.kernels import operators
 from remate_runtime.link import Linked, Run, link, simulate, step_contract
@@ -33,6 +34,7 @@ from tests.models import ZOO
 
 from ..small import Normed, Tied, TwoHeads, data, seeded
 from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of, with_reruns
+from ..test_gradients_assumed import Shared
 from .subjects import Mixed
 
 
@@ -53,13 +55,18 @@ SUBJECTS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "normed": lambda: (seeded(Normed()), data(4, 3, 6, 6)),
     "tied": lambda: (seeded(Tied()), torch.arange(5)),
     "heads": lambda: (seeded(TwoHeads()), data(4, 8)),
+    "shared": lambda: (seeded(Shared()), data(8, 512)),
     "output": lambda: (seeded(OutputReruns()), data(64, 8).requires_grad_()),
 }
 
 
-def step_of(model: nn.Module, x: torch.Tensor, reruns: Any, budget: int = 1 << 60) -> LinkedStep:
+def step_of(
+    model: nn.Module, x: torch.Tensor, reruns: Any, budget: int = 1 << 60, gradients: Gradients = "held"
+) -> LinkedStep:
     captured = capture(model, (x,))
-    return linked_step(with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns), budget)
+    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    solve = msgspec.structs.replace(schedule.solve, gradients=gradients)
+    return linked_step(msgspec.structs.replace(schedule, solve=solve), budget)
 
 
 def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
@@ -70,10 +77,14 @@ def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
     return LinkedStep(verified.linked, contract, operators(graph, verified.where), verified.leaves, budget)
 
 
+@pytest.mark.parametrize("gradients", ["held", "accumulated"])
 @pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_where_nothing_is_compiled_the_account_is_the_simulators(name: str, reruns: Any) -> None:
-    step = step_of(*SUBJECTS[name](), reruns)
+def test_where_nothing_is_compiled_the_account_is_the_simulators(
+    name: str, reruns: Any, gradients: Gradients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
+    step = step_of(*SUBJECTS[name](), reruns, gradients=gradients)
     rows, left = computations(step.linked)
     sections = [[Planned(one, None) for one in cut(step.linked.graph, row, step.leaves)] for row in rows]
     found = predict(step.linked, sections, left, Artefacts()).account.peak

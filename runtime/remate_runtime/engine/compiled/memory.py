@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from ...link.deliveries import let_go
+from msgspec.structs import replace
+
+from ...link.deliveries import copied, let_go
 from ...link.events import Allocation, Deliver, Linked, Rerun, Run, Update
 from ...link.simulator import Account, account
 from ...link.storages import generator_state
@@ -62,6 +64,7 @@ def predict(
             where += [None] * (moments.now - len(where))
         else:
             moments.deliver(deliveries[number - 1])
+            where += [None] * (moments.now - len(where))
     return Predicted(moments.account(), tuple(where))
 
 
@@ -73,6 +76,8 @@ class _Moments:
         self._there: dict[int, _Storage] = {}  # by owner
         self._kept: list[_Storage] = []  # of which the owner has been made again
         self._found: list[Allocation] = []
+        self._copied = copied(linked.graph)
+        self._copies: list[tuple[Allocation, bool]] = []  # of gradients; whether they go
         self._beyond: list[tuple[int, int]] = []
         self._saved: dict[int, int] = {}  # by random operation: when its state was saved
         self._ahead = True
@@ -127,13 +132,20 @@ class _Moments:
         self.now += 1
 
     def deliver(self, numbers: Iterable[int]) -> None:
-        """Gradients go to their owners, behind the moment before."""
+        """Gradients go to their owners, behind the moment before; some as copies, which is a moment by itself."""
+        graph, copies = self._graph, {number: self._copied[number] for number in numbers if number in self._copied}
+        for number, nbytes in copies.items():
+            source, value = graph.gradients[number]
+            goes = graph.delivered != "held" and graph.values[source].kind == "parameter"
+            self._copies.append((Allocation(value, nbytes, self.now, self.now + 1, DEVICE), goes))
+        self.now += bool(copies)
         given = {self._graph.root[self._graph.gradients[number][1]] for number in numbers}
         self._end(sorted(given & self._let_go), self.now)
 
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):
             self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
+        self._found += [one if goes else replace(one, death=self.now) for one, goes in self._copies]
         return account(self._found, self._beyond, self.now)
 
     def _make(self, owner: int, nbytes: int) -> None:

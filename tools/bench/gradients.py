@@ -1,0 +1,89 @@
+"""A step by what becomes of its gradients: keep-all peak, measured and predicted, eager's beside it, and the proven floor.
+
+    python -m tools.bench.gradients           # ResNet-18 as in `subjects`; others by name
+
+Peaks are read from the allocator's own events, on the CPU with one thread, with `.grad` as the assumption says: none, one
+that exists, or one that a hook lets go of as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import costed
+from remate.strategy import Instance
+from remate_runtime.format import GRADIENTS, Gradients, Schedule
+from remate_runtime.live import default_loss, tensors_of
+from remate_runtime.quantities import size
+from remate_runtime.step import expand
+
+from .subjects import SUBJECTS, Subject
+from .text import environment, table
+
+
+def measured(model: nn.Module, step: Callable[[], object], kind: Gradients) -> int:
+    """Bytes of a step after one that warms up."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    hooks = [p.register_post_accumulate_grad_hook(_let_go) for p in trained if kind == "consumed"]
+    peak = 0
+    for _ in range(2):
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter) if kind == "accumulated" else None
+        torch.manual_seed(0)
+        peak = peak_bytes(step)
+    for hook in hooks:
+        hook.remove()
+    return peak
+
+
+def _let_go(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
+    """The outputs live through backward."""
+    outputs = model(*args, **kwargs)
+    default_loss(list(tensors_of(outputs))).backward()
+    return outputs
+
+
+def rows(subject: Subject) -> list[tuple[str, ...]]:
+    """A row for each assumption."""
+    model, args, kwargs = subject.build()
+    schedule: Schedule = remate.plan(model, args, kwargs, budget="100%", cost="cpu")
+    graph = costed(expand(schedule).graph, "measured")
+    eager, ours = copy.deepcopy(model), copy.deepcopy(model)
+    applied = remate_runtime.apply(ours, schedule)
+    found: list[tuple[str, ...]] = [("gradients", "eager", "schedule", "predicted", "proven floor")]
+    for kind in GRADIENTS:
+        instance = Instance(replace(graph, delivered=kind))
+        peaks = [
+            measured(owner, lambda called=called: _step(called, args, kwargs), kind)
+            for owner, called in ((eager, eager), (ours, applied))
+        ]
+        found.append((kind, *(size(n) for n in (*peaks, instance.baseline.peak, instance.floor))))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=", ".join(SUBJECTS))
+    torch.set_num_threads(1)
+    print(environment())
+    for name in parser.parse_args().subjects or ["resnet18"]:
+        print(f"\n{SUBJECTS[name].describe}")
+        print(table(rows(SUBJECTS[name])))
+
+
+if __name__ == "__main__":
+    main()
