@@ -96,6 +96,6 @@ def test_fmt_leaves_a_faulty_file_alone(remate: Remate, faulty: str) -> None:
     Path("bad.json").write_text(faulty)
     outcome = remate("fmt", "bad.json", "mlp.json")
     assert outcome.status == 1
-    assert "bad.json:56:30: error[R050]" in outcome.err
+    assert "bad.json:45:30: error[R050]" in outcome.err
     assert Path("bad.json").read_text() == faulty
     assert remate("fmt", "nowhere.json").status == 2

@@ -115,7 +115,7 @@ class Step:
         self.sources = [leaf["name"] for leaf in leaves_of(trees, "tensor")]
         self.types.update((leaf["name"], tensor(leaf["tensor"])) for leaf in leaves_of(trees, "tensor"))
         for kind in ("parameters", "buffers"):
-            for name, text in self.model.get(kind, {}).items():
+            for name, text in spelled(self.model.get(kind, {})):
                 self.types[name] = tensor(text)
                 self.sources.append(name)
         self.outputs = list(dict.fromkeys(leaf["value"][1:] for leaf in leaves_of(self.model["outputs"], "value")))
@@ -228,6 +228,18 @@ class Step:
 
 def _range(numbers: list[int]) -> range:
     return range(numbers[0], numbers[-1] + 1) if numbers else range(0)
+
+
+def spelled(entries: Json, before: str = "") -> Iterator[tuple[str, str]]:
+    """The entries of a map in which runs of numbers stand for names."""
+    for key, value in entries.items():
+        run = re.search(r"\[(\d+)-(\d+)\]$", key)
+        for number in range(int(run[1]), int(run[2]) + 1) if run else [None]:
+            name = before + (key if run is None else f"{key[: run.start()]}{number}")
+            if isinstance(value, str):
+                yield name, value
+            else:
+                yield from spelled(value, name + ".")
 
 
 def leaves_of(tree: Any, key: str) -> list[Json]:

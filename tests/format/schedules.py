@@ -120,6 +120,26 @@ def _trees(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 _input = st.builds(lambda tree: {"args": [tree], "kwargs": {}}, _trees(st.just({"literal": None})))
 _inputs = st.one_of(st.just({"args": [{"tensor": "f32[2]", "name": "x", "grad": True}]}), _input)
 _outputs = st.one_of(st.just({"value": "%a:1", "name": "y", "grad": True}), _trees(st.just({"literal": True})))
+_numbered = st.sampled_from(["", "h."]).flatmap(
+    lambda top: st.lists(
+        st.builds(
+            lambda first, last, rest: [f"{top}{number}{tail}" for number in range(first, last) for tail in rest],
+            st.integers(0, 3),
+            st.integers(2, 12),
+            st.sampled_from([[""], [".w", ".b"], [".w", ".0.v", ".1.v", ".2.v"], [".0.0", ".0.1", ".1.0", ".1.1"]]),
+        ),
+        max_size=2,
+    )
+)
+_tensors = st.one_of(
+    _dicts(types),
+    st.builds(
+        lambda lists, some, more: {**dict.fromkeys((n for names in lists for n in names), some), **more},
+        _numbered,
+        types,
+        _dicts(types, st.sampled_from(["h.1.w", "h.3", "h.4.b", "2.w", "wte"])),
+    ),
+)
 models = st.builds(
     Model,
     fingerprint=st.just("sha256:" + "0" * 64),
@@ -129,10 +149,10 @@ models = st.builds(
     training=st.booleans(),
     mode_overrides=_tuples(names),
     autocast=st.sampled_from([None, *DTYPE_NAMES]),
-    parameters=_dicts(types),
+    parameters=_tensors,
     frozen=_tuples(names),
     tied=_dicts(names),
-    buffers=_dicts(types),
+    buffers=_tensors,
     inputs=_inputs,
     outputs=_outputs,
     gradients=_dicts(references),

@@ -19,7 +19,7 @@ from remate_runtime.format import Schedule, locate
 from remate_runtime.format.density import density_fault
 from remate_runtime.format.field_check import FieldCheck
 from remate_runtime.format.limits import MAX_FAULTS
-from remate_runtime.format.schedule import statement
+from remate_runtime.format.schedule import decoded
 from remate_runtime.format.semantic_check import SemanticCheck
 from remate_runtime.step import reruns
 from tools.fuzz.bombs import FAMILIES
@@ -162,6 +162,7 @@ def calls(work: Callable[[], Any]) -> int:
         "texts as argument",
         "many keys",
         "many parameters",
+        "runs of parameters",
         "lines",
         "wide characters",
         "the same key again, elsewhere legal",
@@ -211,7 +212,7 @@ def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
     """Whatever follows: the same calls for a file ten times as long."""
 
     def check(size: int) -> int:
-        schedule = msgspec.json.decode(FAMILIES[name](size), type=Schedule, dec_hook=statement)
+        schedule = msgspec.json.decode(FAMILIES[name](size), type=Schedule, dec_hook=decoded)
         assert len(SemanticCheck().schedule(schedule)) == MAX_FAULTS
         return calls(lambda: SemanticCheck().schedule(schedule))
 

@@ -14,14 +14,14 @@ _OPERATION = '{"id":"a","op":"aten.rand","args":[%s],"out":"f32[2]"}'
 
 
 def allowed_seconds(size: int, expanded: int = 0) -> float:
-    """CPU seconds that a file of `size` bytes may take: 2 per 10 MB, 60 microseconds for each operation, instance and
-    event that it stands for, and one."""
+    """CPU seconds that a file of `size` bytes may take: 2 per 10 MB, 60 microseconds for each operation, instance,
+    event and parameter that it stands for, and one."""
     return 1 + 2 * size / 10e6 + 60e-6 * expanded
 
 
 def allowed_bytes(size: int, expanded: int = 0) -> int:
-    """Memory that a file of `size` bytes may take: ten times its size, 2 kB for each operation, instance and event that it
-    stands for, and 32 MiB."""
+    """Memory that a file of `size` bytes may take: ten times its size, 2 kB for each operation, instance, event and
+    parameter that it stands for, and 32 MiB."""
     return (32 << 20) + 10 * size + 2000 * expanded
 
 
@@ -225,6 +225,13 @@ FAMILIES: dict[str, Family] = {
     "many parameters": _of_model('"parameters": {@}', '"p{n}":"f32[2]"'),
     "many bad parameters": _of_model('"parameters": {@}', '"p{n}":"f33[2]"'),
     "many types": _of_model('"parameters": {@}', '"p{n}":"f32[{n}]"'),
+    "runs of parameters": _of_model('"parameters": {@}', '"h{n}.[0-60000]":"f32[2]"'),
+    "names of runs": lambda n: _padded(
+        _model(f'"parameters": {{"{"h" * 490}.[0-65535]": {{"w": "f32[2]"}}}}, "outputs": {{"literal": null}}'), n
+    ),
+    "runs within runs": _of_model(
+        '"parameters": {@}', '"h{n}.[0-999999999]":{"k.[0-999999999]":{"w.[0-999999999]":"f32[2]"}}'
+    ),
     "many blocks": lambda n: _with(_times('"b{n}":{}', n)),
     "many instances": _program('{"id":"i{n}","block":"b"}'),
     "many instances of nothing": _program('{"id":"i{n}","block":"c"}'),

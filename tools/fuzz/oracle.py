@@ -18,12 +18,13 @@ _FORGET = Path("/proc/self/clear_refs")
 
 
 def expanded(data: bytes) -> int:
-    """Operations, instances and events that a file stands for, as far as it gets."""
+    """Operations, instances, events, parameters and buffers that a file stands for, as far as it gets."""
     count = 0
     try:
         schedule = decode(data)
+        count = len(schedule.model.parameters) + len(schedule.model.buffers)
         places, _ = lay_out(schedule)
-        count = sum(1 + len(p.block.forward) + len(p.block.backward) for p in places)
+        count += sum(1 + len(p.block.forward) + len(p.block.backward) for p in places)
         made = expand(schedule)
         count += len(link(made.graph, made.reruns).events)
     except ScheduleError:

@@ -16,7 +16,8 @@ from msgspec import inspect
 from ..errors import ScheduleError
 from .enough import EnoughFaultsError
 from .limits import MAX_FAULTS
-from .schedule import STATEMENTS, statement
+from .name_runs import unfolded
+from .schedule import STATEMENTS, Statement, decoded
 from .signature import escape
 from .suggest import did_you_mean
 
@@ -39,7 +40,7 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
     inspect.DictType: ("an object", (dict,)),
     inspect.StructType: ("an object", (dict,)),
     inspect.LiteralType: ("text", (str,)),
-    inspect.CustomType: ("an object", (dict,)),  # a statement: the only type that is read by a hook
+    inspect.CustomType: ("an object", (dict,)),  # what `schedule.decoded` reads: a statement, types by name
 }
 
 
@@ -69,7 +70,10 @@ class FieldCheck:
             wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
             self._add(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
         elif isinstance(chosen, inspect.CustomType):
-            self._statement(value, where)
+            if chosen.cls is Statement:
+                self._statement(value, where)
+            else:
+                unfolded(value, self._add, where)
         elif isinstance(chosen, inspect.LiteralType):
             self._word(value, chosen, where)
         elif isinstance(chosen, inspect.StructType):
@@ -116,7 +120,7 @@ class FieldCheck:
             elif field.required:
                 self._add(ScheduleError("R011", f"the field {name!r} is missing", where, f"add {name!r}"))
         if len(self.faults) == before:
-            self._visit(msgspec.convert(value, kind.cls, dec_hook=statement), where)
+            self._visit(msgspec.convert(value, kind.cls, dec_hook=decoded), where)
 
 
 def _unknown(key: str, names: list[str], where: str) -> ScheduleError:

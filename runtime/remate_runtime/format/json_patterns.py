@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 NESTING = 4  # arrays and objects inside an item, at most
 _RUN = 1000  # items passed in one match
+_MANY = 10_000  # keys of one object
 _BLANK = rb"[ \t\r\n]*+"
 _TEXT = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+"'
 _KEY = rb'"[^"\\\x00-\x1f]*+"'
@@ -72,5 +74,12 @@ class _Keys:
     differ = True
 
     def pairs(self, pairs: list[tuple[str, Any]]) -> None:
-        if len(pairs) > 1 and (len(dict(pairs)) < len(pairs) or not all(key.isascii() for key, _ in pairs)):
+        if len(pairs) > 1 and (_twice(pairs) or not all(key.isascii() for key, _ in pairs)):
             self.differ = False
+
+
+def _twice(pairs: list[tuple[str, Any]]) -> bool:
+    if len(pairs) < _MANY:
+        return len(dict(pairs)) < len(pairs)
+    keys = sorted(key for key, _ in pairs)  # a dict of so many would take several times as much
+    return any(one == other for one, other in pairwise(keys))

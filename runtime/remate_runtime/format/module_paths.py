@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import prod
 
-_RUN = re.compile(r"\[(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})\]")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
+RUN = re.compile(r"\[(0|[1-9][0-9]{0,8})-(0|[1-9][0-9]{0,8})\]")
+NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def fold_paths(paths: Sequence[str]) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def fold_paths(paths: Sequence[str]) -> tuple[str, ...]:
 def _fold_place(paths: list[tuple[str, ...]], place: int) -> list[tuple[str, ...]]:
     alike: dict[tuple[str | None, ...], list[int]] = {}
     for parts in paths:
-        if place < len(parts) and _NUMBER.fullmatch(parts[place]):
+        if place < len(parts) and NUMBER.fullmatch(parts[place]):
             alike.setdefault((*parts[:place], None, *parts[place + 1 :]), []).append(int(parts[place]))
         else:
             alike[parts] = []
@@ -57,11 +57,11 @@ def unfold_paths(folded: Iterable[str]) -> Iterator[str]:
 
 
 def _spelled(part: str) -> Iterable[str]:
-    run = _RUN.fullmatch(part)
+    run = RUN.fullmatch(part)
     return (part,) if run is None else map(str, range(int(run[1]), int(run[2]) + 1))
 
 
 def count_paths(folded: str) -> int:
     """How many paths one folded path stands for; 0 where a run ends before it begins."""
-    runs = (_RUN.fullmatch(part) for part in folded.split("."))
+    runs = (RUN.fullmatch(part) for part in folded.split("."))
     return prod(max(0, int(run[2]) - int(run[1]) + 1) for run in runs if run is not None)

@@ -17,7 +17,8 @@ import msgspec
 from ..errors import ScheduleError
 from .json_patterns import NESTING, keys_differ, patterns
 from .limits import MAX_DEPTH, MAX_DIGITS, MAX_FAULTS
-from .signature import escape
+from .name_runs import written_at
+from .signature import escape, unescape
 
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _STRING = re.compile(rb'"([^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+)"')
@@ -27,6 +28,7 @@ _MARKER = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
 _CONFLICTS = re.compile(rb"^<{7}(?!<)", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
+_WITH_RUNS = ("/model/parameters/", "/model/buffers/")  # maps in which entries are written by runs
 _SEEN = 64  # bytes looked at to say what was found
 
 
@@ -61,6 +63,7 @@ def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleE
     if not todo:
         return sorted(faults, key=_place)
     data = text.encode() if isinstance(text, str) else text
+    todo = _written(data, todo)
     known = places(data, [fault.where for fault in todo])
     offsets = [_offset(fault, known) for fault in todo]
     found = _lines_columns(data, offsets)
@@ -68,6 +71,39 @@ def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleE
     for fault, offset in zip(todo, offsets, strict=True):
         placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, *found[offset]))
     return sorted(placed, key=_place)
+
+
+class _Signature(msgspec.Struct):
+    parameters: Any = None
+    buffers: Any = None
+
+
+class _File(msgspec.Struct):
+    model: _Signature
+
+
+def _written(data: bytes, faults: list[ScheduleError]) -> list[ScheduleError]:
+    """The same faults with the pointers of what is in the text: entries that runs stand for (see `name_runs`) are written
+    once, and so are their faults."""
+    if not any(fault.where.startswith(_WITH_RUNS) for fault in faults):
+        return faults
+    with suppress(msgspec.MsgspecError, RecursionError):
+        model = msgspec.json.decode(data, type=_File).model
+        made: dict[tuple[str, ...], ScheduleError] = {}
+        for fault in faults:
+            found = _with_pointer(fault, model)
+            made.setdefault((fault.code, found.where, "" if found is not fault else fault.message), found)
+        return list(made.values())
+    return faults
+
+
+def _with_pointer(fault: ScheduleError, model: _Signature) -> ScheduleError:
+    start = next((start for start in _WITH_RUNS if fault.where.startswith(start)), "")
+    name = unescape(fault.where[len(start) :])
+    found = start and written_at(getattr(model, start.split("/")[2]), name)
+    if not found or start[:-1] + found == fault.where:
+        return fault
+    return ScheduleError(fault.code, fault.message, start[:-1] + found, fault.hint)
 
 
 def _offset(fault: ScheduleError, known: dict[str, InstanceSpan]) -> int:

@@ -19,12 +19,12 @@ from .field_check import FieldCheck
 from .json_patterns import keys_differ
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
-from .schedule import FEATURES, FORMAT, VERSION, Schedule, statement
+from .schedule import FEATURES, FORMAT, VERSION, Schedule, decoded
 from .semantic_check import SemanticCheck
 from .size_check import dims_in
 
 _PIECE = 1 << 20
-_decoder = msgspec.json.Decoder(Schedule, dec_hook=statement)
+_decoder = msgspec.json.Decoder(Schedule, dec_hook=decoded)
 
 
 def load(path: str | os.PathLike[str]) -> Schedule:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..errors import ScheduleError
 from .module_paths import count_paths
+from .name_runs import unfolded
 from .vocabulary import Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
@@ -50,23 +52,36 @@ class Rerun(_Object, frozen=True):
 STATEMENTS: dict[str, type[Rerun]] = {"rerun": Rerun}  # kinds of statements of a plan, by the key that tells them
 if TYPE_CHECKING:
     Statement = Rerun  # a union, once there are more kinds
+    Tensors = dict[str, str]
 else:
 
     class Statement(ABC):  # noqa: B024
-        """Any kind of statement. Fields of this type are decoded by `statement`, which looks at the keys of the object."""
+        """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the object."""
 
     Statement.register(Rerun)
 
+    class Tensors(ABC):  # noqa: B024
+        """Types by full name, in memory a plain dict; the text writes what repeats once (see `name_runs`)."""
 
-def statement(_: type, value: Any) -> Statement:
-    """The statement that a JSON object stands for, by the one key of STATEMENTS that it has: msgspec's `dec_hook`.
+    Tensors.register(dict)
 
-    Raises ValueError for an object of no known kind, msgspec.ValidationError for one with other faults.
+
+def decoded(kind: type, value: Any) -> Any:
+    """msgspec's `dec_hook`: the statement that a JSON object stands for, by the one key of STATEMENTS that it has; or the
+    entries that a map with runs stands for.
+
+    Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for other faults.
     """
+    if kind is Tensors:
+        return unfolded(value if isinstance(value, dict) else {"": value}, _refuse)
     kinds = [key for key in STATEMENTS if isinstance(value, dict) and key in value]
     if len(kinds) != 1:
         raise ValueError("no statement")
     return msgspec.convert(value, STATEMENTS[kinds[0]])
+
+
+def _refuse(fault: ScheduleError) -> None:
+    raise ValueError(fault.message)
 
 
 class Constant(_Object, frozen=True):
@@ -144,10 +159,10 @@ class Model(_Object, frozen=True):
     calls: int = 1  # of each of these modules in a step of the model around
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
     autocast: Dtype | None = None  # dtype of the ambient autocast
-    parameters: dict[str, str] = {}
+    parameters: Tensors = {}
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name -> the name used in this file
-    buffers: dict[str, str] = {}
+    buffers: Tensors = {}
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
     inputs: dict[str, Any] = {}

@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..files import advice, write_atomically
+from .name_runs import folded
 from .schedule import Block, Schedule
 
 WIDTH = 160  # columns of a line, unless one text or number is longer
@@ -82,7 +83,7 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
 def _model_field(name: str, value: Any, indent: int) -> list[str]:
     if name in ("inputs", "outputs"):
         return _tree(value, indent, indent + len(name) + 5)
-    return _entries(value, indent)
+    return _entries(folded(value) if name in ("parameters", "buffers") else value, indent)
 
 
 def _block(block: Block, indent: int) -> list[str]:
