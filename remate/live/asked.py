@@ -15,7 +15,7 @@ from remate_runtime.live import attribute, is_config
 from ..errors import CaptureError
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
-_MACHINERY = frozenset(vars(nn.Module()))
+_MACHINERY = frozenset((*vars(nn.Module()), *vars(nn.Module)))
 _MANY = 1 << 12
 
 

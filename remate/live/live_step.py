@@ -140,11 +140,13 @@ class LiveStep:
                 known[value] = self._as_written(dict.fromkeys(paths, value))
             return known[value]
 
-        if min(planned) < around.low or max(planned) > around.high:
-            what = f"live: {asked!r} stands for attributes of which one decides what others do not"
+        least, most = min(planned), max(planned)
+        between = [n for n in _SPECIAL if least <= n <= most and least < most]
+        if least < around.low or most > around.high or not all(map(holds, between)):
+            what = f"live: {asked!r} stands for attributes that have no range in common"
             raise CaptureError(f"{what}: {_told({p: self._planned[p] for p in paths})}", hint="declare them one by one")
-        low = self._end(holds, min(planned), around.low, sorted(_SPECIAL, reverse=True))
-        high = self._end(holds, max(planned), around.high, sorted(_SPECIAL))
+        low = self._end(holds, least, around.low, sorted(_SPECIAL, reverse=True))
+        high = self._end(holds, most, around.high, sorted(_SPECIAL))
         return Interval(low, high)
 
     def _end(self, holds: Callable[[float], bool], start: float, limit: float, special: Sequence[float]) -> float:

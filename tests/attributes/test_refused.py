@@ -131,6 +131,37 @@ def test_an_input_of_the_same_name_is_refused() -> None:
         captured(Same(), (X.clone().requires_grad_(),), {}, live=["x"])
 
 
+class Two(nn.Module):
+    def __init__(self, first: float, second: float) -> None:
+        super().__init__()
+        halved = lambda self, x: torch.relu(x * 0.5) if self.alpha == 0.5 else x * self.alpha  # noqa: E731
+        self.leaves = nn.ModuleList([Leaf(halved, first), Leaf(halved, second)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        leaf: Any
+        for leaf in self.leaves:
+            x = nn.functional.dropout(leaf(x), leaf.alpha)
+        return x
+
+
+class Powers(Two):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one: Any = self.leaves[0]
+        other: Any = self.leaves[1]
+        return (x * one.weight).exp().pow(one.alpha) + (x * other.weight).exp().pow(other.alpha)
+
+
+def test_what_is_special_between_two_is_found() -> None:
+    """Planned on both sides of it, though each alone has a range."""
+    with pytest.raises(CaptureError, match=r"'leaves.\*.alpha' stands for attributes that have no range in common"):
+        captured(Two(0.25, 0.75), (X,), {}, live=["leaves.*.alpha"])
+    with pytest.raises(CaptureError, match="no range in common"):  # backward of a power of 0 is another, in C++
+        captured(Powers(-0.75, 0.75), (X,), {}, live=["leaves.*.alpha"])
+    live = captured(Two(0.125, 0.25), (X,), {}, live=["leaves.*.alpha"]).model.live
+    assert set(live) == {"leaves.0.alpha", "leaves.1.alpha"}  # no numbers of torch's own, such as _version
+    assert live["leaves.0.alpha"] == Live(planned=0.125, above=0, below=0.5)
+
+
 @pytest.fixture(scope="module")
 def plain() -> Schedule:
     return remate.plan(Model(lambda self, x: x * self.alpha), (X,), budget="100%", cost="cpu", effort="quick")
