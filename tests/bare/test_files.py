@@ -197,7 +197,11 @@ def test_solve_on_the_command_line(tmp_path: Path) -> None:
     ]
     code = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / 'runtime')!r}]\n"
-        "sys.modules.update(dict.fromkeys(['torch', 'transformers']))\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('torch', 'transformers'):\n"
+        "            raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
         "from remate.cli import main\n"
         f"calls = {calls!r}\n"
         "status = [main(argv) for argv in calls[:2]]\n"
