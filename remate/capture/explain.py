@@ -44,6 +44,8 @@ def _what(error: Exception) -> tuple[str, str]:
         return f"forward depends on a tensor's value: {text}", _BRANCH
     if "no fake impl" in text:
         return f"an operator does not say what shape it returns: {text}", _REGISTER
+    if "Unexpected fake buffer" in text or "Unexpected fake param" in text:
+        return "forward makes parameters or buffers in its first call", "call the model once before planning"
     if "numpy" in text:
         return f"forward hands a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
     return f"the model cannot be traced: {kind}: {text}", "run the model eagerly on the same inputs to see if it works"

@@ -99,7 +99,9 @@ def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, b
     for path, module in model.named_modules():
         module.training = training.get(path, module.training)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(grad.get(name, parameter.requires_grad))
+        wanted = grad.get(name, parameter.requires_grad)
+        if wanted != parameter.requires_grad:  # parameters without a size yet cannot be asked to
+            parameter.requires_grad_(wanted)
 
 
 class Taker(Protocol):

@@ -15,6 +15,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from ..errors import CaptureError
+from .hidden_state import Calls
+from .refused_calls import refusal
+
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 
@@ -29,7 +33,8 @@ class Place(msgspec.Struct, frozen=True):
 
 class Watch(TorchFunctionMode):
     """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what functions
-    of tensors return. Hooks are global: the model is not touched."""
+    of tensors return. Hooks are global: the model is not touched. Raises CaptureError where forward does what no schedule can
+    hold, or something else than in its last run."""
 
     def __init__(
         self,
@@ -45,6 +50,7 @@ class Watch(TorchFunctionMode):
         self._changed = changed
         self.stack: list[str] = []
         self.place = Place()
+        self._calls = Calls()
 
     @property
     def module(self) -> str:
@@ -56,8 +62,11 @@ class Watch(TorchFunctionMode):
         self.stack, self.place = [], Place()
         hooks = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
         try:
+            self._calls.begin()
             with self:
                 yield
+            if not self._calls.end():
+                raise self._other_step("some operations in one call, none in the next")
         finally:
             for hook in hooks:
                 hook.remove()
@@ -67,8 +76,22 @@ class Watch(TorchFunctionMode):
         if place != self.place:
             self.place = place
             self._changed(self.module, place)
+        refused = refusal(func)
+        if refused is not None:
+            raise CaptureError(refused[0], self.module, place.line, refused[1])
+        differs = self._calls.differs(func, args, kwargs or {})
+        if differs:
+            raise self._other_step(differs)
         result = func(*args, **(kwargs or {}))
         return result if self._made is None else self._made(func, result)
+
+    def _other_step(self, differs: str) -> CaptureError:
+        return CaptureError(
+            f"forward computes something else at its next call: {differs}",
+            self.module,
+            self.place.line,
+            "what changes from call to call must be an input or a buffer of the module",
+        )
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if id(module) in self._names:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -281,3 +282,50 @@ def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
 
 def test_nothing_is_proposed_where_nothing_is_left() -> None:
     assert "at=" not in str(failure(lambda self, a: a * a.sum().item()))
+
+
+def test_what_tracing_would_take_for_nothing():
+    def buffer(module, a):
+        module.linear.weight.data = module.linear.weight.data.sign()
+        return module.linear(a)
+
+    def intermediate(module, a):
+        b = a * 2
+        b.data = a.detach() * 5
+        return b
+
+    for function in (buffer, intermediate):
+        assert "assigns `.data`" in located(function).message
+    assert "reads `.grad`" in located(lambda module, a: a if module.linear.weight.grad is None else a * 2).message
+    assert "calls backward()" in located(lambda module, a: (a.sum().backward(), a)[1]).message
+
+
+class Clock:
+    """State outside of the model: a global, a closure, an iterator."""
+
+    def __init__(self) -> None:
+        self.ticks, self.rates = 0, iter([1.0, 2.0, 3.0, 4.0, 5.0])
+
+    def tick(self) -> int:
+        self.ticks += 1
+        return self.ticks
+
+
+def test_state_that_no_module_has():
+    clock = Clock()
+    for function in (
+        lambda module, a: a * clock.tick(),
+        lambda module, a: a * next(clock.rates),
+        lambda module, a: a * time.perf_counter(),
+        lambda module, a: torch.relu(a) if clock.tick() % 2 else torch.tanh(a),
+        lambda module, a: a.reshape(-1)[: clock.tick()],
+    ):
+        assert "something else at its next call" in located(function).message
+    assert "in the next" in failure(lambda module, a: torch.relu(a) if clock.tick() % 2 else a).message
+
+
+def test_parameters_that_come_with_the_first_call():
+    model = nn.Sequential(nn.Linear(4, 4), nn.LazyLinear(3))
+    with pytest.raises(CaptureError, match="no shape yet") as caught:
+        remate.plan(model, (x(),), budget="100%")
+    assert "once" in caught.value.hint

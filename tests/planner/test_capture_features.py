@@ -183,7 +183,7 @@ def test_attributes_are_put_back() -> None:
         return self.kept
 
     model = Returns(function, count=0, seen=[], kept=None)
-    with pytest.warns(UserWarning, match="kept"):
+    with pytest.warns(UserWarning, match="count, seen"):
         capture(model, (x(),))
     assert (model.count, model.seen, model.kept) == (0, [], None)
 

@@ -1,0 +1,77 @@
+"""Whether forward computes the same at its next call: counters in globals and closures, iterators and the clock are seen by
+nothing else. Every trace runs forward more than once, and what it asks of torch is compared call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+_DEPTH = 3  # of lists in lists among arguments
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+
+
+class Calls:
+    """Calls of functions of tensors, by run of forward."""
+
+    def __init__(self) -> None:
+        self._first: list[tuple[Any, ...]] = []
+        self._known = False  # whether a run came to its end
+        self._at = 0
+
+    def begin(self) -> None:
+        """Forward begins."""
+        self._at = 0
+        if not self._known:
+            self._first.clear()
+
+    def end(self) -> bool:
+        """Forward came to its end. Returns whether it made all calls of the first run."""
+        whole = not self._known or self._at == len(self._first)
+        self._known = True
+        return whole
+
+    def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """What this call was in the first run and what it is now; nothing if they are the same."""
+        call = (
+            getattr(function, "__qualname__", None) or str(function),
+            *(word for part in (*args, kwargs) for word in _words(part, 0)),
+        )
+        if not self._known:
+            self._first.append(call)
+            return ""
+        at, self._at = self._at, self._at + 1
+        before = self._first[at] if at < len(self._first) else None
+        return "" if before == call else f"{_shown(before)} in one call, {_shown(call)} in the next"
+
+
+def _words(value: Any, depth: int) -> Iterator[Any]:
+    """What of an argument tells two calls apart: numbers and shapes, never contents of tensors."""
+    if isinstance(value, torch.Tensor):
+        yield f"tensor{list(value.shape)}"
+    elif isinstance(value, float):
+        yield repr(float(value))  # nan is nan here
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield int(value)  # sizes may be of a type that is watched
+    elif isinstance(value, _PLAIN):
+        yield value
+    elif isinstance(value, tuple | list) and depth < _DEPTH:
+        yield len(value)
+        for item in value:
+            yield from _words(item, depth + 1)
+    elif isinstance(value, slice):
+        yield from _words((value.start, value.stop, value.step), depth)
+    elif isinstance(value, dict) and depth < _DEPTH:
+        for key, item in value.items():
+            yield str(key)
+            yield from _words(item, depth + 1)
+    else:
+        yield type(value).__name__
+
+
+def _shown(call: tuple[Any, ...] | None) -> str:
+    if call is None:
+        return "nothing"
+    name, *words = call
+    return f"{name}({', '.join(str(word) for word in words[:8])})"

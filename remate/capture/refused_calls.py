@@ -1,0 +1,30 @@
+"""What forward may do in eager that tracing would take for nothing, or for its value at that moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_Tensor: Any = torch.Tensor
+_GRAD = (
+    "`.grad` of a tensor",
+    "a schedule would repeat what it was when planned: pass it as an input, or keep it in a buffer",
+)
+_REFUSED: dict[Any, tuple[str, str, str]] = {
+    _Tensor.data.__set__: (
+        "assigns",
+        "`.data` of a tensor",
+        "write into the tensor (buffer.copy_(new)), or compute with the new tensor; set parameters outside of forward",
+    ),
+    _Tensor.grad.__get__: ("reads", *_GRAD),
+    _Tensor.grad.__set__: ("assigns", *_GRAD),
+    _Tensor.backward: ("calls", "backward()", "use torch.autograd.grad inside forward"),
+    torch.autograd.backward: ("calls", "backward()", "use torch.autograd.grad inside forward"),
+}
+
+
+def refusal(function: Any) -> tuple[str, str] | None:
+    """(message, hint) if no schedule can hold what this function of tensors does."""
+    found = _REFUSED.get(function)
+    return found and (f"forward {found[0]} {found[1]}", found[2])
