@@ -198,3 +198,27 @@ def test_a_module_at_two_places_runs_by_its_schedule_at_both() -> None:
     expected = torch.autograd.grad(model(x), list(model.parameters()))
     assert all(map(torch.equal, torch.autograd.grad(view(x), list(model.parameters())), expected))
     assert view._remate_parts.calls == 2
+
+
+def test_a_class_that_wraps_the_forward_of_those_derived_from_it() -> None:
+    """As the layers of transformers do: what is made of the wrapped forward is not what a schedule put there."""
+
+    class Wrapping(nn.Module):
+        def __init_subclass__(cls) -> None:
+            inner = cls.forward
+            cls.forward = lambda self, *args: inner(self, *args)
+
+    class Layer(Wrapping):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.linear(x))
+
+    model = seeded(nn.Sequential(Layer(), nn.Linear(8, 1))).train()
+    made = remate.plan(model, (data(4, 8),), at="0", budget="100%", cost="cpu")
+    assert isinstance(made, Schedule)
+    view = apply(model, made)
+    view(data(4, 8)).sum().backward()
+    assert view._remate_parts.calls == 1

@@ -133,6 +133,8 @@ def _planned(step: Dispatch, how: How) -> nn.Module:
             "forward": _Forward(base.forward),
         },
     )
+    space: Any = made
+    space.forward = _Forward(base.forward)  # again: `__init_subclass__` of a class may wrap what was there
     module = object.__new__(made)
     object.__setattr__(module, "__dict__", step.model.__dict__)
     object.__setattr__(module, "_remate_step", step)
