@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 
 from torch.utils import _pytree as pytree
+
+from remate_runtime.format import Model, fill_fault, input_leaves
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
@@ -36,3 +39,12 @@ def check_meant(call: RecordedCall) -> None:
         raise CaptureError(why, hint="model.requires_grad_(True), or of the parameters that train")
     if in_evaluation(call):
         warnings.warn(f"{EVALUATION}; call model.train() first, unless this is meant", UserWarning, stacklevel=3)
+
+
+def checked_fill(fill: Mapping[str, bool | int | float], model: Model) -> dict[str, bool | int | float]:
+    """What inputs may be padded with, for the file. Raises CaptureError for other names, and numbers that they cannot hold."""
+    types = {leaf.name: leaf.text for leaf in input_leaves(model.inputs)}
+    for name, number in fill.items():
+        if fault := fill_fault(types.get(name), number):
+            raise CaptureError(f"fill: {name!r} {fault}", hint=f"the inputs are {', '.join(types)}")
+    return dict(fill)

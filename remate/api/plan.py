@@ -37,7 +37,7 @@ from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import MEASURED, costed, costs_digest
 from ..strategy import Instance, Request, Solution, effort_named, policy, solve
-from .meant import check_meant
+from .meant import check_meant, checked_fill
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
@@ -59,6 +59,7 @@ class Options(TypedDict, total=False):
     gradients: str
     dims: Any
     live: Sequence[str]
+    fill: Mapping[str, bool | int | float] | None
     name: str
     note: str
     progress: Progress | None
@@ -109,6 +110,7 @@ def plan(
     gradients: str = "held",
     dims: Any = None,
     live: Sequence[str] = (),
+    fill: Mapping[str, bool | int | float] | None = None,
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -136,7 +138,9 @@ def plan(
     the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole: forward is run once on
     the arguments, to see how it calls them; budget and peak are those of all their calls together.
     Parts that do the same step share a schedule; where there are several kinds, what comes back is a collection of
-    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. name: of the schedule, by default
+    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. fill: inputs that
+    `apply(..., otherwise="pad")` may pad at the end of each axis, and with what, where padding changes nothing of what the
+    model computes for the rest: `{"input_ids": 0, "attention_mask": 0, "labels": -100}`. name: of the schedule, by default
     that of the model's class. note: a remark to keep in the file.
     progress: called with a line of text now and then.
     Ctrl-C while it solves ends the search: the best schedule by then is returned.
@@ -155,14 +159,20 @@ def plan(
         from .parts import plan_at
 
         refuse_for_parts(dims, live)
+        if fill:
+            raise CaptureError(
+                "fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill"
+            )
         limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
         return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
     costs["live"] = live
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
-    return plan_step(
+    fill = checked_fill(fill or {}, step.captured.model)
+    made = plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
     )
+    return replace(made, model=replace(made.model, fill=fill))
 
 
 def refuse_for_parts(dims: Any, live: Sequence[str]) -> None:

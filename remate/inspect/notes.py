@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Block, Schedule
+from remate_runtime.format import Block, Schedule, input_leaves
 
 Where = tuple[Any, ...]  # names from the outside in; statements by what they say
 _Visit = Callable[[Where, Any], Any]
@@ -42,7 +42,10 @@ def carry_notes(
         note = left.pop(where, "")
         return replace(thing, note=note) if note and not thing.note else thing
 
-    return _walk(new, visit), tuple(left.values())
+    made = _walk(new, visit)
+    names = {leaf.name for leaf in input_leaves(made.model.inputs)}
+    fill = {name: number for name, number in old.model.fill.items() if name in names} | made.model.fill
+    return replace(made, model=replace(made.model, fill=fill)), tuple(left.values())
 
 
 def _walk(schedule: Schedule, visit: _Visit) -> Schedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 
@@ -48,3 +48,9 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
         else:
             object.__setattr__(made, key, part)
     return made
+
+
+def mapped(node: Any, leaf: Callable[[Any], Any]) -> Any:
+    """`node` with `leaf` of each of its leaves, keys in their order."""
+    inner = children(node)
+    return leaf(node) if inner is None else rebuild(node, {key: mapped(part, leaf) for key, part in inner[1].items()})

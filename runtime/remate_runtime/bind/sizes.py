@@ -11,7 +11,7 @@ from ..errors import BindError
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.sized_type import SizedType, parse_sized
-from ..format.substitution import out_of_range
+from ..format.substitution import out_of_range, ranged
 from ..kernels.overloads import described
 from .inputs import Inputs
 
@@ -33,7 +33,8 @@ class CallSizes:
         self._dims = model.dims
         self._inputs = Inputs(model.inputs, forward, ordered=False, sized=True)
         types = {leaf.name: parse_sized(leaf.text) for leaf in input_leaves(model.inputs)}
-        self._types = [types[name] for name in self._inputs.names]
+        self.names = self._inputs.names
+        self._types = [types[name] for name in self.names]
         self._reads = [self._first(dim) for dim in self._dims]
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
@@ -53,6 +54,28 @@ class CallSizes:
         for at, tensor in enumerate(tensors):
             self._check(at, tensor, size)
         return size
+
+    def above(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
+        """The tensors of a call, in the order of `names`, and for each the smallest shape that the schedule is for and that
+        holds it. Raises BindError where there is none."""
+        tensors = self._inputs.flatten(args, kwargs, device)
+        size: dict[str, int] = {}
+        for dim, at, axis, name in self._reads:
+            self._check_rank(at, tensors[at])
+            given, declared = tensors[at].shape[axis], self._dims[dim]
+            size[dim] = max(-(-given // declared.multiple) * declared.multiple, declared.min)
+            if size[dim] > declared.max:
+                raise BindError(
+                    f"the input {name!r} is {described(tensors[at])}, the schedule is for {ranged(declared)}"
+                )
+        shapes = [tuple(number.at(size) for number in type_.shape) for type_ in self._types]
+        for at, (tensor, shape) in enumerate(zip(tensors, shapes, strict=True)):
+            self._check_rank(at, tensor)
+            if any(have > most for have, most in zip(tensor.shape, shape, strict=True)):
+                raise self._other(at, tensor, " at most")
+        return tensors, shapes
 
     def _check_rank(self, at: int, tensor: torch.Tensor) -> None:
         if tensor.dim() != len(self._types[at].shape):

@@ -32,7 +32,7 @@ from .schedule import (
     Solve,
     Statement,
 )
-from .signature import escape, input_leaves, is_attribute, output_leaves
+from .signature import escape, fill_fault, input_leaves, is_attribute, output_leaves
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
@@ -91,6 +91,7 @@ __all__ = [
     "divided",
     "encode",
     "escape",
+    "fill_fault",
     "fingerprint",
     "fold_paths",
     "input_leaves",

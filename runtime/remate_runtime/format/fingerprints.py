@@ -1,6 +1,6 @@
 """The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
 
-Plans, reruns, costs, notes, sources, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
+Plans, reruns, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
 may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
 """
 
@@ -20,7 +20,7 @@ def fingerprint(schedule: Schedule) -> str:
     dims = {name: replace(dim, planned=dim.min) for name, dim in schedule.model.dims.items()}
     live = {name: replace(one, planned=type(one.planned)(0)) for name, one in schedule.model.live.items()}
     step = {
-        "model": replace(schedule.model, fingerprint="", dims=dims, live=live, at=(), calls=1, note=""),
+        "model": replace(schedule.model, fingerprint="", dims=dims, live=live, fill={}, at=(), calls=1, note=""),
         "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},
         "program": [replace(instance, plan=KEEP_ALL, note="") for instance in schedule.program],
     }

@@ -166,6 +166,7 @@ class Model(_Object, frozen=True):
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
     inputs: dict[str, Any] = {}
+    fill: dict[str, bool | int | float] = {}  # inputs that may be padded, and with what
     outputs: Any = None
     gradients: dict[str, str] = {}  # parameters and inputs whose gradient no block states
     note: str = ""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ..errors import ScheduleError
+from .tensor_type import DTYPES
+
+if TYPE_CHECKING:
+    from .schedule import Model
 
 # a path of modules, and a Python name that is none of Python's own
 _ATTRIBUTE = re.compile(r"(?:[^.\x00-\x1f%]{1,200}\.){0,60}(?!__)[A-Za-z_][A-Za-z0-9_]{0,200}", re.ASCII)
@@ -47,6 +52,41 @@ def output_leaves(outputs: Any) -> Iterator[Leaf]:
 def is_attribute(path: str) -> bool:
     """Whether a file may name this attribute of a module for forward to set: `moe.aux`, none of Python's own."""
     return _ATTRIBUTE.fullmatch(path) is not None
+
+
+_LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.4028234663852886e38, "f64": sys.float_info.max}
+
+
+def fill_fault(type_: str | None, number: bool | int | float) -> str:
+    """What is wrong with a number to pad an input with; "" if nothing is. type_: of the input, None if there is none."""
+    if type_ is None:
+        return "is no input of the file"
+    dtype = type_.partition("[")[0]
+    if dtype not in DTYPES:
+        return ""  # a fault of the type
+    if dtype == "bool":
+        fits = isinstance(number, bool)
+    elif isinstance(number, bool):
+        fits = False
+    elif dtype[0] in "iu":
+        bits, signed = 8 * DTYPES[dtype][1], dtype[0] == "i"
+        least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+        fits = isinstance(number, int) and least <= number <= most
+    else:
+        fits = abs(number) <= _LARGEST.get(dtype, 0.0)
+    return "" if fits else f"is a tensor of {dtype}, which cannot hold {number!r}"
+
+
+def named_faults(model: Model) -> Iterator[tuple[ScheduleError, str]]:
+    """What is wrong with the names in `frozen`, `tied` and `fill`, each fault with its place."""
+    for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
+        for name in names:
+            if name not in model.parameters:
+                yield ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}"
+    inputs = {leaf.name: leaf.text for leaf in input_leaves(model.inputs)}
+    for name, number in model.fill.items():
+        if fault := fill_fault(inputs.get(name), number):
+            yield ScheduleError("R066", f"{name[:120]!r} {fault}"), f"/model/fill/{escape(name)}"
 
 
 def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMo
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..bind.containers import children, rebuild
+from ..bind.containers import mapped
 from ..bind.order import order_of
 from .compare import tensors_of
 
@@ -53,7 +53,7 @@ class _Log(TorchDispatchMode):
         def fake(leaf: Any) -> Any:
             return self._inputs[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
 
-        args, kwargs = (_with(part, fake) for part in call)
+        args, kwargs = (mapped(part, fake) for part in call)
         with self._fake, self:
             made = self._model.forward(*args, **kwargs)
         return [*self._entries, type(made), order_of(made), [self._named(t) for t in tensors_of(made)]]
@@ -83,9 +83,3 @@ def _held(model: nn.Module) -> list[torch.Tensor]:
     """Parameters, buffers and tensor attributes, in an order that copies share."""
     found = [*model.parameters(), *model.buffers()]
     return found + [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
-
-
-def _with(node: Any, leaf: Callable[[Any], Any]) -> Any:
-    """`node` with `leaf` of each of its leaves, keys in their order."""
-    inner = children(node)
-    return leaf(node) if inner is None else rebuild(node, {key: _with(part, leaf) for key, part in inner[1].items()})

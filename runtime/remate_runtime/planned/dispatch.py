@@ -19,11 +19,12 @@ from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..plain import plain
 from ..quantities import size
+from .padding import PaddedCall
 from .plan_call import plan_call
 from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
 from .scheduled_forward import ScheduledForward
 
-Otherwise = Literal["error", "original"]
+Otherwise = Literal["error", "original", "pad"]
 _CALLER = 8  # frames between a warning and the call of the model
 _TOLD = 8  # different reasons for stepping aside that are warned of
 
@@ -69,13 +70,34 @@ class Dispatch:
                 return step.run(call, self._sharded)
         refuse_sharded_since(model)
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
-        if stale is not None and (torch.is_grad_enabled() or self.otherwise == "error"):
+        if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
             raise stale
+        if self.otherwise == "pad":
+            try:
+                return self._padded(steps, args, kwargs)
+            except BindError as fault:
+                faults.append(fault)
         if self.otherwise == "original":
             self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
             return model.forward(*args, **kwargs)
-        told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults)
+        told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
+        if len(faults) > len(steps):
+            told += f"\n  padding: {faults[-1]}"
         raise BindError(f"{told}\n  for this call: {plan_call(model, args, kwargs, steps[0].schedule)}")
+
+    def _padded(self, steps: Sequence[ScheduledForward], args: Any, kwargs: Any) -> Any:
+        """Run the step that needs the least padding. Raises BindError with the reason of the first that cannot."""
+        found, faults = list[tuple[PaddedCall, ScheduledForward]](), list[BindError]()
+        for step in steps:
+            try:
+                found.append((step.padded(args, kwargs), step))
+            except BindError as fault:
+                faults.append(fault)
+        if not found:
+            raise faults[0]
+        padded, step = min(found, key=lambda one: one[0].size)
+        made = step.run(step.call(padded.args, padded.kwargs))
+        return step.padding.cut(made, args, kwargs)
 
     def _look_for_shards(self) -> None:
         """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""
@@ -99,7 +121,7 @@ class Dispatch:
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model
-        if model.training and self.otherwise == "error":
+        if model.training and self.otherwise != "original":
             raise BindError(
                 "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
                 + plan_call(model, args, kwargs, self.steps[0].schedule)

@@ -43,7 +43,10 @@ def apply(
     that is for its mode, shapes, dtypes and plain arguments. Those that are for parts of the model (`remate.plan(…, at=…)`)
     are given to these; the rest of it runs as ever. otherwise: what a call does that none is for: "error", or
     "original", the model's own forward, with a warning that says whether it is likely to fit the budget; without gradients
-    that is also what a model gets that changed meanwhile (adapters switched off). namespaces: of operators that may run beyond those that any file
+    that is also what a model gets that changed meanwhile (adapters switched off); "pad" pads a smaller call at the end of
+    each axis, with the values that the file declares (`model.fill`), up to the smallest that a schedule is for, and cuts
+    the outputs back. That is right where padding changes nothing of what the model computes for the rest, which the file's
+    author says and `verify` with such a call looks at; random operators draw other numbers than without padding. namespaces: of operators that may run beyond those that any file
     may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
     without checking them. The file lists those that it needs. stale: what to do if the
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
@@ -75,8 +78,9 @@ def apply(
             call = None if verify is True else verify
             for step in steps:
                 if call is None or len(steps) == 1 or step.takes(*call):
-                    schedule = step.planned if call is None else step.call(tuple(call[0]), dict(call[1]))[0].schedule
-                    verify_beside(original, planned, schedule, step.device, call)
+                    pads = call is not None and otherwise == "pad" and not step.takes(*call)
+                    schedule = step.planned if call is None else step.at_call(call, pads)
+                    verify_beside(original, planned, schedule, step.device, call, padded=pads)
         return planned
 
 

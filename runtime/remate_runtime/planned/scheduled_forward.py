@@ -19,6 +19,7 @@ from ..format.schedule import Schedule
 from ..format.substitution import checked_size
 from ..live.live_numbers import LiveNumbers
 from ..live.trust import Stale, trusted
+from .padding import PaddedCall, Padding
 from .step_at_size import StepAtSize, StepsAtSizes
 
 Call = tuple[
@@ -50,6 +51,7 @@ class ScheduledForward:
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
+        self.padding = Padding(model, schedule)
         planned.steps.planned(self.device)
 
     def _planned_size(self) -> dict[str, int]:
@@ -86,6 +88,13 @@ class ScheduledForward:
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         return step, step.call.flatten(args, kwargs, device), self._live.read()
 
+    def at_call(self, call: tuple[Sequence[Any], Mapping[str, Any]], pad: bool) -> Schedule:
+        """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""
+        args, kwargs = tuple(call[0]), dict(call[1])
+        if pad:
+            args, kwargs, _ = self.padded(args, kwargs)
+        return self.call(args, kwargs)[0].schedule
+
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the schedule is for this call."""
         try:
@@ -93,6 +102,10 @@ class ScheduledForward:
         except BindError:
             return False
         return True
+
+    def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PaddedCall:
+        """A smaller call, padded up to one that the schedule is for. Raises BindError."""
+        return self.padding.padded(args, kwargs, self.device)
 
     def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
         """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""

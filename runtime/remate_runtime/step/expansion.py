@@ -15,7 +15,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..format.schedule import Operation, Schedule
-from ..format.signature import escape, input_leaves, output_leaves
+from ..format.signature import escape, input_leaves, named_faults, output_leaves
 from ..format.substitution import at_size
 from ..format.suggest import close_names, did_you_mean
 from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
@@ -132,12 +132,8 @@ class _Expansion:
             self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
         for name, one in model.live.items():
             self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
-        for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
-            for name in names:
-                if name not in model.parameters:
-                    self.causes.add(
-                        ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}"
-                    )
+        for fault, where in named_faults(model):
+            self.causes.add(fault, where)
 
     def _values_of(self, place: InstanceSpan) -> None:
         block, inside = place.block, f"/blocks/{escape(place.block_name)}"
