@@ -15,6 +15,7 @@ import torch.distributed as dist
 LOOPS = Path(__file__).parents[2] / "examples" / "loops"
 NEEDS = {
     "trainer": ("transformers", "accelerate"),
+    "trainer_callback": ("transformers", "accelerate"),
     "accelerate_loop": ("accelerate",),
     "lightning_loop": ("lightning",),
 }

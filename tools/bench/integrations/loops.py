@@ -85,6 +85,43 @@ def _trainer(varied: bool) -> Callable[[Any], None]:
     return train
 
 
+def _sft(backbone: Any) -> None:
+    """TRL puts a forward of its own on the model, which calls the backbone: that is what has the schedule."""
+    import datasets
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import SFTTrainer
+
+    model = language_model()
+    model.transformer, model.lm_head.weight = backbone, backbone.wte.weight
+    words = Tokenizer(WordLevel({str(at): at for at in range(64)}, unk_token="0"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="1", unk_token="0")
+    rows = datasets.Dataset.from_list([{"input_ids": row["input_ids"].tolist()} for row in texts(16, varied=False)])
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SFTConfig(
+            output_dir=folder,
+            per_device_train_batch_size=4,
+            gradient_accumulation_steps=2,
+            num_train_epochs=1,
+            seed=1,
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            max_length=32,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        SFTTrainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer).train()
+
+
+def _backbone() -> Any:
+    return language_model().transformer
+
+
 def _accelerate(model: Any) -> None:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState
@@ -157,6 +194,7 @@ LOOPS = (
     Loop(
         "HF Trainer, varied lengths, smaller last batch", ("transformers", "accelerate"), language_model, _trainer(True)
     ),
+    Loop("TRL SFTTrainer, the backbone", ("transformers", "trl"), _backbone, _sft),
     Loop("accelerate (bf16), accumulation", ("accelerate",), classifier, _accelerate),
     Loop("Lightning (bf16-mixed), accumulation, clipping", ("lightning",), classifier, _lightning),
     Loop("PEFT LoRA, disable_adapter", ("transformers", "peft"), _adapted, _adapters),

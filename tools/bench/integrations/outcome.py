@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,9 +43,9 @@ def outcome(loop: Loop) -> Outcome:
         ran = planned._remate_step.steps[0]
         counted, run = [0], ran.run
 
-        def counting(inputs: list[torch.Tensor]) -> object:
+        def counting(*call: Any) -> object:
             counted[0] += 1
-            return run(inputs)
+            return run(*call)
 
         ran.run = counting
         _train(loop, planned)
