@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -198,8 +199,9 @@ def _equal(rank: int) -> None:
                 assert found.grad is None or torch.equal(found.grad.to_local(), wanted.grad.to_local()), where
 
 
-def _gathered(rank: int) -> None:
-    """Each block is gathered twice a step, by itself, and freed again, as without a schedule."""
+@contextlib.contextmanager
+def gathering() -> Iterator[list[tuple[str, str | None]]]:
+    """Which parts are gathered and freed meanwhile."""
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     seen: list[tuple[str, str | None]] = []
@@ -208,23 +210,80 @@ def _gathered(rank: int) -> None:
         method = getattr(FSDPParamGroup, name)
 
         def run(group: Any) -> None:
-            if group.is_unsharded is (name == "_to_sharded"):
+            if group.is_unsharded is (name == "_to_sharded") and group._module_fqn:
                 seen.append((name, group._module_fqn))
             method(group)
 
         return mock.patch.object(FSDPParamGroup, name, run)
 
+    with noting("_to_unsharded"), noting("_to_sharded"):
+        yield seen
+
+
+def _gathered(rank: int) -> None:
+    """Each block is gathered twice a step, by itself, and freed again, as without a schedule."""
     schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
     found = []
     for model in (fully_sharded(seeded(Blocks()), True), fully_sharded(apply(seeded(Blocks()), schedule), True)):
         called(model)
-        seen.clear()
-        with noting("_to_unsharded"), noting("_to_sharded"):
+        with gathering() as seen:
             called(model)
-        found.append([one for one in seen if one[1]])
+        found.append(seen)
     assert [name for name, _ in found[0]] == ["_to_unsharded", "_to_sharded"] * 4
     assert sorted(found[1]) == sorted(found[0])
     assert found[1][:4] == found[0][:4]
+
+
+def _freed(rank: int) -> None:
+    """In backward a block with enough gradients for a delivery of their own is reduced and freed before the next is done."""
+
+    class Wide(Blocks):
+        def __init__(self) -> None:
+            super().__init__()
+            for block in self.blocks:
+                block.up, block.down = nn.Linear(8, 40000), nn.Linear(40000, 8)
+
+    schedule = schedule_of(seeded(Wide()), (data(4, 8),), reruns=just_in_time)
+    model = fully_sharded(apply(seeded(Wide()), schedule), True)
+    called(model)
+    with gathering() as seen:
+        called(model)
+    assert [path for does, path in seen if does == "_to_sharded"][-2:] == ["blocks.1", "blocks.0"]
+
+
+def _resumed(rank: int, folder: str) -> None:
+    """Block files: accumulation without communication, a checkpoint of DCP, and on from there by other processes."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    schedule = schedule_of(seeded(Block()), (data(4, 8).requires_grad_(),))
+
+    def made(planned: bool) -> tuple[Any, torch.optim.Optimizer]:
+        model = seeded(Blocks())
+        for at in range(2) if planned else ():
+            model.blocks[at] = apply(model.blocks[at], schedule)
+        return fully_sharded(model, True), torch.optim.AdamW(model.parameters(), 0.1)
+
+    def train(model: Any, optimizer: torch.optim.Optimizer, seed: int) -> None:
+        for at in range(2):
+            model.set_requires_gradient_sync(at == 1)
+            model(data(4, 8, seed=seed + at + rank).requires_grad_()).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    wanted, there, back = made(False), made(True), made(True)
+    for model, optimizer in (wanted, there):
+        train(model, optimizer, 1)
+    weights, moments = get_state_dict(*there)
+    save({"model": weights, "optimizer": moments}, checkpoint_id=f"{folder}/saved")
+    weights, moments = get_state_dict(*back)
+    load({"model": weights, "optimizer": moments}, checkpoint_id=f"{folder}/saved")
+    set_state_dict(*back, model_state_dict=weights, optim_state_dict=moments)
+    for model, optimizer in (wanted, back):
+        train(model, optimizer, 5)
+    for found, expected in zip(back[0].parameters(), wanted[0].parameters(), strict=True):
+        assert torch.equal(found.to_local(), expected.to_local())
 
 
 def _rank(rank: int, world: int, folder: str) -> None:
@@ -232,6 +291,8 @@ def _rank(rank: int, world: int, folder: str) -> None:
     try:
         _equal(rank)
         _gathered(rank)
+        _freed(rank)
+        _resumed(rank, folder)
         _refusals(rank)
     finally:
         dist.destroy_process_group()
