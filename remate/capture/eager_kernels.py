@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 
 _WHOLE = ("upsample_", "_upsample_")
@@ -19,8 +20,8 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def eager_kernels() -> Iterator[None]:
-    """Interpolation stays one operator. Dropout of everything draws no numbers; in half precision on the CPU it is made of
-    several operators, as eager makes it. Recurrent layers keep the dropout
+    """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several operators, as
+    eager makes it, where the fused one rounds otherwise. Recurrent layers keep the dropout
     between them, which the Python decomposition loses; they become time steps, since the fused kernels hide workspaces.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
@@ -54,11 +55,21 @@ def _dropout(usual: Any) -> Callable[..., torch.Tensor]:
     def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
         if train and p == 1:
             return a * torch.zeros((), dtype=a.dtype, device=a.device)
-        if train and p > 0 and a.device.type == "cpu" and a.dtype in (torch.float16, torch.bfloat16):
-            return a * (torch.bernoulli(a.detach(), 1 - p) / (1 - p))  # rounded once more than by the fused operator
+        if train and p > 0 and a.device.type == "cpu" and _rounds_otherwise(a.dtype, p):
+            return a * (torch.bernoulli(a.detach(), 1 - p) / (1 - p))
         return usual(a, p, train)
 
     return dropout
+
+
+def _rounds_otherwise(dtype: torch.dtype, p: float) -> bool:
+    """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which divides
+    a mask by 1 - p in the precision of the tensor. At most rates both give the same number. A rate that is declared live
+    has no value here."""
+    if dtype in (torch.float16, torch.bfloat16):
+        return True
+    divided = numpy.float32(1) / numpy.float32(1 - p) if type(p) is float and dtype is torch.float32 else None
+    return divided is not None and divided != numpy.float32(1 / (1 - p))
 
 
 def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:

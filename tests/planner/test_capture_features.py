@@ -347,6 +347,11 @@ def test_old_weight_norm() -> None:
     assert len(captured.graph.gradients) == 3
 
 
+@pytest.mark.parametrize("p", [0.1, 0.15, 0.3, 0.45, 0.5])
+def test_dropout_is_eagers_to_the_bit_at_every_rate(p: float) -> None:
+    compare(nn.Sequential(nn.Linear(4, 4), nn.Dropout(p)), (x(),))
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
 def test_half_precision_dropout(kind: torch.dtype) -> None:
     model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.3), nn.Linear(16, 4)).to(kind)
