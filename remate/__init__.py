@@ -2,7 +2,7 @@
 
 `remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
 `remate.record(model)` takes the call to plan from a training loop. `remate.solve("instance.json", "80%")` solves a bare DAG
-of operations, without PyTorch.
+of operations, without PyTorch. What they raise is a RemateError: CaptureError, InfeasibleError, BudgetError, DimsError.
 Names load on first use, so that `import remate` costs neither torch nor the solver; without those, a name raises
 MissingExtraError, which is an ImportError.
 """
@@ -20,18 +20,38 @@ if TYPE_CHECKING:
     from .api.frontier import frontier
     from .api.plan import plan
     from .bare import solve
+    from .budget import BudgetError
     from .capture.recorded import record
+    from .errors import CaptureError, DimsError, InfeasibleError, RemateError
 
-__all__ = ["__version__", "fit", "frontier", "plan", "record", "solve"]
+__all__ = [
+    "BudgetError",
+    "CaptureError",
+    "DimsError",
+    "InfeasibleError",
+    "RemateError",
+    "__version__",
+    "fit",
+    "frontier",
+    "plan",
+    "record",
+    "solve",
+]
 
 _HOME = {
+    "BudgetError": ".budget",
+    "CaptureError": ".errors",
+    "DimsError": ".errors",
+    "InfeasibleError": ".errors",
+    "RemateError": ".errors",
     "fit": ".api.fit",
     "frontier": ".api.frontier",
     "plan": ".api.plan",
     "record": ".capture.recorded",
     "solve": ".bare",
 }
-_NEEDS = {"record": ("torch",), "solve": ("plan",)}
+_NEEDS: dict[str, tuple[str, ...]] = {"record": ("torch",), "solve": ("plan",)}
+_NEEDS |= {name: () for name in _HOME if name.endswith("Error")}
 
 
 def __getattr__(name: str) -> Any:

@@ -119,6 +119,15 @@ def test_names_of_the_packages(house: str, name: str, extras: tuple[str, ...], w
         exec(f"from {house} import {name}", {})
 
 
+def test_what_planning_raises_is_named_without_its_extras(without: Callable[..., None]) -> None:
+    import remate
+
+    without("torch", *SOLVERS)
+    errors = [getattr(remate, name) for name in remate.__all__ if name.endswith("Error")]
+    assert len(errors) == 5
+    assert all(issubclass(error, remate.RemateError) for error in errors)
+
+
 def test_nothing_is_missing() -> None:
     require("this test", *EXTRAS)
 

@@ -78,7 +78,7 @@ def measure(
     for budget in budgets:
         started = time.monotonic()
         try:
-            schedule = remate.plan(model, args, kwargs, budget=budget, **options)
+            schedule = remate.plan(model, args, kwargs, budget=budget, at=None, **options)
         except RemateError as error:
             rows.append(Row(budget, failed=str(error).splitlines()[0]))
             continue
