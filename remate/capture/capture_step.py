@@ -68,7 +68,7 @@ def capture(
         model, args, kwargs = stand_in(model, args, kwargs or {})
     with planted(model, live), surroundings.attributes_as_buffers(model) as lent:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
-        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent)
+        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent, bool(live))
         step, branches, captured = _attempt(TracedModule(*call, sizes), signature)
         _warn(step, branches)
         _refuse_changes(step, live)
@@ -114,7 +114,7 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
     """The joint graph, on the branches that eager takes as far as they can be traced."""
     while True:
         try:
-            return torch_api.trace(step, signature.tensors, branches)
+            return torch_api.trace(step, signature.tensors, branches, step.has_live)
         except torch_api.DATA_DEPENDENT as error:
             if not branches.learn(error):
                 raise

@@ -19,17 +19,19 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 
 @contextlib.contextmanager
-def eager_kernels() -> Iterator[None]:
+def eager_kernels(rates_vary: bool) -> Iterator[None]:
     """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several operators, as
     eager makes it, where the fused one rounds otherwise. Recurrent layers keep the dropout
     between them, which the Python decomposition loses; they become time steps, since the fused kernels hide workspaces.
+    rates_vary: those of dropout may follow from live attributes, so that one form has to serve all rates; in float32 that
+    is the fused one, whose scale may be eager's but for its last bit.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
     dropout: Any = torch.ops.aten.dropout.default
     kernels: dict[Any, Callable[..., Any] | None] = dict.fromkeys(whole)
     kernels |= {op: _stepwise(op, op.py_kernels.get(_KEY.Autograd)) for op in recurrent}
-    kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd))
+    kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
     saved = {op: dict(op.py_kernels) for op in kernels}
     try:
         for op, kernel in kernels.items():
@@ -51,25 +53,26 @@ def _overloads(name: str) -> list[Any]:
     return [getattr(packet, overload) for overload in packet.overloads()] if hasattr(packet, "overloads") else []
 
 
-def _dropout(usual: Any) -> Callable[..., torch.Tensor]:
+def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
     def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
         if train and p == 1:
             return a * torch.zeros((), dtype=a.dtype, device=a.device)
-        if train and p > 0 and a.device.type == "cpu" and _rounds_otherwise(a.dtype, p):
+        if train and p > 0 and a.device.type == "cpu" and _rounds_otherwise(a.dtype, p, rates_vary):
             return a * (torch.bernoulli(a.detach(), 1 - p) / (1 - p))
         return usual(a, p, train)
 
     return dropout
 
 
-def _rounds_otherwise(dtype: torch.dtype, p: float) -> bool:
+def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
     """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which divides
-    a mask by 1 - p in the precision of the tensor. At most rates both give the same number. A rate that is declared live
-    has no value here."""
+    a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of one that varies
+    it is not known."""
     if dtype in (torch.float16, torch.bfloat16):
         return True
-    divided = numpy.float32(1) / numpy.float32(1 - p) if type(p) is float and dtype is torch.float32 else None
-    return divided is not None and divided != numpy.float32(1 / (1 - p))
+    if varies or type(p) is not float or dtype is not torch.float32:
+        return False
+    return bool(numpy.float32(1) / numpy.float32(1 - p) != numpy.float32(1 / (1 - p)))
 
 
 def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:

@@ -33,8 +33,8 @@ class TracedModule(torch.nn.Module):
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
     generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed, `lost`
-    where it left tensors that are no outputs. lent: attributes that stand among the buffers. sizes: what forward decides by
-    sizes goes there.
+    where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live: attributes of it are live.
+    sizes: what forward decides by sizes goes there.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -47,10 +47,11 @@ class TracedModule(torch.nn.Module):
         differentiate: Sequence[str] | None,
         autocast: tuple[str, torch.dtype] | None,
         lent: frozenset[tuple[int, str]] = frozenset(),
+        has_live: bool = False,
         sizes: SizeLog | None = None,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.has_live = model, has_live
         self.sizes = sizes
         self.watch = Watch(model, torch_api.mark, None if sizes is None else sizes.tagged)
         self.reads = Reads(model)
