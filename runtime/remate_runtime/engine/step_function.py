@@ -117,6 +117,11 @@ def _begin(frame: _Frame) -> None:
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
         )
+    if any(tangent is not None and _batched(tangent) for tangent in frame.tangents):
+        raise ExecutionError(
+            "a schedule has no gradients in batches (is_grads_batched=True, vectorize=True): a step runs backward once"
+            "\n  use the original model there"
+        )
     _check_unchanged(frame)
     frame.watched = [held for held in frame.watched if held.until is not None]
     frame.given, tangents = _take_tangents(frame)
@@ -181,6 +186,11 @@ def _tangent(given: torch.Tensor | None, type_: TensorType, device: torch.device
     ):
         return given.detach()
     return empty(type_, device).copy_(given)
+
+
+def _batched(tensor: torch.Tensor) -> bool:
+    """Whether it stands for many, of `torch.func.vmap` or of what autograd's is_grads_batched uses."""
+    return "Batched" in str(torch._C._dispatch_keys(tensor))  # autograd's own kind has no Python name
 
 
 def _version(tensor: torch.Tensor) -> int:

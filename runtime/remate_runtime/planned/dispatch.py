@@ -58,6 +58,11 @@ class Dispatch:
         if not steps:
             return self._other_mode(args, kwargs)
         refuse_transforms()
+        if any(step.device.type == "meta" for step in steps):
+            raise BindError(
+                "the model is on the device meta, where nothing has values"
+                "\n  model.to_empty(device=...) and load its weights; the schedule stays applied"
+            )
         self._look_for_shards()
         faults: list[BindError] = []
         for step in steps:

@@ -20,7 +20,7 @@ from .part_view import refused_paths
 from .scheduled_forward import ScheduledForward
 
 Given = Schedule | str | os.PathLike[str]
-How = tuple[tuple[str, ...], Stale, str]  # namespaces, stale, engine
+How = tuple[tuple[str, ...], Stale, str, bool]  # namespaces, stale, engine, record_functions
 _SHOWN = 20  # modules in one message
 
 

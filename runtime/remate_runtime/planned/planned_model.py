@@ -36,6 +36,7 @@ def apply(
     verify: bool | Call = False,
     engine: str = "eager",
     otherwise: Otherwise = "error",
+    record_functions: bool = False,
 ) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
@@ -52,7 +53,9 @@ def apply(
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
     planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
     of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
-    engine: what executes the step; "eager" calls one operator after the other.
+    engine: what executes the step; "eager" calls one operator after the other. record_functions: each operation is a range of
+    torch's profiler (`torch.profiler.record_function`) by its id, reruns with " (rerun)" behind it; a compiled segment is one
+    range.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
     the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
@@ -68,7 +71,7 @@ def apply(
     with gc_paused():
         original = original_of(model)
         refuse_sharded(original)
-        how: How = (tuple(namespaces), stale, engine)
+        how: How = (tuple(namespaces), stale, engine, record_functions)
         given = read_all(schedule)
         if parts := parts_within(original, given):
             return _applied_to_parts(original, parts, how, otherwise, verify)
@@ -199,5 +202,6 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 
 def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:
-    namespaces, stale, engine = how
-    return apply(model, schedules, namespaces=namespaces, stale=stale, engine=engine, otherwise=otherwise)
+    namespaces, stale, engine, record_functions = how
+    options: dict[str, Any] = {"stale": stale, "engine": engine, "otherwise": otherwise}
+    return apply(model, schedules, namespaces=namespaces, record_functions=record_functions, **options)

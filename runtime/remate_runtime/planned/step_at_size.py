@@ -48,8 +48,16 @@ class _Sound(NamedTuple):
 class StepsAtSizes:
     """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its sizes."""
 
-    def __init__(self, model: nn.Module, schedule: Schedule, engine: Engine, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: Schedule,
+        engine: Engine,
+        namespaces: tuple[str, ...],
+        record_functions: bool,
+    ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
+        self._record_functions = record_functions
         self._sound: dict[tuple[int, ...], _Sound] = {}  # verified, and not made yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
@@ -86,5 +94,6 @@ class StepsAtSizes:
         call = RecordedCall(planned.inputs, self._model)
         # In the order in which `ScheduledForward` gives them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
-        steps = Steps(self._engine, sound.verified, tuple(output_leaves(planned.outputs)), names, sound.live)
+        outputs = tuple(output_leaves(planned.outputs))
+        steps = Steps(self._engine, sound.verified, outputs, names, sound.live, self._record_functions)
         return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...link.events import Rerun
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
 from ..eager.part import Part
 from .calls import CompiledCall, Reader, interpreted
@@ -32,9 +33,11 @@ def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Seque
     for planned in row:
         if planned.function is not None:
             ids = [compiler.graph.operations[piece.event.op].id for piece in planned.segment.pieces]
-            call = CompiledCall(planned.segment, planned.function, f"{ids[0]} … {ids[-1]}")
-            plain.append(call.instruction)
-            first.append(call.first)
+            name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
+            rerun = all(isinstance(piece.event, Rerun) for piece in planned.segment.pieces)
+            call = CompiledCall(planned.segment, planned.function, name)
+            plain.append(compiler.ranged(call.instruction, rerun))
+            first.append(compiler.ranged(call.first, rerun))
         else:
             events = interpreted(compiler.graph, planned.segment)
             plain += compiler.instructions(events)

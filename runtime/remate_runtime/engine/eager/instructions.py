@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
+from torch.profiler import record_function
 
 from ...errors import ExecutionError
 from ...format.number_text import computed, parse_number
@@ -34,8 +35,12 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    def __init__(self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device) -> None:
-        self.graph, self.live, self.device = graph, live, device
+    """record_functions: each instruction is a range of torch's profiler."""
+
+    def __init__(
+        self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device, record_functions: bool = False
+    ) -> None:
+        self.graph, self.live, self.device, self._record_functions = graph, live, device, record_functions
         self.constants: list[Any] = []
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
@@ -77,12 +82,20 @@ class InstructionCompiler:
                 case Run() | Rerun() | View():
                     run = self._run(event)
                     run = judged(run, self.graph, event, self.device, self._strides) if judge else run
-                    found.append(Instruction(run, (), self.graph.operations[event.op].id))
+                    made = Instruction(run, (), self.graph.operations[event.op].id)
+                    found.append(self.ranged(made, isinstance(event, Rerun)))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
                 case Update() | Turn() | Deliver():
                     pass  # happen between the instructions of forward and those of backward, and between segments
         return tuple(found)
+
+    def ranged(self, instruction: Instruction, rerun: bool) -> Instruction:
+        """The instruction as a range of torch's profiler by its id, if that is asked for."""
+        if not self._record_functions:
+            return instruction
+        name = f"{instruction.id} (rerun)" if rerun else instruction.id
+        return instruction._replace(run=_in_range(instruction.run, name))
 
     def _run(self, event: Execution) -> Call:
         op = self.graph.operations[event.op]
@@ -142,6 +155,14 @@ class InstructionCompiler:
             parts = [self._getter(a) for a in argument]
             return lambda slots: [part(slots) for part in parts]
         return itemgetter(self._slot(argument))
+
+
+def _in_range(run: Call, name: str) -> Call:
+    def running(slots: Slots) -> None:
+        with record_function(name):
+            run(slots)
+
+    return running
 
 
 def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> ExecutionError:
