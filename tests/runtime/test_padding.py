@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -138,16 +139,40 @@ def test_attributes_that_forward_sets_are_not_padded() -> None:
         planned(data(3, 3))
 
 
-def test_outputs_that_cannot_be_cut_are_refused() -> None:
-    class Length(nn.Linear):
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
-            return super().forward(x), x.shape[0]
+class Made(nn.Linear):
+    """What is made of the outputs of a linear layer."""
 
-    schedule = schedule_of(seeded(Length(3, 2)), (data(4, 3),))
+    def __init__(self, of: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__(3, 2)
+        self.of = of
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.of(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("of", "shape"),
+    [
+        (lambda made: (made, made.shape[0]), (3, 6, 3)),
+        (lambda made: made.flatten(0, 1), (4, 5, 3)),
+        (lambda made: made.flatten(0, 1), (3, 6, 3)),
+        (lambda made: torch.cat([made, made]), (3, 6, 3)),
+    ],
+)
+def test_outputs_that_cannot_be_cut_are_refused(of: Callable[[torch.Tensor], Any], shape: tuple[int, ...]) -> None:
+    model = seeded(Made(of))
+    schedule = schedule_of(model, (data(4, 6, 3),))
     schedule = replace(schedule, model=replace(schedule.model, fill={"x": 0}))
-    planned = apply(seeded(Length(3, 2)), schedule, otherwise="pad")
+    planned = apply(model, schedule, otherwise="pad")
     with pytest.raises(BindError, match="cannot be cut"):
-        planned(data(3, 3))
+        planned(data(*shape))
+
+
+def test_an_output_that_is_shorter_by_one_is_cut() -> None:
+    model = seeded(Made(lambda made: made[:, 1:]))
+    schedule = schedule_of(model, (data(4, 6, 3),))
+    planned = apply(model, replace(schedule, model=replace(schedule.model, fill={"x": 0})), otherwise="pad")
+    torch.testing.assert_close(planned(data(3, 4, 3)), model(data(3, 4, 3)))
 
 
 def test_verify_sees_that_padding_changes_a_mean() -> None:

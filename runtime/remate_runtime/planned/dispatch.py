@@ -102,7 +102,7 @@ class Dispatch:
             raise faults[0]
         padded, step = min(found, key=lambda one: one[0].size)
         made = step.run(step.call(padded.args, padded.kwargs))
-        return step.padding.cut(made, args, kwargs)
+        return step.padding.cut(made, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:
         """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from operator import ge
+from operator import sub
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +19,12 @@ _KEPT = 64  # sizes of calls whose outputs are known
 
 
 class PaddedCall(NamedTuple):
-    """size: elements of its tensors."""
+    """size: elements of its tensors. added: by how much their axes grew."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     size: int
+    added: frozenset[int]
 
 
 class Padding:
@@ -74,9 +75,13 @@ class Padding:
         def larger(leaf: Any) -> Any:
             return padded.get(id(leaf), originals[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
-        return PaddedCall(
-            mapped(aliased[0], larger), mapped(aliased[1], larger), sum(t.numel() for t in padded.values())
+        grown = frozenset(
+            wanted - given
+            for tensor, shape in zip(tensors, shapes, strict=True)
+            for given, wanted in zip(tensor.shape, shape, strict=True)
         )
+        total = sum(tensor.numel() for tensor in padded.values())
+        return PaddedCall(mapped(aliased[0], larger), mapped(aliased[1], larger), total, grown)
 
     def _pad(self, name: str, tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         if tuple(tensor.shape) == shape:
@@ -89,23 +94,24 @@ class Padding:
         ends = [end for axis in reversed(range(len(shape))) for end in (0, shape[axis] - tensor.shape[axis])]
         return torch.nn.functional.pad(tensor, ends, value=self._fill[name])
 
-    def cut(self, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a step of a padded call returned, in the shapes that the model returns for the call itself. Raises BindError."""
+    def cut(self, made: Any, padded: PaddedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a step of a padded call returned, in the shapes that the model returns for the call itself. Raises BindError, also
+        for an axis that grew otherwise than those of the inputs: where several are one (`flatten`), padding is not at its end."""
         key = tuple(tuple(t.shape) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         if key not in self._known:
             while len(self._known) >= _KEPT:
                 del self._known[next(iter(self._known))]
             self._known[key] = returned(self._model, args, kwargs)
-        return _cut(made, self._known[key])
+        return _cut(made, self._known[key], padded.added | {0})
 
 
-def _cut(made: Any, like: Any) -> Any:
+def _cut(made: Any, like: Any, added: frozenset[int]) -> Any:
     tensors = isinstance(made, torch.Tensor) and isinstance(like, torch.Tensor)
-    if tensors and made.dim() == like.dim() and all(map(ge, made.shape, like.shape)):
+    if tensors and made.dim() == like.dim() and added.issuperset(map(sub, made.shape, like.shape)):
         return made if made.shape == like.shape else made[tuple(slice(size) for size in like.shape)]
     inner, other = children(made), children(like)
     if inner is not None and other is not None and inner[1].keys() == other[1].keys():
-        return rebuild(made, {key: _cut(part, other[1][key]) for key, part in inner[1].items()})
+        return rebuild(made, {key: _cut(part, other[1][key], added) for key, part in inner[1].items()})
     if inner is None and not isinstance(made, torch.Tensor) and type(made) is type(like) and made == like:
         return made
     raise BindError(

@@ -93,7 +93,7 @@ class ScheduledForward:
         """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""
         args, kwargs = tuple(call[0]), dict(call[1])
         if pad:
-            args, kwargs, _ = self.padded(args, kwargs)
+            args, kwargs, *_ = self.padded(args, kwargs)
         return self.call(args, kwargs)[0].schedule
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
