@@ -18,7 +18,7 @@ from ..errors import DimsError
 from ..inspect.device_memory import check_known
 from .fit_search import Batch, Device, Search
 from .meant import check_meant
-from .plan import Progress, settings_of
+from .plan import Progress, assumed, settings_of
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -58,6 +58,8 @@ def fit(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
+    gradients: str = "held",
+    live: Sequence[str] = (),
     name: str = "",
     note: str = "",
     progress: Progress | None = None,
@@ -70,7 +72,8 @@ def fit(
     has one, and the others are as large as their ranges (the example) let them be. A peak is taken to grow with the size, and the largest one is
     found but for a 64th of it. cost: as of `remate.plan`; times
     are those of each size by itself, measured or estimated there. The search itself needs no times; where costs are to be
-    measured it estimates workspaces. The other arguments are those of `remate.plan`.
+    measured it estimates workspaces. gradients: as of `remate.plan`; those that are accumulated lie in `.grad`, which is taken off
+    of the device, too. The other arguments are those of `remate.plan`.
 
     Ctrl-C while the schedule of the largest is solved returns the best by then, without the other sizes.
     Raises what `remate.plan` raises, UnknownNameError for an optimizer; DimsError where no size can be varied; InfeasibleError
@@ -80,7 +83,7 @@ def fit(
     memory = parse_budget(device_memory).size
     if memory is None:
         raise BudgetError(f"the memory of a device is {device_memory!r}\n  hint: write 80GiB")
-    settings = settings_of("", strategy, effort, gap, time_limit, differentiate)
+    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
     call = called(model, args, kwargs)
     check_meant(call)
     say = progress or (lambda text: None)
@@ -91,7 +94,9 @@ def fit(
             "no size of the example can be varied", hint='name one: dims={"x": {0: "b"}}, or a larger batch'
         )
     with_costs = {"profile": profile, "cache": cache, "measure_again": measure_again}
-    search = Search(call, asking, Device(memory, optimizer, cuda_context), cost, settings, with_costs, say)
+    search = Search(
+        call, asking, Device(memory, optimizer, cuda_context, assumed(gradients)), cost, settings, with_costs, say
+    )
     schedule = search.planned(name or type(call.model).__name__, note)
     most, solved = schedule.model.dims[search.dim].max, schedule.solve
     smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.format import Model, Schedule, Settings, at_size
+from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size
 from remate_runtime.step import expand
 
 from ..capture.recorded import RecordedCall
@@ -51,15 +51,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """memory, cuda_context: bytes. optimizer: whose state is held."""
+    """memory, cuda_context: bytes. optimizer: whose state is held. gradients: what becomes of them when they are delivered."""
 
     memory: int
     optimizer: str
     cuda_context: int | None
+    gradients: Gradients = "held"
 
     def left(self, model: Model) -> int:
         """Bytes that a step of `model` may use, below 0 where it has no room at all."""
-        return self.memory - sum(one.nbytes for one in residents(model, self.optimizer, self.cuda_context))
+        found = residents(model, self.optimizer, self.cuda_context, self.gradients)
+        return self.memory - sum(one.nbytes for one in found)
 
 
 class Search:
@@ -138,7 +140,13 @@ class Search:
         return replace(self._asking, sizes=(replace(first, max=most), *others))
 
     def _prepared(self, asking: Asking, largest: bool, cost: str, costs: Mapping[str, Any]) -> Any:
-        options: dict[str, Any] = {"differentiate": self._settings.differentiate or None, "progress": self._say}
+        asked, gradients = self._settings, self._device.gradients
+        options: dict[str, Any] = {
+            "differentiate": asked.differentiate or None,
+            "live": asked.live,
+            "progress": self._say,
+        }
+        options["gradients"] = gradients
         return prepare(self._call, cost=cost, open_sizes=OpenSizes(asking, largest), **options, **costs)
 
     def _at(self, size: int) -> tuple[Instance, int]:

@@ -158,11 +158,7 @@ def plan(
     if at is not None:
         from .parts import plan_at
 
-        refuse_for_parts(dims, live)
-        if fill:
-            raise CaptureError(
-                "fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill"
-            )
+        refuse_for_parts(dims, live, fill)
         limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
         return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
@@ -175,9 +171,11 @@ def plan(
     return replace(made, model=replace(made.model, fill=fill))
 
 
-def refuse_for_parts(dims: Any, live: Sequence[str]) -> None:
+def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:
     """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
-    attributes that they would read at every call."""
+    attributes that they would read at every call, and for inputs that would be padded."""
+    if fill:
+        raise CaptureError("fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill")
     if live:
         message = "parts of a model are planned with attributes as they are: live= is for the whole model"
         raise CaptureError(message, hint="leave out live, or plan the whole model")

@@ -13,7 +13,7 @@ from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .device_memory import add_optimizer, bytes_of, check_optimizer
 from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
-from .plan import DIFFERENTIATE, DIMS, EVALUATION, positive
+from .plan import DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def configure(commands: Any) -> None:
         "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
     )
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
+    add_gradients(parser)
+    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
@@ -75,7 +77,18 @@ def run(args: argparse.Namespace) -> int:
 
     options: dict[str, Any] = chosen_costs(args)
     named = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
-    same = ("device_memory", "optimizer", "cuda_context", "cost", "strategy", "effort", "gap", "differentiate")
+    same = (
+        "device_memory",
+        "optimizer",
+        "cuda_context",
+        "cost",
+        "strategy",
+        "effort",
+        "gap",
+        "differentiate",
+        "gradients",
+        "live",
+    )
     asked: dict[str, Any] = {name: getattr(args, name) for name in same}
     with Reporter(args.quiet) as report:
         found = fit(target.call, **asked, **options, dims=dims_of(args.dims), name=named, progress=report)

@@ -51,6 +51,9 @@ DIMS = (
 )
 
 
+FILL = "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and with what: input_ids=0 attention_mask=0 labels=-100"
+
+
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "plan", help="plan a model's training step and write a schedule", description=__doc__, epilog=PEAK_NOTE
@@ -85,6 +88,7 @@ def configure(commands: Any) -> None:
     add_gradients(parser)
     parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
+    parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
@@ -131,10 +135,13 @@ def run(args: argparse.Namespace) -> int:
 
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
+    from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare, settings_of
     from ..dims.open_sizes import OpenSizes
     from .dims import dims_of
+    from .fill import fill_of
 
+    fill = fill_of(args.fill)
     asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
     settings = settings_of(args.budget or "", *asked)
     if args.at:
@@ -146,11 +153,13 @@ def run(args: argparse.Namespace) -> int:
         options["gradients"] = args.gradients
         options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
         step = prepare(target.call, cost=args.cost, **options, progress=report)
+        fill = checked_fill(fill, step.captured.model)
         residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
         if args.device_memory:
             settings = replace(settings, budget=str(left_for_the_step(args, residents)))
         with Finishing():
             schedule = plan_step(step, settings, args.cost, name=name, note=args.note, progress=report)
+            schedule = replace(schedule, model=replace(schedule.model, fill=fill))
             text = checked_text(schedule)
             write_output(args.output, text, rescue=True)
     if args.device_memory and not args.quiet:
@@ -180,6 +189,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
+    rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
     rows += [("size", name, _range_of(dim)) for name, dim in schedule.model.dims.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)

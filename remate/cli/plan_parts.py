@@ -35,7 +35,7 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> 
     from ..api.plan import refuse_for_parts
     from .progress import Reporter
 
-    refuse_for_parts(None if args.dims == ["none"] else args.dims, args.live)
+    refuse_for_parts(None if args.dims == ["none"] else args.dims, args.live, args.fill)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {
             **chosen_costs(args),

@@ -6,6 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from ..present.assumptions import assumption_lines
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, table
 from . import exit_codes
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.plot, PLOT, args.force)
     opened = opened_at(args.schedule, args.at)
     limit = None if args.all else _SHOWN
-    for part in (_head(opened), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
+    for part in (_head(opened, limit), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
         say(f"{part}\n", args.plot)
     note = f"{PEAK_NOTE}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else PEAK_NOTE
     say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
@@ -61,13 +62,14 @@ def run(args: argparse.Namespace) -> int:
     return exit_codes.FINE if fits else exit_codes.FINDINGS
 
 
-def _head(opened: Analysis) -> str:
+def _head(opened: Analysis, limit: int | None) -> str:
     schedule, model = opened.schedule, opened.schedule.model
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
     lines = [plain(f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
     lines += [plain(line) for line in (parts_line(schedule), gradients_of_outputs(model), sizes_line(schedule)) if line]
+    lines += [plain(line) for line in assumption_lines(model, limit)]
     forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
@@ -108,6 +110,7 @@ def _of_parts(opened: Analysis) -> str:
         ("  of one call", size(own), size(other), _share(own, other)),
         ("  of the others, beside it", size(timeline.beside), size(base.beside), _share(timeline.beside, base.beside)),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
+        ("gradients", opened.graph.delivered, "", "as planned for"),
         ("time of one call", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]
     return _with_solve(opened, rows)

@@ -114,3 +114,31 @@ def test_measured_costs_are_cached(remate: Remate, monkeypatch: pytest.MonkeyPat
     outcome = remate(*plan, "--measure-again", "--no-cache")
     assert outcome.status == 2
     assert "give one of them" in outcome.err
+
+
+def test_what_inputs_are_padded_with(remate: Remate) -> None:
+    options = ("plan", "models.py:build", "--budget", "100%", "-o", "s.json", *ROOFLINE, "--force")
+    outcome = remate(*options, "--fill", "input=-1.5")
+    assert re.search(r"pad +input +with -1\.5\n", str(outcome))
+    assert remate_runtime.load("s.json").model.fill == {"input": -1.5}
+    assert "may be padded: input with -1.5\n" in str(remate("show", "s.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["input"], 2, "--fill input: no input and number\nhint: write input_ids=0 labels=-100"),
+        (["=1"], 2, "--fill =1: no input and number"),
+        (["input=nan"], 2, "--fill input=nan: 'nan' is no number"),
+        (["input=1e999"], 2, "--fill input=1e999: '1e999' is no number"),
+        (["input=1", "input=1"], 2, "--fill input=1: input is given twice"),
+        (["inputs=1"], 1, "fill: 'inputs' is no input of the file\nhint: the inputs are input"),
+        (["input=true"], 1, "fill: 'input' is a tensor of f32, which cannot hold True"),
+        (["input=1", "--at", "0"], 1, "fill names inputs of the whole model"),
+    ],
+)
+def test_what_inputs_cannot_be_padded_with(remate: Remate, words: list[str], status: int, message: str) -> None:
+    outcome = remate("plan", "models.py:build", "--budget", "100%", "-o", "s.json", *ROOFLINE, "--fill", *words)
+    assert outcome.status == status
+    assert message in outcome.err
+    assert not Path("s.json").exists()

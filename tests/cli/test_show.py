@@ -12,8 +12,11 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from remate.inspect.analysis import held_at, open_schedule, pattern
+from remate.present.assumptions import assumption_lines
+from remate_runtime.format import Live, load
 from remate_runtime.link.events import Rerun, Run
 
 Remate = Callable[..., Any]
@@ -97,3 +100,18 @@ def test_needs_neither_torch_nor_a_solver() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_the_file_reads_sets_and_pads() -> None:
+    schedule = load(str(DATA / "mlp.json"))
+    assert list(assumption_lines(schedule.model, 10)) == []
+    live = {f"drop.{n}.p": Live(planned=0.1, min=0.0, below=1.0) for n in range(3)}
+    outputs = {"returns": schedule.model.outputs, "attributes": {"moe.aux_loss": {"literal": None}}}
+    model = replace(schedule.model, live=live, fill={"ids": 0, "labels": -100}, outputs=outputs)
+    assert list(assumption_lines(model, 2)) == [
+        "live attributes: drop.0.p at least 0.0 and below 1.0 (planned at 0.1), drop.1.p at least 0.0 and below 1.0 "
+        "(planned at 0.1) and 1 more (--all)",
+        "may be padded: ids with 0, labels with -100",
+        "attributes that forward sets: moe.aux_loss",
+    ]
+    assert next(iter(assumption_lines(model, None))).count("planned at") == 3

@@ -15,7 +15,7 @@ from remate.cli import main
 from remate.errors import DimsError, InfeasibleError, RemateError, UnknownNameError
 from remate.inspect.device_memory import residents
 from remate.inspect.sizes import over_range
-from remate_runtime.format import at_size, load
+from remate_runtime.format import GRADIENTS, at_size, load
 
 MEMORY = 2 << 20
 
@@ -100,6 +100,29 @@ def test_an_end_that_was_asked_for_is_the_largest() -> None:
     assert few.schedule.model.dims["rows"].multiple == 4
 
 
+class Scaled(Wide):
+    def __init__(self) -> None:
+        super().__init__()
+        self.alpha = 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.alpha * super().forward(x)
+
+
+def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
+    dims = {"x": {0: "rows=4..16/4"}}
+    options = on(gradients="accumulated", live=["alpha"], optimizer="sgd")
+    schedule = remate.fit(Scaled(), (torch.randn(4, 16),), dims=dims, **options).schedule
+    model, solve = at_size(schedule, {"rows": schedule.model.dims["rows"].max}).model, schedule.solve
+    assert (list(model.live), solve.gradients) == (["alpha"], "accumulated")
+    assert solve.settings is not None
+    assert solve.settings.live == ("alpha",)
+    stays = {kind: sum(one.nbytes for one in residents(model, "sgd", None, kind)) for kind in GRADIENTS}
+    assert solve.budget == MEMORY - stays["accumulated"] < MEMORY - stays["held"]
+    with pytest.raises(UnknownNameError, match="gradients cannot be 'kept'"):
+        remate.fit(Scaled(), (torch.randn(4, 16),), dims=dims, **on(gradients="kept"))
+
+
 def test_refusals() -> None:
     with pytest.raises(InfeasibleError, match="cannot be planned within"):
         remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=100_000))
@@ -115,7 +138,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(SOURCE)
     out, plot = tmp_path / "s.json", tmp_path / "fit.svg"
     argv = ["fit", f"{tmp_path}/model.py:build", "--device-memory", "2MiB", "--optimizer", "adamw", "--cost", "h200"]
+    argv += ["--gradients", "consumed"]
     assert main([*argv, "--effort", "quick", "-o", str(out), "--plot", str(plot)]) == 0
+    assert load(str(out)).solve.gradients == "consumed"
     told = capsys.readouterr().out
     largest = load(str(out)).model.dims["b"].max
     assert f"the largest batch that fits 2.00 MiB is b={largest}" in told

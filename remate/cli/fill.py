@@ -1,0 +1,38 @@
+"""`--fill` of the command line: what inputs may be padded with, as `remate.plan` takes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from remate_runtime.plain import plain
+
+from .usage import UsageError
+
+_WORDS = {"true": True, "false": False}
+
+
+def fill_of(words: Sequence[str]) -> dict[str, bool | int | float]:
+    """`["input_ids=0", "mask=false"]` as `{"input_ids": 0, "mask": False}`. Raises UsageError."""
+    found: dict[str, bool | int | float] = {}
+    for word in words:
+        name, equals, text = word.rpartition("=")
+        if not (equals and name):
+            raise UsageError(f"--fill {plain(word)}: no input and number\n  hint: write input_ids=0 labels=-100")
+        if name in found:
+            raise UsageError(f"--fill {plain(word)}: {plain(name)} is given twice")
+        found[name] = _number(word, text)
+    return found
+
+
+def _number(word: str, text: str) -> bool | int | float:
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if math.isfinite(number):
+            return number
+    raise UsageError(f"--fill {plain(word)}: {plain(text)!r} is no number\n  hint: write labels=-100, or mask=false")

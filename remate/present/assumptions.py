@@ -1,0 +1,32 @@
+"""What a schedule reads from the model at every call, what it sets there, and what it may be padded with, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from remate_runtime.format import Model, range_text
+
+
+def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
+    """A line for each kind that the file has. limit: of what one line lists, None for all."""
+    live = [f"{name} {range_text(one)} (planned at {one.planned!r})" for name, one in model.live.items()]
+    padded = [f"{name} with {number!r}" for name, number in model.fill.items()]
+    kinds = (
+        ("live attributes", live),
+        ("may be padded", padded),
+        ("attributes that forward sets", attributes_set(model)),
+    )
+    for what, told in kinds:
+        if told:
+            yield f"{what}: {', '.join(told[:limit])}{_more(told, limit)}"
+
+
+def attributes_set(model: Model) -> list[str]:
+    """Paths of the attributes that forward sets to outputs."""
+    outputs = model.outputs
+    return list(outputs["attributes"]) if isinstance(outputs, dict) and "returns" in outputs else []
+
+
+def _more(told: Sequence[str], limit: int | None) -> str:
+    left = 0 if limit is None else len(told) - limit
+    return f" and {left} more (--all)" if left > 0 else ""
