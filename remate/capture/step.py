@@ -13,8 +13,9 @@ import torch
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .reads import Reads
+from .signature import argument_names
 from .sizes import SizeLog
-from .stored import stored_trees
+from .stored import Arguments, stored_trees
 from .watch import Watch, user_place
 
 
@@ -79,6 +80,7 @@ class TracedModule(torch.nn.Module):
         args, kwargs = trees.substitute(self._call, list(leaves))
         if self.sizes is not None:
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
+        given = Arguments(dict(zip(argument_names(self.model, len(args)), args, strict=True)) | kwargs)
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model, self._lent)
             try:
@@ -86,7 +88,7 @@ class TracedModule(torch.nn.Module):
                 with self._cast(), drawing, self.watch.running(), reading, torch_api.no_higher_order(self._refuse):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
-                return self._flat(result, attributes)
+                return self._flat(result, attributes, given)
             finally:
                 torch_api.unmark()
                 self.left = surroundings.LeftBehind(self.model, attributes)
@@ -128,7 +130,7 @@ class TracedModule(torch.nn.Module):
             with torch.no_grad():
                 old.copy_(new)
 
-    def _flat(self, result: Any, attributes: surroundings.Attributes) -> tuple[torch.Tensor, ...]:
+    def _flat(self, result: Any, attributes: surroundings.Attributes, given: Arguments) -> tuple[torch.Tensor, ...]:
         found: list[tuple[str, torch.Tensor]] = []
         names = trees.Names(set())
         self.opaque = {}
@@ -140,6 +142,7 @@ class TracedModule(torch.nn.Module):
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         returned = len(found)
         kept, self.lost = stored_trees(attributes, leaf)
+        self.lost += given.lost([tensor for _, tensor in found[:returned]])
         if kept:
             self.tree = {"returns": self.tree, "attributes": kept}
         if not found:

@@ -1,8 +1,9 @@
-"""Tensors that forward stores in attributes of modules: those that a schedule gives back, and those that it cannot."""
+"""Tensors that forward stores in attributes of modules, or puts into containers among its arguments: those that a schedule
+gives back, and those that it cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +33,30 @@ def stored_trees(
     for path, tensors in attributes.filled():
         lost += _lost(path, tensors)
     return kept, lost
+
+
+class Arguments:
+    """Containers among the arguments of a call, by name, with the tensors that they hold before it."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._held = [
+            (name, value, _tensors(value)) for name, value in named.items() if not isinstance(value, torch.Tensor)
+        ]
+
+    def lost(self, returned: Sequence[torch.Tensor]) -> list[str]:
+        """Those that hold tensors now which they did not hold before; a step gives the caller back what forward returns alone.
+        Raises CaptureError where a loop could make a loss of what would be lost."""
+        found: list[str] = []
+        for name, value, before in self._held:
+            new = [t for t in _tensors(value) if not any(t is held for held in before)]
+            told = [t for t in new if not any(t is one for one in returned)]
+            found += _lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
+        return found
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Also of a mapping with keys that are no text, which forward may have put there."""
+    return [*trees.tensors(value), *(t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor))]
 
 
 def _opaque(value: Any) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import time
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -298,6 +300,37 @@ def test_what_tracing_would_take_for_nothing():
         assert "assigns `.data`" in located(function).message
     assert "reads `.grad`" in located(lambda module, a: a if module.linear.weight.grad is None else a * 2).message
     assert "calls backward()" in located(lambda module, a: (a.sum().backward(), a)[1]).message
+
+
+class Filling(nn.Linear):
+    """Puts something into a container that it is given."""
+
+    def __init__(self, put: Callable[[Any, torch.Tensor], Any]) -> None:
+        super().__init__(4, 4)
+        self.put = put
+
+    def forward(self, a: torch.Tensor, store: Any) -> Any:
+        made = super().forward(a)
+        found = self.put(store, made)
+        return made if found is None else found
+
+
+def test_what_forward_puts_into_its_arguments():
+    """A step would leave it out, and a loss that is made of it would train nothing."""
+    for put, store in (
+        (lambda store, made: store.append(made * 2), []),
+        (lambda store, made: store.update(k=made * 2), {"k": x()}),
+        (lambda store, made: store.update({1: made * 2}), {}),
+        (lambda store, made: store["inner"].append(made * 2), {"inner": []}),
+    ):
+        with pytest.raises(CaptureError, match="have a gradient in its argument 'store'"):
+            capture(Filling(put), (x(), store))
+    for put in (lambda store, made: store.append(made.detach()), lambda store, made: (store.append(made), store)[1]):
+        with pytest.warns(UserWarning, match="leaves tensors in its argument 'store'"):
+            capture(Filling(put), (x(), []))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        capture(Filling(lambda store, made: made * store.pop("k")), (x(), {"k": x()}))
 
 
 class Clock:
