@@ -21,10 +21,9 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 @contextlib.contextmanager
 def eager_kernels(rates_vary: bool) -> Iterator[None]:
     """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several operators, as
-    eager makes it, where the fused one rounds otherwise. Recurrent layers keep the dropout
-    between them, which the Python decomposition loses; they become time steps, since the fused kernels hide workspaces.
-    rates_vary: those of dropout may follow from live attributes, so that one form has to serve all rates; in float32 that
-    is the fused one, whose scale may be eager's but for its last bit.
+    eager makes it, where the fused one rounds otherwise. Recurrent layers keep the dropout between them, which the Python
+    decomposition loses; they become time steps, since the fused kernels hide workspaces. rates_vary: those of dropout may
+    follow from live attributes, so that one form has to serve all rates.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
@@ -66,13 +65,13 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
 
 def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
     """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which divides
-    a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of one that varies
-    it is not known."""
+    a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of those that a rate which
+    varies takes, some do not."""
     if dtype in (torch.float16, torch.bfloat16):
         return True
-    if varies or type(p) is not float or dtype is not torch.float32:
+    if dtype is not torch.float32:
         return False
-    return bool(numpy.float32(1) / numpy.float32(1 - p) != numpy.float32(1 / (1 - p)))
+    return varies or bool(numpy.float32(1) / numpy.float32(1 - p) != numpy.float32(1 / (1 - p)))
 
 
 def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:
