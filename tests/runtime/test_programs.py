@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from functorch.compile import aot_function, aot_module, nop
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from remate_runtime import BindError, ExecutionError, SteppedAsideWarning, apply
 
@@ -73,7 +75,7 @@ def test_what_torch_compile_made_takes_no_schedule(planned: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("make", ["export", "script", "trace", "fx", "fx around"])
+@pytest.mark.parametrize("make", ["export", "script", "trace", "fx", "fx around", "make_fx", "aot", "aot module"])
 def test_other_programs_are_refused_in_one_sentence(planned: Any, make: str) -> None:
     makers: dict[str, Any] = {
         "export": lambda: torch.export.export(planned, (data(4, 8),)),
@@ -81,6 +83,9 @@ def test_other_programs_are_refused_in_one_sentence(planned: Any, make: str) -> 
         "trace": lambda: torch.jit.trace(planned, (data(4, 8),)),
         "fx": lambda: torch.fx.symbolic_trace(planned),
         "fx around": lambda: torch.fx.symbolic_trace(nn.Sequential(planned)),
+        "make_fx": lambda: make_fx(planned)(data(4, 8)),
+        "aot": lambda: aot_function(lambda x: planned(x), nop)(data(4, 8)),
+        "aot module": lambda: aot_module(planned, nop)(data(4, 8)),
     }
     with pytest.raises(
         (AttributeError, ExecutionError), match=r"cannot be exported, scripted or traced(.|\n)*give the original model"

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from remate_runtime import BindError, ExecutionError, apply
 from remate_runtime.engine.compiled.inductor import unavailable
@@ -67,6 +68,22 @@ def test_gradients_in_batches_are_refused_in_one_sentence(planned_with_grad: boo
         with pytest.raises(ExecutionError, match="no gradients in batches"):
             torch.autograd.functional.jacobian(lambda given: planned(given).sum(0), x, vectorize=True)
     assert_same(step(planned, (x,)), step(seeded(Mlp()), (x,)))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None:
+    """The part of a larger model that has a schedule may lie in what the rest checkpoints, or moves to host memory."""
+    planned, eager = apply(seeded(Mlp()), schedule_of(seeded(Mlp()), (data(4, 8).requires_grad_(),))), seeded(Mlp())
+    found = []
+    for module in (planned, eager):
+        x = data(4, 8).requires_grad_()
+        with torch.autograd.graph.save_on_cpu():
+            checkpoint(module, x * 1, use_reentrant=reentrant).sum().backward()
+        found.append([x.grad, *(p.grad for p in module.parameters())])
+    for ours, wanted in zip(*found, strict=True):
+        assert torch.equal(ours, wanted)
+    # What a step keeps is its own: other means see no saved tensors, so that only the reentrant kind runs forward again.
+    assert planned._remate_step.calls == (2 if reentrant else 1)
 
 
 def test_anomaly_mode_finds_the_step_and_leaves_gradients_alone(schedule: Schedule) -> None:

@@ -36,7 +36,10 @@ def refuse_transforms() -> None:
             "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
             "\n  use the original model there"
         )
-    if torch._C._get_tracing_state() is not None or _is_fx_tracing():
+    functional = torch._C._get_dispatch_mode(
+        torch._C._TorchDispatchModeKey.FUNCTIONAL
+    )  # of AOTAutograd, before it traces
+    if torch._C._get_tracing_state() is not None or _is_fx_tracing() or functional is not None:
         raise ExecutionError(NO_PROGRAM)
 
 
