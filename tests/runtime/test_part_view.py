@@ -12,10 +12,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 import remate
 from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply, load, predicted_peak
 from remate_runtime.planned import original_of
+from remate_runtime.step.expansion import expand
 
 from .small import data, seeded
 
@@ -222,3 +224,13 @@ def test_a_class_that_wraps_the_forward_of_those_derived_from_it() -> None:
     view = apply(model, made)
     view(data(4, 8)).sum().backward()
     assert view._remate_parts.calls == 1
+
+
+def test_ranges_of_the_profiler_begin_with_the_path_of_the_part(planned: Schedule) -> None:
+    view = apply(stack(), planned, record_functions=True)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        view(IDS).backward()
+    names = {event.name for event in seen.events() or ()}
+    ids = [one.id for one in expand(planned).graph.operations]
+    for path in ("blocks.0", "blocks.1", "blocks.2"):
+        assert names >= {f"{path}.{one}" for one in ids}

@@ -50,7 +50,7 @@ class LinkedStep(NamedTuple):
     """What an engine executes. operators: the live operator of every name in the graph. leaves: by id of an operation, the
     number of the block instance that it belongs to. budget: bytes that the step must not exceed. sharded:
     parts of the model whose parameters are gathered at the borders that `link.borders` tells, None for a whole model.
-    record_functions: each operation is to be a range of torch's profiler."""
+    ranges: each operation is to be a range of torch's profiler, with this before its id; None: none is."""
 
     linked: Linked
     contract: StepContract
@@ -58,7 +58,7 @@ class LinkedStep(NamedTuple):
     leaves: Mapping[str, int]
     budget: int
     sharded: Fsdp2 | None = None
-    record_functions: bool = False
+    ranges: str | None = None
 
 
 Compile = Callable[[LinkedStep, torch.device], CompiledStep]

@@ -24,7 +24,7 @@ _FORMS = 8  # that are kept, beside the planned one of each device; the oldest g
 
 class Steps:
     """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
-    operators: the live operator of every name in the graph. record_functions: each operation is a range of torch's profiler.
+    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`.
     Raises EngineError if the engine does not work here."""
 
     def __init__(
@@ -34,10 +34,10 @@ class Steps:
         outputs: Sequence[Leaf],
         names: Sequence[str],
         operators: Mapping[str, OpOverload],
-        record_functions: bool = False,
+        ranges: str | None = None,
     ) -> None:
         self._compile, self._operators, self._verified = engine.start(), operators, verified
-        self._outputs, self._names, self._record_functions = outputs, names, record_functions
+        self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
         self._told = False  # that gradients are held which were to be used up
@@ -81,7 +81,7 @@ class Steps:
     ) -> StepFunction:
         about = self._verified
         budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
-        step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._record_functions)
+        step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._ranges)
         watched = linked.graph.delivered == "consumed" and not self._told
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
 

@@ -32,10 +32,12 @@ class Read(NamedTuple):
 
     def bound(self, model: nn.Module, how: How, path: str | None = None) -> ScheduledForward:
         """The schedule bound to a model. path: of `at`, where it is that of a part; None: found out, if it is a part."""
+        namespaces, stale, engine, record_functions = how
+        ranges = None if not record_functions else f"{path}." if path else ""
         if path is None:
             path = part_like(model, self.schedule) if self.schedule.model.at else ""
         try:
-            return ScheduledForward(model, self.schedule, *how, path)
+            return ScheduledForward(model, self.schedule, namespaces, stale, engine, ranges, path)
         except ScheduleError as error:
             if self.text is None:
                 raise

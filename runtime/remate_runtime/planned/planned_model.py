@@ -54,7 +54,7 @@ def apply(
     planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
     of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
     engine: what executes the step; "eager" calls one operator after the other. record_functions: each operation is a range of
-    torch's profiler (`torch.profiler.record_function`) by its id, reruns with " (rerun)" behind it; a compiled segment is one
+    torch's profiler (`torch.profiler.record_function`) by its id (in a part of the model behind the part's path), reruns with " (rerun)" behind it; a compiled segment is one
     range.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of

@@ -37,14 +37,14 @@ class ScheduledForward:
         namespaces: tuple[str, ...],
         stale: Stale,
         engine: str,
-        record_functions: bool,
+        ranges: str | None,
         part: str = "",
     ) -> None:
-        """part: the path of `at` that the model stands at, if the schedule is for parts of one."""
+        """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of one."""
         self.schedule = schedule
         executes = engine_of(engine)
         _permit(schedule, namespaces)
-        self._steps = StepsAtSizes(model, schedule, executes, namespaces, record_functions)
+        self._steps = StepsAtSizes(model, schedule, executes, namespaces, ranges)
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale, part)

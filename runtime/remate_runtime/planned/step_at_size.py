@@ -54,10 +54,10 @@ class StepsAtSizes:
         schedule: Schedule,
         engine: Engine,
         namespaces: tuple[str, ...],
-        record_functions: bool,
+        ranges: str | None,
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
-        self._record_functions = record_functions
+        self._ranges = ranges
         self._sound: dict[tuple[int, ...], _Sound] = {}  # verified, and not made yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
@@ -95,5 +95,5 @@ class StepsAtSizes:
         # In the order in which `ScheduledForward` gives them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         outputs = tuple(output_leaves(planned.outputs))
-        steps = Steps(self._engine, sound.verified, outputs, names, sound.live, self._record_functions)
+        steps = Steps(self._engine, sound.verified, outputs, names, sound.live, self._ranges)
         return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))

@@ -56,7 +56,7 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
     graph = linked.graph
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
-    compiler = InstructionCompiler(graph, operators, device, step.record_functions)
+    compiler = InstructionCompiler(graph, operators, device, step.ranges)
     calls = _Calls(step)
     ahead = bordered(compiler, linked.forward, calls.forward(linked.forward))
     without = forward_alone(linked)

@@ -35,12 +35,12 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """record_functions: each instruction is a range of torch's profiler."""
+    """ranges: each instruction is a range of torch's profiler, with this before its id; None: none is."""
 
     def __init__(
-        self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device, record_functions: bool = False
+        self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device, ranges: str | None = None
     ) -> None:
-        self.graph, self.live, self.device, self._record_functions = graph, live, device, record_functions
+        self.graph, self.live, self.device, self._ranges = graph, live, device, ranges
         self.constants: list[Any] = []
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
@@ -92,9 +92,9 @@ class InstructionCompiler:
 
     def ranged(self, instruction: Instruction, rerun: bool) -> Instruction:
         """The instruction as a range of torch's profiler by its id, if that is asked for."""
-        if not self._record_functions:
+        if self._ranges is None:
             return instruction
-        name = f"{instruction.id} (rerun)" if rerun else instruction.id
+        name = f"{self._ranges}{instruction.id}{' (rerun)' if rerun else ''}"
         return instruction._replace(run=_in_range(instruction.run, name))
 
     def _run(self, event: Execution) -> Call:
