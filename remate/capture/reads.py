@@ -59,6 +59,7 @@ class Reads:
         self._patched: dict[type, Any] = {}
         self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # configs, and their attributes before forward
         self._changed: dict[tuple[int, str], Change] = {}
+        self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -153,7 +154,11 @@ class Reads:
                 now = record(raw, self._code.source)
                 if was is not OPAQUE and now is not OPAQUE and not same(was, now):
                     self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
-        for config, attributes in self._saved.values():
+        self.stored = []
+        for key, (config, attributes) in self._saved.items():
+            for name, value in vars(config).items():
+                if isinstance(value, torch.Tensor) and value is not attributes.get(name):
+                    self.stored.append((f"{next(self._at(key))}.{name}", value))
             vars(config).clear()
             vars(config).update(attributes)
 

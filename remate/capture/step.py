@@ -15,7 +15,7 @@ from . import generators, surroundings, torch_api, trees
 from .reads import Reads
 from .signature import argument_names
 from .sizes import SizeLog
-from .stored import Arguments, stored_trees
+from .stored import Arguments, lost, stored_trees
 from .watch import Watch, user_place
 
 
@@ -142,6 +142,8 @@ class TracedModule(torch.nn.Module):
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         returned = len(found)
         kept, self.lost = stored_trees(attributes, leaf)
+        for path, tensor in self.reads.stored:
+            self.lost += lost(path, [tensor])
         self.lost += given.lost([tensor for _, tensor in found[:returned]])
         if kept:
             self.tree = {"returns": self.tree, "attributes": kept}

@@ -24,15 +24,15 @@ def stored_trees(
     leaf: describes a tensor. Raises CaptureError where a loop could make a loss of what would be lost.
     """
     kept: dict[str, Any] = {}
-    lost: list[str] = []
+    left: list[str] = []
     for path, value in attributes.stored():
         if is_attribute(path) and not _opaque(value):
             kept[path] = trees.describe(value, path, leaf, lambda node, path: None)
         else:
-            lost += _lost(path, [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)])
+            left += lost(path, [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)])
     for path, tensors in attributes.filled():
-        lost += _lost(path, tensors)
-    return kept, lost
+        left += lost(path, tensors)
+    return kept, left
 
 
 class Arguments:
@@ -50,7 +50,7 @@ class Arguments:
         for name, value, before in self._held:
             new = [t for t in _tensors(value) if not any(t is held for held in before)]
             told = [t for t in new if not any(t is one for one in returned)]
-            found += _lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
+            found += lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
         return found
 
 
@@ -66,7 +66,8 @@ def _opaque(value: Any) -> bool:
     return bool(found)
 
 
-def _lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
+def lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
+    """The path of what a step does not put there. Raises CaptureError where one of the tensors has a gradient."""
     if any(tensor.requires_grad for tensor in tensors):
         raise CaptureError(
             f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a loss made "

@@ -6,6 +6,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -331,6 +332,25 @@ def test_what_forward_puts_into_its_arguments():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         capture(Filling(lambda store, made: made * store.pop("k")), (x(), {"k": x()}))
+
+
+def test_what_forward_sets_of_a_config():
+    class Noting(nn.Linear):
+        def __init__(self, detached: bool) -> None:
+            super().__init__(4, 4)
+            self.config, self.detached = SimpleNamespace(loss=None), detached
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            made = super().forward(a)
+            self.config.loss = made.detach() if self.detached else made.square().mean()
+            return made
+
+    model = Noting(False)
+    with pytest.raises(CaptureError, match=r"have a gradient in config\.loss"):
+        capture(model, (x(),))
+    assert model.config.loss is None
+    with pytest.warns(UserWarning, match=r"leaves tensors in config\.loss"):
+        capture(Noting(True), (x(),))
 
 
 class Clock:
