@@ -113,12 +113,15 @@ class Sweep:
     def interrupted(self) -> bool:
         return self._pool.interrupted
 
-    def solve(self, budget: int, label: str = "") -> Solution | None:
-        """The solution for a budget in bytes, or None if none was found."""
+    def solve(
+        self, budget: int, label: str = "", *, policy: Policy | None = None, effort: Effort | None = None
+    ) -> Solution | None:
+        """The solution for a budget in bytes, or None if none was found. policy, effort: in place of those of the sweep."""
         progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
         options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:
-            found = solve(self._instance, Request(budget, self.gap, self._effort), self._policy, **options)
+            request = Request(budget, self.gap, effort or self._effort)
+            found = solve(self._instance, request, policy or self._policy, **options)
         except InfeasibleError as error:
             self.smallest = min(self.smallest, error.smallest)
             return None

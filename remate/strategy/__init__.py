@@ -9,7 +9,7 @@ How to add one, here or in another package: ADDING.md, beside this file.
 
 from .base import KEEP_ALL, Bound, Candidate, Context, Proposal, Proposals, Request, Strategy
 from .deadline import Deadline
-from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named
+from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named, shared_effort
 from .instance import Instance
 from .pool import Pool
 from .portfolio import AUTO, Policy, Step, alone, policy
@@ -41,5 +41,6 @@ __all__ = [
     "effort_named",
     "lacking",
     "policy",
+    "shared_effort",
     "solve",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import structs
 from msgspec.structs import replace
 
 from ..errors import UnknownNameError
@@ -44,3 +45,9 @@ def effort_named(name: str) -> Effort:
 def part_of(effort: Effort, share: float) -> Effort:
     """The same effort with a share of its local search."""
     return replace(effort, recreations=int(share * effort.recreations), visits=share * effort.visits)
+
+
+def shared_effort(effort: Effort, among: int) -> Effort:
+    """What each of several searches may take, that all together may take so much. among: searches."""
+    counts = {name: max(1, value // among) for name, value in structs.asdict(effort).items() if isinstance(value, int)}
+    return replace(effort, **counts, work=effort.work / among, visits=effort.visits / among)

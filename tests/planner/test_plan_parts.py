@@ -14,6 +14,7 @@ from remate.capture.parts import matched, part_calls
 from remate.capture.recorded import called
 from remate.errors import CaptureError, DimsError, InfeasibleError
 from remate.measure.allocator import peak_bytes
+from remate.strategy import NORMAL, shared_effort, solve
 from remate_runtime import Schedule, apply
 from remate_runtime.link import link, peak_together, simulate
 from remate_runtime.step import expand
@@ -116,6 +117,60 @@ def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_
     eager = deep(3, kinds=2)[0]
     assert all(map(torch.equal, gradients(view, x), gradients(eager, x)))
     assert measured(view, x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
+
+
+@pytest.mark.parametrize("budget", ["80%", "45%"])
+def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
+    budget: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search under a budget that is too small takes as long as a plan: a fast strategy finds the shares."""
+    searched: list[tuple[str, int]] = []
+
+    def counting(instance: Any, request: Any, policy: Any, **options: Any) -> Any:
+        searched.append((policy.name, request.effort.nodes))
+        return solve(instance, request, policy, **options)
+
+    monkeypatch.setattr("remate.api.frontier.solve", counting)
+    model, x = deep(3, kinds=2)
+    made = remate.plan(model, (x,), at=["first.*", "second.*"], budget=budget, cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert [one for one in searched if one[0] == "auto"] == [("auto", NORMAL.nodes // 3)] * 3
+    assert len(searched) >= 6
+    keep_all = peak_together([link(expand(one).graph) for one in made])
+    assert 0.9 * int(budget[:-1]) / 100 * keep_all < made.peak_bytes <= int(budget[:-1]) / 100 * keep_all
+
+
+def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
+    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own."""
+    model, x = deep()
+    made = remate.plan(model, (x,), at="first.*", budget="40%", cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert [one.model.at for one in made] == [("first.0",), ("first.[1-5]",)]
+    keep_all = peak_together([link(expand(one).graph) for one in made])
+    assert made.peak_bytes <= 0.4 * keep_all
+    for one in made:
+        written = expand(one)
+        assert simulate(link(written.graph, written.reruns)).peak == one.peak_bytes == one.budget_bytes
+    assert measured(apply(model, [*made]), x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
+
+
+def test_a_budget_below_what_all_parts_need_tells_one_that_is_met() -> None:
+    model, x = deep(3, kinds=2)
+    at = ["first.*", "second.*"]
+    with pytest.raises(InfeasibleError) as least:
+        remate.plan(model, (x,), at=at, budget="2%", cost="cpu")
+    made = remate.plan(model, (x,), at=at, budget=least.value.smallest, cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert made.peak_bytes <= least.value.smallest
+
+
+def test_efforts_that_are_shared() -> None:
+    half = shared_effort(NORMAL, 2)
+    assert (half.name, half.nodes, half.states, half.work) == (
+        "normal", NORMAL.nodes // 2, NORMAL.states // 2, NORMAL.work / 2
+    )  # fmt: skip
+    assert shared_effort(NORMAL, 1) == NORMAL
+    assert shared_effort(NORMAL, 1000).rounds == 1
 
 
 def test_forward_is_run_once_and_leaves_nothing_behind() -> None:
