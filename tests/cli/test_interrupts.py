@@ -134,7 +134,7 @@ PLAN = ("plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "-o", "s.
 def test_while_capturing(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     import remate.api.plan as api
 
-    Press(monkeypatch, api, "capture")
+    Press(monkeypatch, api, "captured")
     assert remate(*PLAN) == (130, "", "error: interrupted\n")
     assert not Path("s.json").exists()
 
