@@ -200,7 +200,7 @@ def test_a_profile_that_cannot_be_used_is_told_before_the_work(
     """Before the model is traced."""
     import remate.api.plan as api
 
-    monkeypatch.setattr(api, "capture", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(api, "captured", lambda *_, **__: pytest.fail("too late"))
     more = ("--budget", "80%", "-o", "s.json") if command == "plan" else ("--budgets", "80%", "-o", "out")
     outcome = remate(command, "models.py:build", "--profile", profile, *more)
     assert outcome.status == 2
