@@ -62,10 +62,12 @@ class Attributes:
                     yield self._path(module, name), old, new
 
     def stored(self) -> Iterator[tuple[str, Any]]:
-        """(path, value) of attributes that forward set to tensors, or to containers of tensors."""
+        """(path, value) of attributes that forward set to tensors, or to containers of tensors: other than the model's own
+        parameters and buffers, which recurrent layers list, too."""
+        own = self._own()
         for module, attributes, buffers in self._saved:
             for name, value in module.__dict__.items():
-                if name not in _REGISTERED and value is not attributes.get(name) and not _without_tensors(value):
+                if name not in _REGISTERED and value is not attributes.get(name) and _others(value, own):
                     yield self._path(module, name), value
             for name, value in module._buffers.items():
                 if (id(module), name) in self._lent and value is not buffers[name] and value is not None:
@@ -76,8 +78,15 @@ class Attributes:
         for path, value, before in self._contents:
             known = set(map(id, pytree.tree_leaves(before)))
             new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
-            if new:
+            if _others(new, self._own()):
                 yield path, new
+
+    def _own(self) -> set[int]:
+        """Which tensors are the model's parameters and buffers now."""
+        registered = [
+            (m, name, t) for m, _, _ in self._saved for kind in (m._parameters, m._buffers) for name, t in kind.items()
+        ]
+        return {id(tensor) for module, name, tensor in registered if (id(module), name) not in self._lent}
 
     def _path(self, module: Module, name: str) -> str:
         prefix = self._names[id(module)]
@@ -142,6 +151,11 @@ class LeftBehind:
 def _fill(container: Any, contents: Any) -> None:
     container.clear()
     container.extend(contents) if isinstance(container, list) else container.update(contents)
+
+
+def _others(value: Any, own: set[int]) -> bool:
+    """Whether it holds tensors that are not among `own`."""
+    return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in pytree.tree_leaves(value))
 
 
 def _without_tensors(value: Any) -> bool:

@@ -123,7 +123,7 @@ def compare_times(
     fns: Mapping[str, Callable[[], Any]],
     repeats: int = 10,
     device: Device = "cpu",
-    clock: Callable[[], int] = time.perf_counter_ns,
+    clock: Callable[[], int] | None = None,
 ) -> Times:
     """Time the functions in turns, so that what else the machine does meets all of them; the order turns around every
     round. Each runs once beforehand to warm up. Ratios are taken within a round. clock: ns; `time.process_time_ns` counts
@@ -146,8 +146,9 @@ def compare_times(
     )
 
 
-def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] = time.perf_counter_ns) -> int:
-    """Nanoseconds that one call takes by this clock, with the device's work finished before and after."""
+def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
+    """Nanoseconds that one call takes by this clock (`time.perf_counter_ns`), with the device's work finished before and after."""
+    clock = clock or time.perf_counter_ns
     _finish(device)
     start = clock()
     fn()

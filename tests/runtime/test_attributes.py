@@ -186,3 +186,9 @@ def test_a_module_that_is_not_there_is_named():
     schedule = renamed(schedule_of(model, (X,)), "gates.7.aux")
     with pytest.raises(BindError, match=r"no module 'gates\.7'"):
         apply(model, schedule)
+
+
+def test_lists_of_the_models_own_parameters_are_no_outputs():
+    model = seeded(nn.LSTM(4, 5))  # lists its weights in `_flat_weights`, which the tracer replaces
+    schedule = schedule_of(model, (data(3, 2, 4),))
+    assert "attributes" not in schedule.model.outputs
