@@ -9,7 +9,6 @@ generality. Like `torch_api`, this module touches unstable interfaces.
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,14 +16,16 @@ import torch.fx.experimental.proxy_tensor as proxies
 from torch.fx import _lazy_graph_module as modules
 from torch.utils import _pytree
 
+from remate_runtime.gc_pause import gc_paused
+
 _PATCHED = ("tree_flatten", "tree_map_only", "tree_leaves")
 
 
 @contextlib.contextmanager
 def hot_paths() -> Iterator[None]:
-    """Tracing within takes about two thirds of its time."""
+    """Tracing within takes less time: 15 to 25 % where it was measured."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_garbage_kept())
+        stack.enter_context(gc_paused())
         stack.enter_context(modules._use_lazy_graph_module(True))  # writes no Python code of graphs that never run
         stack.enter_context(_replaced(proxies, "_extract_tensor_metadata", lambda value: None))
         trees = _Trees()
@@ -41,17 +42,6 @@ def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(holder, name, usual)
-
-
-@contextlib.contextmanager
-def _garbage_kept() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class _Trees:

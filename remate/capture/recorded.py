@@ -253,8 +253,8 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
 
 
 def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]:
-    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A subclass, so that whoever wraps the model's forward
-    wraps this one; copies of the model are of the class itself."""
+    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A subclass,
+    so that whoever wraps the model's forward wraps this one; copies of the model are of the class itself."""
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -75,10 +75,11 @@ class Attributes:
 
     def filled(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """(path, tensors) of containers that hold tensors now which they did not hold before."""
+        own = self._own()
         for path, value, before in self._contents:
             known = set(map(id, pytree.tree_leaves(before)))
             new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
-            if _others(new, self._own()):
+            if _others(new, own):
                 yield path, new
 
     def _own(self) -> set[int]:
@@ -159,7 +160,7 @@ def _others(value: Any, own: set[int]) -> bool:
 
 
 def _without_tensors(value: Any) -> bool:
-    return not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value))
+    return not _others(value, set())
 
 
 def warn_of_lost_tensors(names: list[str]) -> None:

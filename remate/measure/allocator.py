@@ -147,7 +147,8 @@ def compare_times(
 
 
 def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
-    """Nanoseconds that one call takes by this clock (`time.perf_counter_ns`), with the device's work finished before and after."""
+    """Nanoseconds that one call takes, with the device's work finished before and after. clock: `time.perf_counter_ns` if
+    None."""
     clock = clock or time.perf_counter_ns
     _finish(device)
     start = clock()
