@@ -1,7 +1,8 @@
 """`remate` and `python -m remate`: the command as a process of its own.
 
 Ctrl-C ends the process at once, without a KeyboardInterrupt, which libraries turn into other errors or crash on where it
-meets them in the middle of something. Nothing is lost by it: files are written whole or not at all.
+meets them in the middle of something. Nothing is lost by it: files are written whole or not at all. Where Ctrl-C is ignored
+(what a script starts in the background), it stays ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _INTERRUPTED = 130  # as of every process that ends by Ctrl-C
 
 def run() -> None:
     """Run the command that the process was started with, and exit."""
-    signal.signal(signal.SIGINT, leave)
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, leave)
     from .cli import main
 
     status = main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ hypothesis.settings.load_profile("remate")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No test, nor a process that it starts, reads or writes the user's cache."""
+    """No test, nor a process that it starts, reads or writes the user's cache; Ctrl-C works as at a terminal, wherever the
+    suite was started."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="remate-test-cache-")
     os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)
     if not hasattr(config, "workerinput"):  # what one process compiles, all have

@@ -16,6 +16,7 @@ from remate_runtime.plain import plain
 from ..budget import BudgetError, parse_budget
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
+from ..strategy.interrupts import Finishing
 from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .device_memory import (
@@ -27,7 +28,6 @@ from .device_memory import (
     left_for_the_step,
     sum_text,
 )
-from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 from .plan_parts import plan_parts
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..present.text import count, plain, size, table
+from ..strategy.interrupts import Finishing
 from .costs import chosen_costs
-from .interrupts import Finishing
 from .output import SCHEDULE, STDOUT, check_output, say, write_output
 from .usage import UsageError
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, plain
+from ..strategy.interrupts import Finishing
 from . import exit_codes
 from .costs import add_costs, chosen_costs
-from .interrupts import Finishing
 from .output import SCHEDULE, add_force, check_output, say, say_aside, write_output
 from .plan import summary
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.extras import require
 
 from ..present.text import percent, size, table
+from ..strategy.interrupts import Finishing
 from . import exit_codes
-from .interrupts import Finishing
 from .output import RESULT, add_force, check_output, say, write_output, written
 from .plan import budget_text, positive
 from .usage import UsageError

@@ -4,12 +4,11 @@ that results do not depend on the load of the machine. A limit in seconds is a s
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
+
+from .interrupts import Finishing
 
 
 class Deadline:
@@ -22,24 +21,24 @@ class Deadline:
 
     def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
         self.progress = progress
-        self.interrupted = False
         self.struck = False
         self._at = None if time_limit is None else time.monotonic() + time_limit
-        self._old: Any = None
+        self._keys = Finishing()
 
     def __enter__(self) -> Deadline:
-        if threading.current_thread() is threading.main_thread():
-            self._old = signal.signal(signal.SIGINT, self._interrupt)
+        self._keys.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._old is not None:
-            signal.signal(signal.SIGINT, self._old)
+        self._keys.__exit__(kind, error, at)
 
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted and callable(self._old):
-            self._old(number, frame)
-        self.interrupted = True
+    @property
+    def interrupted(self) -> bool:
+        return self._keys.pressed
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does: asks the search to end."""
+        self._keys.pressed = True
 
     def remaining(self) -> float:
         """Seconds left, infinite without a limit."""

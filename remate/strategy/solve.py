@@ -157,7 +157,8 @@ class _Search:
                     self.context.bound = max(self.context.bound, found.lower_bound)
             except (InfeasibleError, NotApplicableError):
                 continue
-            self.deadline.interrupted |= self.pool.interrupted
+            if self.pool.interrupted:
+                self.deadline.interrupt()
         self.context.best = self._known()
 
     def _stopped_by(self, gap: float) -> StoppedBy:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from remate.__main__ import leave
-from remate.cli.interrupts import Finishing
 from remate.strategy.deadline import Deadline
+from remate.strategy.interrupts import Finishing
 from remate_runtime import files
 from remate_runtime.format import load
 
@@ -180,6 +180,22 @@ def test_handlers_are_put_back() -> None:
     with Finishing(), Deadline():
         pass
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    """As in what a script starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Finishing() as finishing, Deadline() as deadline:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        assert not finishing.pressed
+        assert not deadline.interrupted
+        code = "import os, signal, sys; sys.argv[1:] = ['--version']; from remate import cli, __main__; "
+        code += "cli.main = lambda: os.kill(os.getpid(), signal.SIGINT) or 0; __main__.run()"
+        assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_file_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

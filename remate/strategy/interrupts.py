@@ -9,15 +9,16 @@ from typing import Any
 
 
 class Finishing:
-    """Inside, the first Ctrl-C only sets `pressed`, because what took long is found and needs but to be written; the
-    second one does what it does outside."""
+    """Inside, the first Ctrl-C only sets `pressed`, because what took long is found and needs but to be written, or looks at
+    `pressed` itself; the second one does what it does outside. Where Ctrl-C is ignored (what a script starts in the
+    background), it stays ignored."""
 
     def __init__(self) -> None:
         self.pressed = False
         self._old: Any = None
 
     def __enter__(self) -> Finishing:
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             self._old = signal.signal(signal.SIGINT, self._press)
         return self
 
