@@ -44,17 +44,25 @@ class InfeasibleError(RemateError):
 
     budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
     no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name. delivered: the floor,
-    if it is lower, where gradients are not held to the end of the step, which was asked for.
+    if it is lower, where gradients are not held to the end of the step, which was asked for. baseline: the keep-all peak, of
+    which a share is asked for; None where there is no such step.
     """
 
     def __init__(
-        self, budget: int, smallest: int, floor: int, strategy: str = "auto", delivered: int | None = None
+        self,
+        budget: int,
+        smallest: int,
+        floor: int,
+        strategy: str = "auto",
+        delivered: int | None = None,
+        baseline: int | None = None,
     ) -> None:
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
         why = "no schedule can" if budget < floor else "none was found that does"
         what = f"infeasible for {strategy}: " if named else ""
         who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
+        share = f" ({-(-1000 * smallest // baseline) / 10:g}%)" if baseline else ""  # rounded up: it must be enough
         other = ", another strategy" if named else ""
         if delivered is not None and delivered < floor:
             other += (
@@ -64,7 +72,7 @@ class InfeasibleError(RemateError):
         super().__init__(
             f"{what}the step cannot be planned within {size(budget)}: {why}\n"
             f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n"
-            f"  hint: ask for at least {smallest} bytes{other}, or make the step smaller (batch, sequence length)"
+            f"  hint: ask for at least {smallest} bytes{share}{other}, or make the step smaller (batch, sequence length)"
         )
 
 

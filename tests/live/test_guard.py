@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.flop_counter import FlopCounterMode
 
 from remate_runtime import Schedule, StaleModelError, SteppedAsideWarning, apply
 from remate_runtime.format import decode, encode
@@ -119,6 +121,19 @@ def test_hooks_of_all_modules_are_refused(sources: Sources, schedule: Schedule) 
     finally:
         handle.remove()
     planned(X)
+
+
+@pytest.mark.parametrize("counter", [functools.partial(FlopCounterMode, display=False), MemTracker])
+def test_counters_of_torch_are_no_hooks(sources: Sources, schedule: Schedule, counter: Callable[[], Any]) -> None:
+    """They know the module that runs by hooks of all modules, which compute nothing."""
+    planned, model = apply(sources.build(), schedule), sources.build()
+    with counter() as counted:
+        found = step(planned, (X,))
+    with counter() as eager:
+        wanted = step(model, (X,))
+    assert_same(found, wanted)
+    if isinstance(counted, FlopCounterMode):
+        assert counted.get_total_flops() >= eager.get_total_flops() > 0  # what runs again is counted again
 
 
 def test_copies_are_watched_by_themselves(sources: Sources, schedule: Schedule) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.strategy import Context, Deadline, Instance, Pool, Request, Solution, policy, solve
 from remate.strategy.registry import bound
@@ -67,6 +69,9 @@ def test_infeasible_budget_tells_what_is_possible() -> None:
     floor, smallest = caught.value.floor, caught.value.smallest
     assert budget < floor <= smallest
     assert solved(graph, smallest, gap=1.0).peak <= smallest
+    share = re.search(r"ask for at least \d+ bytes \(([\d.]+)%\)", str(caught.value))
+    assert share is not None
+    assert parse_budget(f"{share[1]}%").resolve(shares(graph, 1.0)[0]) >= smallest
 
 
 def test_time_limit_returns_what_there_is_and_says_so() -> None:

@@ -21,6 +21,11 @@ HOOKS = {
     "backward_pre": "_backward_pre_hooks",
 }
 FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # whether those of `is_forwards_own` are there
+_OBSERVERS = {
+    "torch.utils.module_tracker",
+    "torch.distributed._tools.mod_tracker",
+    "torch.distributed.tensor.debug._comm_mode",
+}
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
@@ -78,6 +83,12 @@ def is_fully_shards(hook: Any) -> bool:
     return type(getattr(hook, "__self__", None)).__module__ == "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 
+def is_observer(hook: Any) -> bool:
+    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`) know the module that
+    runs: it computes nothing. What they count in a schedule is the whole model's."""
+    return getattr(hook, "__module__", None) in _OBSERVERS
+
+
 def is_torchs(hook: Any) -> bool:
     """Whether a hook is one of `torch.nn.utils`, which computes a weight: it is part of what the capture traces."""
     module = getattr(hook, "__module__", None) or type(hook).__module__
@@ -85,8 +96,9 @@ def is_torchs(hook: Any) -> bool:
 
 
 def global_hooks() -> list[str]:
-    """Names of the hooks that are registered for all modules there are."""
-    return [hook_name("global", hook) for key in _GLOBAL for hook in getattr(_torch_module, key, {}).values()]
+    """Names of the hooks that are registered for all modules there are, and that could matter."""
+    hooks = (hook for key in _GLOBAL for hook in getattr(_torch_module, key, {}).values())
+    return [hook_name("global", hook) for hook in hooks if not is_observer(hook)]
 
 
 def replaced_forward(module: nn.Module) -> Any:
