@@ -44,6 +44,10 @@ LAYERS = {f"h.{n}.{name}": "f32[8]" for n in range(12) for name in ("ln.weight",
             {"h.0.a": "f32[]", "h.[0-2]": {"b": "f32[]"}},
         ),
         ({"h.0.b": "f32[]", "h.1.b": "f32[]", "h.1.c": "f32[]"},) * 2,
+        (  # the same run a second time
+            {"h.0.a": "f32[]", "h.1.a": "f32[]", "w": "f32[]", "h.0.b": "f32[2]", "h.1.b": "f32[2]"},
+            {"h.[0-1]": {"a": "f32[]"}, "w": "f32[]", "h.0.b": "f32[2]", "h.1.b": "f32[2]"},
+        ),
     ],
 )
 def test_what_repeats_is_written_once(entries: dict[str, str], written: dict[str, Any]) -> None:

@@ -29,7 +29,7 @@ def _fold(items: list[_Item]) -> dict[str, Any]:
     while at < len(items):
         parts, text = items[at]
         found = next(filter(None, (_repeated(items, ends, at, place) for place in range(len(parts)))), None)
-        if found is None:
+        if found is None or found[0] in made:  # the same run again, behind other names: one map holds a key once
             made[".".join(parts)] = text
             at += 1
         else:
