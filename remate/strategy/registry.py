@@ -21,6 +21,7 @@ from .base import Bound, Strategy
 STRATEGIES = {
     "keep-all": ".keep_all:KEEP_ALL_STRATEGY",
     "hierarchical": ".blocks.hierarchical:HIERARCHICAL",
+    "hiremate": ".levels.hiremate:HIREMATE",
     "flat": ".milp.flat:FLAT",
     "staged": ".milp.staged:STAGED",
     "flat-squeeze": ".milp.flat_squeeze:FLAT_SQUEEZE",

@@ -36,6 +36,11 @@ def segments(problem: Problem, length: int) -> Segments:
     return Segments(tuple(ends), tuple(of), _stages(problem, of, boundary, len(ends)), boundary)
 
 
+def segment_length(problem: Problem, most: int, parts: int) -> int:
+    """Operations in a segment: at most so many, and such that a small step has about so many parts."""
+    return max(2, min(most, len(problem.forward) // parts))
+
+
 def _choose(problem: Problem, length: int) -> list[int]:
     """Ends of the segments: least carried bytes plus a penalty for segments far from `length`."""
     positions = problem.forward

@@ -7,7 +7,7 @@ Nair, "Bicriteria transportation problem", Management Science 25, 1979), under s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -24,20 +24,23 @@ MOST = 10  # plans of a block
 LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without reruns
 
 
-def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort) -> list[BlockPlan]:
-    """Plans of a block that no other one dominates, least retained first; the one without reruns is always there."""
+def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = ()) -> list[BlockPlan]:
+    """Plans of a block that no other one dominates, least retained first; the one without reruns is always there. once:
+    operations of the block that may not run again."""
     keep = simulated_plan(leaf, ())
     found = {keep.reruns: keep}
-    problem = Problem(leaf.graph)
-    allowed = _needed(problem)
+    problem = Problem(leaf.graph, once)
+    allowed = [f for f in _needed(problem) if f not in problem.once]
     if allowed and leaf.graph.backward_start < len(leaf.graph.operations):
         windows = rerun_windows(problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed})
         peak = max(keep.forward_peak, keep.backward_peak)
         formulation = Formulation(problem, windows, peak)
         for limit in LIMITS:
-            for plan in _Prices(leaf, formulation, limit * peak, deadline, effort).plans():
+            for plan in trade_off(
+                _Prices(leaf, formulation, limit * peak, deadline, effort).solve, effort.prices, deadline
+            ):
                 found.setdefault(plan.reruns, plan)
-    return _thinned(_undominated(list(found.values())), keep)
+    return worth_having(found.values(), keep)
 
 
 def _needed(problem: Problem) -> list[int]:
@@ -48,6 +51,25 @@ def _needed(problem: Problem) -> list[int]:
         if any(i >= problem.backward_start or i in needed for s in inner for i in problem.readers[s]):
             needed.add(f)
     return sorted(needed)
+
+
+def trade_off(solve: Callable[[float], BlockPlan | None], solves: int, deadline: Deadline) -> Iterator[BlockPlan]:
+    """Plans for all prices of retained bytes, by dichotomy. solve: a price in ns per byte -> the plan that is best by it;
+    solves: how often at most."""
+    cheap, small = solve(1e-9), solve(1e6)
+    left, pairs = solves - 2, [(cheap, small)]
+    yield from (plan for plan in (cheap, small) if plan is not None)
+    while pairs and left > 0 and not deadline.stopped():
+        a, b = pairs.pop(0)
+        if a is None or b is None or a.retained <= b.retained or b.time <= a.time:
+            continue
+        price = (b.time - a.time) / (a.retained - b.retained)
+        left -= 1
+        middle = solve(price)
+        if middle is None or middle.time + price * middle.retained >= a.time + price * a.retained - 1:
+            continue
+        yield middle
+        pairs += [(a, middle), (middle, b)]
 
 
 class _Prices:
@@ -62,26 +84,9 @@ class _Prices:
         sizes = [problem.size[key[1]] if key[0] == "hold" else 0 for key in formulation.keys]
         self._columns, self._bytes = formulation.columns, np.array(sizes, dtype=float)
         self._time = formulation.time_cost
-        self.left = effort.prices
 
-    def plans(self) -> Iterator[BlockPlan]:
-        cheap, small = self._solve(1e-9), self._solve(1e6)
-        pairs = [(cheap, small)]
-        yield from (plan for plan in (cheap, small) if plan is not None)
-        while pairs and self.left > 0 and not self.deadline.stopped():
-            a, b = pairs.pop(0)
-            if a is None or b is None or a.retained <= b.retained or b.time <= a.time:
-                continue
-            price = (b.time - a.time) / (a.retained - b.retained)
-            middle = self._solve(price)
-            if middle is None or middle.time + price * middle.retained >= a.time + price * a.retained - 1:
-                continue
-            yield middle
-            pairs += [(a, middle), (middle, b)]
-
-    def _solve(self, price: float) -> BlockPlan | None:
+    def solve(self, price: float) -> BlockPlan | None:
         """price: ns per byte retained."""
-        self.left -= 1
         form, cost = self.formulation, self._time.copy()
         known = self._columns >= 0
         np.add.at(cost, self._columns[known], price * self._bytes[known] / form.percent)
@@ -91,7 +96,12 @@ class _Prices:
         return simulated_plan(self.leaf, tuple(place(form.problem, form.windows, form.chosen(result))))
 
 
-def _undominated(plans: list[BlockPlan]) -> list[BlockPlan]:
+def worth_having(plans: Iterable[BlockPlan], keep: BlockPlan) -> list[BlockPlan]:
+    """The plans that no other one dominates, at most MOST of them; `keep` is always there."""
+    return _thinned(_undominated(plans), keep)
+
+
+def _undominated(plans: Iterable[BlockPlan]) -> list[BlockPlan]:
     """Without the plans that another one equals or betters in every figure."""
     kept: list[BlockPlan] = []
     for plan in sorted(plans, key=lambda p: (p.time, p.retained, p.backward_peak, p.forward_peak, len(p.reruns))):

@@ -21,9 +21,10 @@ from ...partition.leaf_graph import leaf_graph
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..instance import Instance
 from ..problem import Problem
-from ..segments import segments
+from ..segments import segment_length, segments
 
-LENGTH = 32  # operations in a segment of a step without hierarchy
+LENGTH = 32  # operations in a segment of a step without hierarchy, at most
+FEW = 16  # segments of a small one
 NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
 MOST = 120  # stages: the dynamic programme takes their number to the third power
 
@@ -51,7 +52,7 @@ class Chain:
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
         graph = problem.graph
-        self.blocks = tuple(blocks) or _segments(problem)
+        self.blocks = tuple(blocks) or segment_blocks(problem, segment_length(problem, LENGTH, FEW))
         parts = _joined(problem, [leaf for part in self.blocks for leaf in part.leaves()])
         of = _stage_of(graph, parts)
         reach = {s: _reach(problem, of, s) for s in problem.storages}
@@ -109,9 +110,10 @@ def _built(instance: Instance) -> Chain:
     return Chain(instance.problem, instance.blocks)
 
 
-def _segments(problem: Problem) -> tuple[BlockSpan, ...]:
-    """Blocks of a step that has none: segments of the forward, each with the stage of the backward that is its own."""
-    split = segments(problem, LENGTH)
+def segment_blocks(problem: Problem, length: int) -> tuple[BlockSpan, ...]:
+    """Blocks of a step that has none: segments of about `length` operations of the forward, each with the stage of the
+    backward that is its own."""
+    split = segments(problem, length)
     count, turn = len(split.ends), problem.backward_start
     spans: list[BlockSpan] = []
     for n, end in enumerate(split.ends):

@@ -1,0 +1,191 @@
+"""HiRemate: a step of any size as a tree of small parts, planned from the leaves to the root by an integer program per node.
+
+J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML 2025. The tree
+is `tree`, what a plan of a part means to the node above it `options`, the program of a node `level_model` (their H-ILP). The
+solver of a level may be another one (`Solvers`): it gets the step of a node, and what the node's parts offer, and gives plans.
+What differs from the paper: the leaves are solved by the retention model (theirs: Checkmate's, as Rockmate's), equal nodes
+are solved once, prices of retained bytes take the place of a grid of budgets, and the simulator corrects the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from remate_runtime.step import FlatRerun
+
+from ...errors import NotApplicableError
+from ...partition.canonical import exports, form, readers_of, storages
+from ...partition.hierarchy import BlockSpan
+from ...partition.leaf_graph import LeafGraph, leaf_graph
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..blocks.block_frontier import block_frontier, trade_off, worth_having
+from ..blocks.block_plan import BlockPlan, simulated_plan
+from ..deadline import Deadline
+from ..effort import Effort
+from ..feedback import Answer, feedback
+from ..instance import Instance
+from ..local.polish import polish
+from ..milp.highs import SOLVER
+from ..milp.retention import TIGHT
+from ..problem import Problem
+from .level_model import LevelModel
+from .options import Part, part
+from .tree import Node, tree
+
+LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without reruns
+FEWER = 4  # part of the solves that a leaf gets for each limit
+LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
+
+Frontier = Callable[[LeafGraph, Collection[int], Sequence[Part], Deadline, Effort], list[BlockPlan]]
+
+
+class Solvers(msgspec.Struct, frozen=True):
+    """What plans a leaf, and a node between the leaves and the root: the node's step, its operations that may not run again,
+    and its parts with what they offer -> plans that are worth having, the one without reruns among them."""
+
+    leaf: Frontier
+    inner: Frontier
+
+
+def retained(
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+) -> list[BlockPlan]:
+    """A leaf, by the retention model, and running all of it again."""
+    plans = block_frontier(leaf, deadline, effort, once)
+    return [*plans, *whole_again(leaf, once)]
+
+
+def levelled(
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+) -> list[BlockPlan]:
+    """A node by the integer program over its parts, under several limits on its own peak."""
+    keep = simulated_plan(leaf, ())
+    problem = Problem(leaf.graph, once)
+    model = LevelModel(problem, parts)
+    found = {keep.reruns: keep}
+    for limit in LIMITS:
+        bytes_ = limit * model.baseline
+
+        def solve(price: float, bytes_: float = bytes_) -> BlockPlan | None:
+            result = model.solve(deadline, bytes_, effort, price=price, gap=TIGHT, stage="level")
+            return None if result.x is None else simulated_plan(leaf, tuple(model.reruns(result)))
+
+        for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):
+            found.setdefault(plan.reruns, plan)
+    return [*worth_having(found.values(), keep), *whole_again(leaf, once)]
+
+
+SOLVERS = Solvers(retained, levelled)
+
+
+def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
+    """Everything that backward reads made again at its beginning, where that may be."""
+    problem, turn = Problem(leaf.graph, once), leaf.graph.backward_start
+    operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
+    if turn == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
+        return []
+    return [simulated_plan(leaf, tuple(FlatRerun(f, turn) for f in operations))]
+
+
+class Levels:
+    """The tree of a step with the plans of all its nodes but the root, found once. deadline: ends it early; then some nodes
+    have no plan but the one without reruns."""
+
+    def __init__(self, instance: Instance, deadline: Deadline, effort: Effort, solvers: Solvers = SOLVERS) -> None:
+        self.instance, self.deadline, self.effort, self.solvers = instance, deadline, effort, solvers
+        self.readers = readers_of(instance.graph)
+        self.tree = tree(instance)
+        self.known: dict[Any, list[BlockPlan]] = {}
+        if not self.tree.parts:
+            raise NotApplicableError(
+                "the strategy 'hiremate' needs a step of several parts: this one is a single one\n"
+                "  hint: ask for another one, or for auto"
+            )
+        self.root = LevelModel(instance.problem, self._parts(self.tree, instance.problem))
+
+    def _parts(self, node: Node, problem: Problem) -> list[Part]:
+        """problem: of the node's operations alone."""
+        offered = [(_within(child.span, node.span), self._plans(child)) for child in node.parts]
+        return [part(problem, span, plans) for span, plans in offered]
+
+    def _plans(self, node: Node) -> list[BlockPlan]:
+        graph, span = self.instance.graph, node.span
+        shape = form(graph, span)
+        begin, end = span.forward
+        once = frozenset(f - begin for f in self.instance.once if begin <= f < end)
+        key = (shape.key, exports(graph, span, self.readers), storages(graph, shape), once, len(node.parts))
+        if key not in self.known:
+            leaf = leaf_graph(graph, span, self.readers)
+            if self.deadline.stopped():
+                return [simulated_plan(leaf, ())]
+            parts = self._parts(node, Problem(leaf.graph, once)) if node.parts else []
+            solver = self.solvers.inner if node.parts else self.solvers.leaf
+            self.known[key] = solver(leaf, once, parts, self.deadline, self.effort)
+        return self.known[key]
+
+
+def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
+    """A part's ranges over the operations of its node."""
+    forward = node.forward[0]
+    backward = node.backward[0] - (node.forward[1] - forward)
+    return msgspec.structs.replace(
+        span,
+        forward=(span.forward[0] - forward, span.forward[1] - forward),
+        backward=(span.backward[0] - backward, span.backward[1] - backward),
+    )
+
+
+def levels(instance: Instance, effort: Effort, deadline: Deadline) -> Levels:
+    """The levels of an instance, found once for each effort; again, if the deadline came between."""
+    key = ("levels", effort)
+    if key in instance.kept:
+        return instance.kept[key]
+    made = Levels(instance, deadline, effort)
+    if not deadline.stopped():
+        instance.kept[key] = made
+    return made
+
+
+def hiremate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """The root's program under the budget, corrected by what the simulator says; the best is polished."""
+    root = levels(instance, request.effort, context.deadline).root
+
+    def ask(budget: float) -> Answer[None] | None:
+        result = root.solve(context.deadline, budget, request.effort, gap=TIGHT, stage="root")
+        return None if result.x is None else Answer(tuple(root.reruns(result)), budget, None)
+
+    heard = yield from feedback(request, context, ask)
+    best = heard.best
+    if best is None:
+        best = yield from _least(root, request, context)
+    if best is not None:
+        yield from polish(instance.problem, best, request.budget, context.deadline)
+
+
+def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
+    """Nearer and nearer to the least limit under which the program has a solution. Returns what fits, if anything does."""
+    low, high, best = 0.0, float(root.baseline), None
+    while high - low > LEAST * high and not context.deadline.stopped():
+        middle = (low + high) / 2
+        result = root.solve(context.deadline, middle, request.effort, gap=TIGHT, stage="least")
+        if result.x is None:
+            low = middle
+            continue
+        high = middle
+        found = yield Proposal(tuple(root.reruns(result)))
+        if found.peak <= request.budget and (best is None or found.time < best.time):
+            best = found
+    return best
+
+
+HIREMATE = Strategy(
+    "hiremate",
+    "integer programs over a tree of parts: plans of each, and which parts run again when",
+    hiremate,
+    reference="J. Gusak et al., HiRemate, ICML 2025",
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)

@@ -1,0 +1,113 @@
+"""The tree of a step: parts of a bounded number of operations at the leaves, a bounded number of parts in each other node.
+
+Where a model has modules, they are the tree (a part that is small enough is a leaf as a whole, and rows of equal parts are
+put together in rows of equal length, so that what repeats is solved once). Where it has none, or a leaf is large, it is cut
+where few bytes cross (`segments`). HiRemate cuts by a score over the graph instead (its H-Partition).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import msgspec
+
+from remate_runtime.step import Graph
+
+from ...partition.canonical import readers_of
+from ...partition.hierarchy import BlockSpan
+from ...partition.leaf_graph import leaf_graph
+from ..chain.chain import segment_blocks
+from ..instance import Instance
+from ..problem import Problem
+from ..segments import segment_length
+
+LARGEST = 64  # operations in the forward of a leaf
+SHORT = 32  # of a segment, where a leaf is cut
+MOST = 8  # parts of one node
+
+
+class Node(msgspec.Struct, frozen=True):
+    """span: ranges of operations. parts: in forward order; none of a leaf."""
+
+    span: BlockSpan
+    parts: tuple[Node, ...] = ()
+
+    def levels(self) -> int:
+        """Levels of the tree from here."""
+        return 1 + max((part.levels() for part in self.parts), default=0)
+
+
+def tree(instance: Instance) -> Node:
+    """The tree of a step."""
+    graph = instance.graph
+    readers = readers_of(graph)
+    blocks = instance.blocks or segment_blocks(instance.problem, segment_length(instance.problem, SHORT, MOST))
+    nodes = [_node(graph, block, readers) for block in blocks]
+    if len(nodes) == 1:
+        return nodes[0] if nodes[0].parts else _cut(graph, nodes[0].span, readers) or nodes[0]
+    nodes = _grouped(nodes)
+    return Node(_around([node.span for node in nodes]), tuple(nodes))
+
+
+def _node(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node:
+    small = _count(graph, block) <= LARGEST
+    if small:
+        return Node(msgspec.structs.replace(block, parts=()))
+    if not block.parts:
+        return _cut(graph, block, readers) or Node(block)
+    parts = _grouped([_node(graph, part, readers) for part in block.parts])
+    return parts[0] if len(parts) == 1 else Node(msgspec.structs.replace(block, parts=()), tuple(parts))
+
+
+def _count(graph: Graph, block: BlockSpan) -> int:
+    return sum(not graph.operations[i].view for i in range(*block.forward))
+
+
+def _cut(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node | None:
+    """A leaf as a node of segments; None where it is one segment."""
+    alone = Problem(leaf_graph(graph, block, readers).graph)
+    turn, (forward, backward) = alone.backward_start, (block.forward[0], block.backward[0])
+    parts = [
+        msgspec.structs.replace(
+            part,
+            forward=(part.forward[0] + forward, part.forward[1] + forward),
+            backward=(part.backward[0] - turn + backward, part.backward[1] - turn + backward),
+        )
+        for part in segment_blocks(alone, segment_length(alone, SHORT, MOST))
+    ]
+    if len(parts) < 2:
+        return None
+    return Node(msgspec.structs.replace(block, parts=()), tuple(_grouped([Node(part) for part in parts])))
+
+
+def _grouped(nodes: Sequence[Node]) -> list[Node]:
+    """At most MOST nodes: rows of equal ones are put together first, then all."""
+    found = list(nodes)
+    if len(found) > MOST:
+        rows = [list(row) for _, row in groupby(found, key=_look)]
+        found = [node for row in rows for node in (_evenly(row) if len(row) > MOST // 2 else row)]
+    while len(found) > MOST:
+        found = _evenly(found)
+    return found
+
+
+def _look(node: Node) -> tuple[str, int, int]:
+    """What equal parts have in common."""
+    (a, b), (c, d) = node.span.forward, node.span.backward
+    return node.span.label if node.span.prefix else "", b - a, d - c
+
+
+def _evenly(row: Sequence[Node]) -> list[Node]:
+    """Neighbours put together, in groups of about equal length."""
+    groups = -(-len(row) // MOST) if len(row) > MOST else 2
+    width = -(-len(row) // groups)
+    chunks = [row[n : n + width] for n in range(0, len(row), width)]
+    return [c[0] if len(c) == 1 else Node(_around([node.span for node in c]), tuple(c)) for c in chunks]
+
+
+def _around(spans: Sequence[BlockSpan]) -> BlockSpan:
+    """The span of neighbours."""
+    first, last = spans[0], spans[-1]
+    forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])
+    return msgspec.structs.replace(first, forward=forward, backward=backward, parts=())

@@ -1,0 +1,120 @@
+"""HiRemate: the tree of a step, the program of a node against the simulator, and what levels give beyond blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from remate.partition.hierarchy import BlockSpan
+from remate.partition.leaf_graph import LeafGraph
+from remate.partition.partitioning import partition
+from remate.strategy import QUICK, Deadline, Instance, Request, policy, solve
+from remate.strategy.blocks.block_plan import BlockPlan, simulated_plan
+from remate.strategy.chain.chain import segment_blocks
+from remate.strategy.effort import Effort
+from remate.strategy.levels import hiremate as module
+from remate.strategy.levels import tree as trees
+from remate.strategy.levels.hiremate import Levels, Solvers, levelled, whole_again
+from remate.strategy.levels.level_model import LevelModel
+from remate.strategy.levels.options import Part
+from remate.strategy.levels.tree import Node, tree
+from remate_runtime.link import link, simulate
+from remate_runtime.step import Graph
+
+from .strategy_graphs import random_graph, transformer
+from .synthetic import layers
+from .test_online import chain
+
+
+def leaves(node: Node) -> list[BlockSpan]:
+    return [span for part in node.parts for span in leaves(part)] if node.parts else [node.span]
+
+
+def nodes(node: Node) -> list[Node]:
+    return [node, *(inner for part in node.parts for inner in nodes(part))]
+
+
+@pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9)])
+def test_a_tree_has_every_operation_once_in_small_parts(graph: Graph) -> None:
+    made = tree(Instance(graph))
+    spans = leaves(made)
+    forward = [i for span in spans for i in range(*span.forward)]
+    backward = [i for span in reversed(spans) for i in range(*span.backward)]
+    assert [*forward, *backward] == list(range(len(graph.operations)))
+    assert all(len(node.parts) <= trees.MOST for node in nodes(made))
+    assert all(span.forward[1] - span.forward[0] <= 3 * trees.SHORT for span in spans)
+
+
+def test_what_repeats_is_solved_once() -> None:
+    step = partition(layers(16))
+    about = Levels(Instance(step.captured.graph, step.parts), Deadline(), QUICK)
+    assert about.tree.levels() > 2
+    assert len(about.known) < (len(nodes(about.tree)) - 1) / 2
+
+
+@pytest.mark.parametrize("seed", [11, 12, 13])
+def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
+    """Of time exactly; of memory never much less than is held."""
+    instance = Instance(random_graph(seed, 40))
+    root = Levels(instance, Deadline(), QUICK).root
+    for share in (0.9, 0.8, 0.7):
+        budget = share * instance.baseline.peak
+        result = root.solve(Deadline(), budget, QUICK)
+        assert result.x is not None
+        timeline = simulate(link(instance.graph, root.reruns(result)))
+        assert result.objective == pytest.approx(100 * (timeline.time / instance.baseline.time - 1), abs=1e-6)
+        assert timeline.peak <= 1.1 * budget
+
+
+@pytest.mark.parametrize("share", [0.8, 0.7, 0.65])
+def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: float) -> None:
+    graph = random_graph(9, 60)
+    instance = Instance(graph, segment_blocks(Instance(graph).problem, 8))
+    request = Request(int(share * instance.baseline.peak), effort=QUICK)
+    ours, chosen = (solve(instance, request, policy(name)) for name in ("hiremate", "hierarchical"))
+    assert ours.peak <= request.budget
+    assert ours.time < chosen.time
+
+
+@pytest.mark.parametrize("budget", [300, 240, 200, 160])
+def test_a_chain_of_64_layers_is_run_as_by_the_optimal_programme(budget: int) -> None:
+    """10 bytes a layer; without reruns 660. At the least of them, several parts run again in one stage, one after another."""
+    request = Request(budget, effort=QUICK)
+    ours, rotor = (solve(Instance(chain(64)), request, policy(name)) for name in ("hiremate", "rotor"))
+    assert ours.time <= 1.01 * rotor.time
+
+
+def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "MOST", 3)
+    monkeypatch.setattr(trees, "SHORT", 12)
+    instance = Instance(random_graph(5, 90))
+    assert tree(instance).levels() > 2
+    found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
+    assert found.gap <= 0.03
+    assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
+
+
+def keep_or_not(
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+) -> list[BlockPlan]:
+    return [simulated_plan(leaf, ()), *whole_again(leaf, once)]
+
+
+def test_another_solver_of_the_leaves() -> None:
+    instance = Instance(random_graph(6, 60))
+    budget = 0.7 * instance.baseline.peak
+    fine = Levels(instance, Deadline(), QUICK).root
+    coarse = Levels(instance, Deadline(), QUICK, Solvers(keep_or_not, levelled)).root
+    assert all(len(part.options) <= 2 for part in coarse.parts)
+    a, b = (root.solve(Deadline(), budget, QUICK).objective for root in (fine, coarse))
+    assert a < b
+
+
+def test_a_deadline_ends_it_with_what_there_is() -> None:
+    instance = Instance(random_graph(8, 60))
+    with Deadline(0.0) as deadline:
+        made = module.levels(instance, QUICK, deadline)
+    assert all(len(part.options) == 1 for part in made.root.parts)
+    assert ("levels", QUICK) not in instance.kept, "what the clock has cut short is not kept"
+    assert isinstance(made.root, LevelModel)

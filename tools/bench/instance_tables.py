@@ -1,0 +1,173 @@
+"""What was measured on other people's graphs, as text and as pictures, beside what their authors published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from remate.present.plane import INK, Plane, round_numbers
+
+from .text import environment, table
+
+NOTE = """Time: % over running every node once, in the graph's order; "free" where the order was changed, which "kept" forbids.
+Budget: % of the peak of that order. Bound: proven, of the given order. CPU: seconds of one solve from nothing, one thread,
+processes that it started among them; all by normal effort; t: ended by a limit on the wall, so another run may differ.
+- : finds nothing that fits; rows that are not there were not run, or the strategy does not apply to the graph. Published: the best of Moccasin's table (B. Bartan et al., ICML 2023) and of FastSA's (NeurIPS 2023) for RL1-RL4; for
+the networks of Checkmate (MLSys 2020), the optimum that an exact program proves; a dash where no figure for this problem is
+known. POET's graphs (ICML 2022; times of a Cortex-A72) were published with paging and energy, another problem. Every sequence
+is held against Moccasin's own definition of memory and time. The machine was busy with other work."""
+
+NOTHING, NOT_APPLICABLE, NONE_FITS = "-", "not applicable", "none fits"
+# Graph by the beginning of its name: budgets in %, with the published times in %, by whom.
+PUBLISHED: dict[str, dict[int, str]] = {
+    "VGG16_256_224x224x3_train": {90: "1.968 optimum"},
+    "fcn_8_vgg_32_416x608x3_train": {  # CM1 of Moccasin's table
+        90: "0.0294 optimum",
+        80: "0.1361 optimum",
+        70: "0.8915 optimum",
+        65: "1.6173 optimum",
+    },
+    "vgg_unet_32_416x608x3_train": {80: "1.984 optimum", 50: "6.967 optimum"},
+    "segnet_32_416x608x3_train": {50: "40.66 optimum"},
+    "ResNet50_256_224x224x3_train": {90: NOTHING, 80: NOTHING, 70: NOTHING},  # CM2
+    "random_layered_n100_": {90: "0.8 Moccasin", 80: "2.3 Moccasin"},  # RL1
+    "random_layered_n250_": {90: "0.9 Moccasin", 80: "4.9 Moccasin"},
+    "random_layered_n500_": {90: "0.7 Moccasin", 80: "3.4 Moccasin"},
+    "random_layered_n1000_": {
+        90: "0.7 Moccasin; 0.4 FastSA, free",
+        80: "3.4 Moccasin; 2.5 FastSA, free",
+        70: "7.4 FastSA, free",
+    },
+    "resnet18_cifar.a72": {80: NOTHING, 60: NOTHING},
+    "vgg16_cifar.a72": {80: NOTHING, 60: NOTHING},
+    "resnet18.a72": {80: NOTHING, 60: NOTHING},
+    "resnet50.a72": {90: NOTHING, 80: NOTHING, 70: NOTHING, 60: NOTHING, 50: NOTHING},
+    "vgg16.a72": {80: NOTHING, 60: NOTHING},
+    "bert.a72": {90: NOTHING, 80: NOTHING, 70: NOTHING, 60: NOTHING, 50: NOTHING},
+    "transformer.a72": {80: NOTHING, 60: NOTHING},
+}
+DRAWN = {
+    "fcn8": "fcn_8_vgg_32_416x608x3_train_nx",
+    "vgg_unet": "vgg_unet_32_416x608x3_train_nx",
+    "resnet50": "resnet50.a72",
+    "bert": "bert.a72",
+}
+COLORS = {  # of the strategies in a picture
+    "auto:kept": "#1f6feb",
+    "checkmate": "#1a7f37",
+    "moccasin": "#bf8700",
+    "hiremate": "#8250df",
+    "rotor": "#6e7781",
+    "dtr": "#cf222e",
+    "treewidth": "#0a7ea4",
+}
+HIGHEST = 40.0  # % of time that a picture shows
+TIES = 1e-6  # % of time that is no difference
+
+
+class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One solve of a graph. budget: % of the baseline's peak. time, bound: % over the baseline; peak: % of its; time is None
+    where there is no result, and `lacks` says why. cpu: seconds."""
+
+    graph: str
+    nodes: int
+    budget: int
+    strategy: str
+    time: float | None = None
+    bound: float = 0.0
+    peak: float = 0.0
+    cpu: float = 0.0
+    again: int = 0
+    reordered: bool = False
+    stopped_by: str = ""
+    lacks: str = ""
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.graph, self.budget, self.strategy
+
+    def row(self) -> tuple[str, ...]:
+        if self.time is None:
+            return (self.strategy, "-", "-", "-", "-", f"{self.cpu:.1f}")
+        time = f"{self.time:.4f}{' free' if self.reordered else ''}{' t' if self.stopped_by == 'time' else ''}"
+        return (self.strategy, time, f"{self.bound:.4f}", f"{self.peak:.1f}", str(self.again), f"{self.cpu:.1f}")
+
+
+def text(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
+    """All tables, and where `auto` is beaten."""
+    parts = [f"python -m tools.bench.instances; {environment()}\n{NOTE}"]
+    for (graph, budget), found in _grouped(cells, strategies).items():
+        applied = [cell for cell in found if cell.lacks != NOT_APPLICABLE]
+        rows = [("strategy", "time", "bound", "peak", "again", "CPU"), *(cell.row() for cell in applied)]
+        said = f"{graph}, {found[0].nodes} nodes, budget {budget}%: {_published(graph, budget)}"
+        parts.append(f"{said}\n{table(rows)}")
+    parts.append("Where auto takes more time than another strategy\n" + _beaten(cells, strategies))
+    return "\n\n".join(parts) + "\n"
+
+
+def _published(graph: str, budget: int) -> str:
+    known = next((budgets for start, budgets in PUBLISHED.items() if graph.startswith(start)), {})
+    said = known.get(budget, NOTHING)
+    return "no published figure" if said == NOTHING else f"published {said}"
+
+
+def _grouped(cells: Iterable[Cell], strategies: Sequence[str]) -> dict[tuple[str, int], list[Cell]]:
+    """By graph and budget, in the order of the published tables."""
+    starts = list(PUBLISHED)
+
+    def place(cell: Cell) -> tuple[int, str, int, int]:
+        start = next(n for n, start in enumerate(starts) if cell.graph.startswith(start))
+        return start, cell.graph, -cell.budget, strategies.index(cell.strategy)
+
+    found: dict[tuple[str, int], list[Cell]] = {}
+    for cell in sorted((c for c in cells if c.strategy in strategies), key=place):
+        found.setdefault((cell.graph, cell.budget), []).append(cell)
+    return found
+
+
+def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
+    """Of each pair of graph and budget that `auto` was run on: whether any strategy of the same freedom takes less time."""
+    lines, held = list[str](), 0
+    for (graph, budget), found in _grouped(cells, strategies).items():
+        for name in ("auto", "auto:kept"):
+            auto = next((cell for cell in found if cell.strategy == name), None)
+            if auto is None:
+                continue
+            others = [c for c in found if c is not auto and c.time is not None and (name == "auto" or not c.reordered)]
+            best = min(others, key=lambda c: c.time or 0.0, default=None)
+            if best is None or best.time is None or (auto.time is not None and auto.time <= best.time + TIES):
+                held += 1
+                continue
+            mine = "nothing" if auto.time is None else f"{auto.time:.4f}"
+            lines.append(f"{graph}, {budget}%: {name} {mine}, {best.strategy} {best.time:.4f}")
+    return "\n".join([*lines, f"nowhere else, in {held} comparisons"])
+
+
+def pictures(cells: Sequence[Cell]) -> Mapping[str, str]:
+    """Overhead over budget by strategy, an SVG file for each network of DRAWN that was solved under several budgets."""
+    made: dict[str, str] = {}
+    for name, graph in DRAWN.items():
+        mine = [c for c in cells if c.graph == graph and c.time is not None and not c.reordered]
+        if len({cell.budget for cell in mine}) > 1:
+            made[name] = _picture(graph, mine)
+    return made
+
+
+def _picture(graph: str, cells: Sequence[Cell]) -> str:
+    times = [cell.time for cell in cells if cell.time is not None]
+    top = min(HIGHEST, max(1.0, *times)) * 1.05
+    budgets = sorted({cell.budget for cell in cells})
+    plane = Plane((budgets[0] - 2, 100), (0, top))
+    best = {budget: max(c.bound for c in cells if c.budget == budget) for budget in budgets}
+    plane.line([*best.items(), (100, 0.0)], INK, "bound", dash="4 2")
+    for strategy, color in COLORS.items():
+        line = sorted((c.budget, c.time) for c in cells if c.strategy == strategy and c.time is not None)
+        if line:
+            plane.line([*line, (100, 0.0)], color, strategy.partition(":")[0], dots=3)
+    return plane.svg(
+        f"{graph}: time over that without reruns, nodes in the given order",
+        ("budget, % of the peak without reruns", "extra time"),
+        ([float(at) for at in (*budgets, 100)], [float(at) for at in round_numbers(top, 5)]),
+        (lambda at: f"{at:g}%", lambda at: f"{at:g}%"),
+    )
