@@ -73,7 +73,10 @@ COMPOSITE_TOO = {
     "aten._fused_rms_norm": "autograd calls it, and CUDA has a kernel",
 }
 # Names that begin as one of those above, and are listed all the same.
-BUT = ("native_batch_norm_backward", "cudnn_batch_norm_backward", "lift_fresh", "lift_fresh_copy")
+BUT = (
+    *("native_batch_norm_backward", "cudnn_batch_norm_backward", "lift_fresh", "lift_fresh_copy"),
+    *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+)
 
 
 def left_out(operator: OpOverload, views: Iterable[str], says_view: bool, name: str) -> str:

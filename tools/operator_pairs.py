@@ -86,6 +86,13 @@ PAIRS: dict[str, dict[str, Any]] = {
         also=_NORMED,
         renamed={"train": "training"},
     ),
+    "aten.mkldnn_rnn_layer_backward": _pair(
+        "mkldnn_rnn_layer",
+        "output:0 hy_:1 cy_:2 workspace:3",
+        "input weight1 weight2 weight3 weight4 hx_ cx_tmp reverse mode hidden_size has_biases train batch_sizes batch_first",
+        "grad_output:0 grad_hy:1 grad_cy:2",
+        renamed={**{f"weight{n}": f"weight{n - 1}" for n in range(1, 5)}, "cx_tmp": "cx_"},
+    ),
     "aten._cdist_backward": _pair(
         "", "", "x1 x2 p", "grad:0 cdist:0", also={"aten._cdist_forward": {"compute_mode": None}}
     ),

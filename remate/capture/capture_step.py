@@ -49,6 +49,7 @@ def capture(
     differentiate: Sequence[str] | None = None,
     sizes: SizeLog | None = None,
     live: Mapping[str, Any] = NO_LIVE,
+    stepwise: bool = False,
 ) -> Captured:
     """Capture forward and backward of `model(*args, **kwargs)`.
 
@@ -56,7 +57,8 @@ def capture(
     tensor). By default the scalar field `loss` of a dict or record; without it every output that needs a gradient. The
     others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
     what forward decided by sizes of tensors. live: by path, numbers that stand in attributes while forward is traced; the
-    digest says nothing of these.
+    digest says nothing of these. stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose
+    sizes vary: the sizes of what whole ones hold follow no formula.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -69,10 +71,10 @@ def capture(
     with planted(model, live), surroundings.attributes_as_buffers(model) as lent:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent, bool(live))
-        step, branches, captured = _attempt(TracedModule(*call, sizes), signature)
+        step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise), signature)
         _warn(step, branches)
         _refuse_changes(step, live)
-        settled = _settled(step, captured, call, signature)
+        settled = _settled(step, captured, (*call, None, stepwise), signature)
     return replace(captured, digest=step.reads.digest(settled, frozenset(live)))
 
 
@@ -114,7 +116,7 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
     """The joint graph, on the branches that eager takes as far as they can be traced."""
     while True:
         try:
-            return torch_api.trace(step, signature.tensors, branches, step.has_live)
+            return torch_api.trace(step, signature.tensors, branches, step.has_live, step.stepwise)
         except torch_api.DATA_DEPENDENT as error:
             if not branches.learn(error):
                 raise

@@ -6,11 +6,15 @@ Beside `torch_api` the only module that touches unstable interfaces.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 import torch
+from torch.utils._mode_utils import no_dispatch
+
+from remate_runtime.kernels import workspace_as_told
 
 _WHOLE = ("upsample_", "_upsample_")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -19,17 +23,18 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 
 @contextlib.contextmanager
-def eager_kernels(rates_vary: bool) -> Iterator[None]:
+def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several operators, as
-    eager makes it, where the fused one rounds otherwise. Recurrent layers keep the dropout between them, which the Python
-    decomposition loses; they become time steps, since the fused kernels hide workspaces. rates_vary: those of dropout may
-    follow from live attributes, so that one form has to serve all rates.
+    eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on the CPU: an LSTM's
+    layer and direction is one operator there, unless `stepwise` asks for time steps, and others are time steps. On CUDA, where
+    cuDNN hides its workspace, all are. rates_vary: those of dropout may follow from live attributes, so that one form has to
+    serve all rates.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
     dropout: Any = torch.ops.aten.dropout.default
     kernels: dict[Any, Callable[..., Any] | None] = dict.fromkeys(whole)
-    kernels |= {op: _stepwise(op, op.py_kernels.get(_KEY.Autograd)) for op in recurrent}
+    kernels |= {op: _recurrent(op, op.py_kernels.get(_KEY.Autograd), stepwise) for op in recurrent}
     kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
     saved = {op: dict(op.py_kernels) for op in kernels}
     try:
@@ -74,9 +79,9 @@ def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
     return varies or bool(numpy.float32(1) / numpy.float32(1 - p) != numpy.float32(1 / (1 - p)))
 
 
-def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:
-    """A recurrent layer. `usual` unrolls it well, but for the dropout between layers; so does eager without its fused
-    kernels (which on CUDA has operators that cannot be traced, so it is the second choice there)."""
+def _recurrent(op: Any, usual: Any, stepwise: bool) -> Callable[..., Any]:
+    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers. On CUDA that has
+    operators that cannot be traced, so there `usual` unrolls where nothing is dropped, which it would lose."""
     at = [argument.name for argument in op._schema.arguments].index("num_layers")
 
     def layers(*args: Any, **kwargs: Any) -> Any:
@@ -84,7 +89,7 @@ def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:
         if args[0].device.type == "cuda" and not drops:
             return usual(*args, **kwargs)
         saved = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_mkldnn_enabled(saved[0] and not stepwise and _workspace_known(args[0].dtype))
         torch._C._set_cudnn_enabled(False)
         try:
             return op._op_dk(_KEY.CompositeImplicitAutograd, *args, **kwargs)
@@ -93,3 +98,9 @@ def _stepwise(op: Any, usual: Any) -> Callable[..., Any]:
             torch._C._set_cudnn_enabled(saved[1])
 
     return layers
+
+
+@functools.cache
+def _workspace_known(dtype: torch.dtype) -> bool:
+    with no_dispatch(), torch.no_grad():
+        return workspace_as_told(dtype)

@@ -1,4 +1,4 @@
-"""While tracing: results have the strides that real kernels give them, where fake kernels claim others or refuse.
+"""While tracing: results have the strides and sizes that real kernels give them, where fake kernels claim others or refuse.
 
 A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs. Like
 `torch_api`, this module touches unstable interfaces.
@@ -14,7 +14,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from remate_runtime.kernels import grouped_mm
+from remate_runtime.kernels import RESULTS
 
 _ATEN: Any = torch.ops.aten
 
@@ -60,9 +60,9 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
     usual: Any = mode.dispatch
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _ATEN._grouped_mm.default:
+        if func in RESULTS:
             with mode:
-                return grouped_mm(*args, **(kwargs or {}))
+                return RESULTS[func](*args, **(kwargs or {}))
         made = usual(func, types, args, kwargs)
         return _relaid(mode, func, args, made) if func in _LAYOUTS or func in _ON_CPU else made
 

@@ -35,7 +35,7 @@ class TracedModule(torch.nn.Module):
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
     generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed, `lost`
     where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live: attributes of it are live.
-    sizes: what forward decides by sizes goes there.
+    sizes: what forward decides by sizes goes there. stepwise: as of `capture`.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -50,9 +50,10 @@ class TracedModule(torch.nn.Module):
         lent: frozenset[tuple[int, str]] = frozenset(),
         has_live: bool = False,
         sizes: SizeLog | None = None,
+        stepwise: bool = False,
     ) -> None:
         super().__init__()
-        self.model, self.has_live = model, has_live
+        self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
         self.watch = Watch(model, torch_api.mark, None if sizes is None else sizes.tagged)
         self.reads = Reads(model)

@@ -79,9 +79,11 @@ def is_subclass(tensor: torch.Tensor) -> bool:
     return is_traceable_wrapper_subclass(tensor)
 
 
-def trace(step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches, rates_vary: bool) -> Traced:
-    """The joint forward and backward graph of `step(*leaves)`. rates_vary: as of `eager_kernels`. Nothing runs on data; may raise
-    anything that torch does."""
+def trace(
+    step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches, rates_vary: bool, stepwise: bool
+) -> Traced:
+    """The joint forward and backward graph of `step(*leaves)`. rates_vary, stepwise: as of `eager_kernels`. Nothing runs on data;
+    may raise anything that torch does."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     mode = detect_fake_mode([*leaves, *step.parameters(), *step.buffers()])
@@ -96,7 +98,7 @@ def trace(step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches,
             torch.enable_grad(),
             branches.answered(),
             _full_precision(),
-            eager_kernels(rates_vary),
+            eager_kernels(rates_vary, stepwise),
             _without_checks(),
             hot_paths(),
         ):

@@ -168,7 +168,7 @@ class _Model:
     def __init__(self, target: str, step: bool, allowed: tuple[str, ...]) -> None:
         self.target, self.step, self._allowed = target, step, allowed
         self._made: Any = None
-        self._captured: dict[tuple[tuple[str, ...], tuple[str, ...]], Captured] = {}
+        self._captured: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Captured] = {}
 
     def differences(self, opened: Analysis, sound: bool) -> list[Difference]:
         """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
@@ -184,7 +184,7 @@ class _Model:
 
             found = part_differences(opened, self._target().call, used)
             return found or (self._beside(opened) if self.step and sound else [])
-        key = used, tuple(recorded.live)
+        key = used, tuple(recorded.live), bool(recorded.dims)
         if key not in self._captured:
             self._captured[key] = self._capture(*key)
         live = self._captured[key]
@@ -230,12 +230,13 @@ class _Model:
         self._made = load_target(self.target)
         return self._made
 
-    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...]) -> Captured:
+    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool) -> Captured:
         from ..live.capturing import captured
 
         made = self._target()
         with made.call.in_effect():
-            return captured(made.model, made.args, made.kwargs, list(used), attributes, probing=False)
+            options: Any = {"probing": False, "stepwise": sized}
+            return captured(made.model, made.args, made.kwargs, list(used), attributes, **options)
 
 
 def _stale(path: str, model: str, found: list[Difference]) -> str:

@@ -58,7 +58,7 @@ class Survey:
             args, kwargs = self._args, self._kwargs
             if sizes != self.example:
                 args, kwargs = resized(self.asking, args, kwargs, sizes)
-            options: Any = {"sizes": log, "probing": not self._shots, "say": self._progress}
+            options: Any = {"sizes": log, "probing": not self._shots, "stepwise": True, "say": self._progress}
             made = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
             self._shots[key] = Shot(sizes, made, log)
         return self._shots[key]

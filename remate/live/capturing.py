@@ -27,18 +27,19 @@ def captured(
     *,
     sizes: SizeLog | None = None,
     probing: bool = True,
+    stepwise: bool = False,
     say: Say = lambda text: None,
 ) -> Captured:
     """The step of `capture`, with the attributes that `live` names as its inputs. probing: find out the ranges over which it is the
-    step; that takes some captures more. say: told what is traced. Raises CaptureError."""
+    step; that takes some captures more. stepwise: as of `capture`. say: told what is traced. Raises CaptureError."""
     if not live:
-        return capture(model, args, kwargs, differentiate, sizes)
+        return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise)
     asked = live_attributes(model, live)
     planned = {path: at_path(model, path) for paths in asked.values() for path in paths}
     taken = [sizes]
 
     def trace(values: Mapping[str, Any]) -> Captured:
         log = taken.pop() if taken else None  # what forward decides by sizes is asked of the first trace
-        return capture(model, args, kwargs, differentiate, log, values)
+        return capture(model, args, kwargs, differentiate, log, values, stepwise)
 
     return LiveStep(asked, planned, trace, say).written(probing)

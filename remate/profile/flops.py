@@ -119,6 +119,18 @@ def _fourier(graph: Graph, op: Op) -> float:
     return (5.0 if op.op == "aten._fft_c2c" else 2.5) * larger.numel * log2(max(2, points))
 
 
+def _lstm(products: int) -> Callable[[Graph, Op], float]:
+    """The weights' products with inputs and hidden states of all time steps, as often as it says."""
+
+    def count(graph: Graph, op: Op) -> float:
+        types = _types(graph, op)
+        x, *weights = types[:3]
+        rows = prod(x.shape[:-1]) if x is not None else 0
+        return products * sum(2.0 * rows * weight.numel for weight in weights if weight is not None)
+
+    return count
+
+
 def _first_output(op: Op) -> int:
     return next(value for value in op.writes if value is not None)
 
@@ -148,6 +160,8 @@ _MATRIX: dict[str, Callable[[Graph, Op], float]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention(1, 7, 5),
     "aten._scaled_dot_product_efficient_attention_backward": _attention(1, 11, 5),
     "aten._scaled_dot_product_cudnn_attention_backward": _attention(1, 14, 5),
+    "aten.mkldnn_rnn_layer": _lstm(1),
+    "aten.mkldnn_rnn_layer_backward": _lstm(2),  # gradients of weights, and of inputs and states
     "aten._fft_c2c": _fourier,
     "aten._fft_r2c": _fourier,
     "aten._fft_c2r": _fourier,

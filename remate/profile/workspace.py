@@ -23,6 +23,8 @@ _PARTIAL_SUMS = 258  # of a depthwise weight's gradient
 _CONVOLUTION_SCRATCH = 1 << 16
 _SCALARS = 16  # numbers that become tensors of one element
 _INTERMEDIATE = frozenset("roll repeat histc sort cumsum floor_divide".split())  # made up of others, or cast first
+_LSTM_SCRATCH = 1 << 15  # pages that oneDNN begins buffers on
+_LSTM_PADDING = {4: 32, 2: 96}  # elements that it may add to a row, by their size: blocks of bfloat16 are larger
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2)}
 
 
@@ -68,6 +70,8 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return _cpu_attention(graph, op, name.endswith("_backward"))
     if name in ("convolution", "convolution_backward"):
         return _cpu_convolution(graph, op, name == "convolution_backward")
+    if name.startswith("mkldnn_rnn_layer"):
+        return _cpu_lstm(graph, op, name.endswith("_backward"))
     if name in ("native_dropout", "native_dropout_backward"):  # the mask as floats
         return 4 * read[0].numel
     if name == "_native_batch_norm_legit_functional":  # copies of the running statistics, and sums of matrices
@@ -122,6 +126,26 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
         out = images[0] if backward else made[0]
         found += image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * DTYPES[weight.dtype][1] if out else 0
     return found
+
+
+def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
+    """oneDNN: copies of the weights in another layout and the sum of the biases; gates of all time steps in single precision. The
+    backward pass: gradients of weights in that layout, of one step's states, and of the results, in single precision."""
+    found = [_argument(graph, op, at) for at in (0, 1, 2, 5)]
+    if None in found or any(len(t.shape) < 2 for t in found if t is not None):
+        return 2 * _total(graph, op)
+    layer_input, *weights, state = (t for t in found if t is not None)
+    (time, batch), hidden, size = layer_input.shape[:2], state.shape[-1], DTYPES[layer_input.dtype][1]
+    padding = _LSTM_PADDING.get(size, 96)
+    inner = sum(weight.shape[1] + padding for weight in weights)
+    gates = weights[0].shape[0]
+    copied = (gates + padding) * (inner * size + time * batch * 4) + 16 * gates + _LSTM_SCRATCH
+    if not backward:
+        return copied
+    states = 6 * batch * (max(layer_input.shape[-1], hidden) + padding) * 4
+    results = time * batch * hidden * 4 if size < 4 else 0
+    copies = _contiguous_copies([graph.values[v].type for v in op.reads])
+    return copied + (gates + padding) * inner * 4 + 16 * gates + states + results + copies
 
 
 def _blocked(type_: TensorType) -> int:

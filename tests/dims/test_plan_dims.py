@@ -245,3 +245,15 @@ def test_lengths_that_vary_and_a_smaller_last_batch(attention: Schedule) -> None
             optimizer.step()
             losses[-1].append(loss.item())
     assert losses[0] == losses[1]
+
+
+def test_recurrent_layers_become_time_steps(tmp_path: Path) -> None:
+    """What whole layers hold follows no formula in the batch size."""
+    model = nn.LSTM(4, 8, batch_first=True)
+    schedule = planned(model, (features(3, 4)[0],), {"input": {0: "b"}})
+    assert not any(op.op.startswith("aten.mkldnn_") for block in schedule.blocks.values() for op in block.forward)
+    applied = remate_runtime.apply(copy.deepcopy(model), schedule)
+    for batch in (3, 2):
+        x = features(batch, 4)[0]
+        for one, other in zip(applied(x)[0], model(x)[0], strict=True):
+            assert torch.allclose(one, other, atol=1e-6)

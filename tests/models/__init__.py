@@ -30,7 +30,7 @@ ZOO: dict[str, Case] = {
         Case("unet", unet),
         Case("mlp_mixer", mlp_mixer),
         Case("fourier", fourier),
-        Case("lstm", lstm, tolerance=1e-5),  # eager runs a fused kernel
+        Case("lstm", lstm),
         Case("gru", gru),
         Case("gated_convolution", gated_convolution),
         Case("state_space", state_space),

@@ -29,7 +29,7 @@ def _tokens(batch: int, length: int, vocab: int) -> tuple[torch.Tensor, torch.Te
 
 
 def lstm(layers: int = 2, width: int = 32, batch: int = 32, length: int = 16, vocab: int = 64) -> Built:
-    """Two-layer LSTM; eager runs it as one fused kernel, capture takes it apart into time steps."""
+    """Two-layer LSTM, each layer one kernel on the CPU."""
     cell = nn.LSTM(width, width, layers, batch_first=True)
     return Recurrent(cell, vocab, width), _tokens(batch, length, vocab), {}
 

@@ -13,6 +13,7 @@ from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
 from remate_runtime.format.signature import output_leaves
 from remate_runtime.format.tensor_type import DTYPES
+from remate_runtime.kernels import kernel
 from remate_runtime.step.graph import Ref
 
 
@@ -68,7 +69,7 @@ class Interpreter:
         for op in self.graph.operations[first:last]:
             args = live(op.args, self.values)
             kwargs = {k: live(v, self.values) for k, v in op.kwargs.items()}
-            result = overload(op.op)(*args, **kwargs)
+            result = kernel(op.op, overload(op.op))(*args, **kwargs)
             made = result if op.multiple else (result,)
             for at, tensor in zip(op.writes, made, strict=True):
                 if at is not None:

@@ -59,3 +59,13 @@ def test_convolutions(seed: int) -> None:
     for _ in range(12):
         layer, images = convolution(draw)
         assert list(underestimated(capture(nn.Sequential(layer, nn.Tanh()), (images,)).graph)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recurrent_layers(dtype: torch.dtype) -> None:
+    draw = random.Random(0)
+    for _ in range(8):
+        width, hidden = (draw.choice([1, 16, 60, 64, 100, 256, 257]) for _ in range(2))
+        layer = nn.LSTM(width, hidden, bias=draw.random() < 0.7, bidirectional=draw.random() < 0.3).to(dtype)
+        x = torch.randn(draw.choice([1, 2, 7, 33]), draw.choice([1, 5, 31, 130]), width, dtype=dtype)
+        assert list(underestimated(capture(layer, (x,)).graph)) == []

@@ -147,6 +147,20 @@ def files() -> Iterator[tuple[str, Schedule]]:
         line("aten._segment_reduce_backward", "%g", "%g", "%d", "max", lengths="%n", out="f32[5]"),
         constants={"n": whole(10**6, 4)},
     )  # fmt: skip
+    for name, hidden, rows in (("hidden", 64, 4), ("weights", 4, 1), ("overflow", 1 << 31, 4)):
+        layer = ("%s", "%wi", "%wi", "%b", "%b", "%h", "%h", False, [], 2, hidden, 1, True, False, False, True)
+        made = ("f32[5,2,4]", "f32[2,4]", "f32[2,4]", "u8[28672]")
+        yield f"lstm {name}", edited(
+            zeros("s", 5, 2, 4), zeros("wi", 4 * rows, 4), zeros("b", 16), zeros("h", 2, 4),
+            line("aten.mkldnn_rnn_layer", *layer, out=made),
+        )  # fmt: skip
+    back = ("%s", "%wi", "%wi", "%b", "%b", "%h", "%h", "%s", "%h", "%h", "%s", None, None)
+    yield "lstm backward of nothing", edited(
+        zeros("s", 5, 2, 4), zeros("wi", 16, 4), zeros("b", 16), zeros("h", 2, 4),
+        line("aten.mkldnn_rnn_layer_backward", *back, False, 2, 4, 1, True, True, False, [], False, "%w",
+             out=("f32[5,2,4]", "f32[16,4]", "f32[16,4]", "f32[16]", "f32[16]", "f32[2,4]", "f32[2,4]")),
+        constants={"w": whole(255, 64, kind="u8")},
+    )  # fmt: skip
     for kind in ("reflection", "replication"):
         yield f"{kind}_pad2d", edited(
             zeros("g", 1, 1, 1, 1), zeros("x0", 1, 1, 4, 4),

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from .grouped import grouped_mm
 from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
+from .recurrent import workspace_as_told
+from .results import RESULTS
 
-__all__ = ["TORCH_DTYPES", "constant", "grouped_mm", "kernel", "literal", "needed", "operators", "overload"]
+__all__ = [
+    "RESULTS",
+    "TORCH_DTYPES",
+    "constant",
+    "kernel",
+    "literal",
+    "needed",
+    "operators",
+    "overload",
+    "workspace_as_told",
+]

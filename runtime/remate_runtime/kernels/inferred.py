@@ -17,14 +17,12 @@ from torch._ops import OpOverload
 from ..errors import ScheduleError
 from ..format.tensor_type import TensorType
 from ..step.graph import Graph, Number, Op, Ref, planned_number
-from .grouped import grouped_mm
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
+from .results import RESULTS
 
 _META = torch.device("meta")
 # On the CPU, norms of half-precision input by full-precision weights have full-precision statistics; torch infers half.
 _MIXED = frozenset({"aten.native_layer_norm", "aten.native_group_norm"})
-# Operators that torch infers for some types alone.
-_OWN: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: grouped_mm}
 # Operators that return as many tensors as a size says: the argument that says how much of it each gets; None: one.
 _PIECES = {
     "aten.split.Tensor": "split_size",
@@ -140,7 +138,7 @@ def _inferred(
             kwargs["device"] = device
     elif "device" in names and not made and kwargs.get("device") is None:
         kwargs["device"] = device
-    return _OWN.get(live, live)(*args, **kwargs)
+    return RESULTS.get(live, live)(*args, **kwargs)
 
 
 def _compared(graph: Graph, op: Op, made: Any) -> str:

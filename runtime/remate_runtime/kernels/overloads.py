@@ -16,6 +16,7 @@ from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.tables import COPIED, IN_PLACE, NAMESPACES, NOT_RANDOM, PERMISSION, RANDOM, VIEWS, permission, refusal
 from ..step.graph import Number, Op
+from .recurrent import LAYER, LAYER_BACKWARD, whole_layer
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
 
@@ -114,6 +115,8 @@ def _check_number(op: Op, argument: Any, given: Any) -> None:
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
     function = live._op
+    if live in (LAYER, LAYER_BACKWARD):
+        return whole_layer(function)
     if name not in COPIED:
         return function
 

@@ -80,7 +80,9 @@ def _made(graph: Graph, given: Arguments, pair: Pair) -> str:
             return f"`{name}` must be as in {forward.id!r}, whose outputs it reads"
     for name, at in pair.like.items():
         value = forward.writes[at]
-        if value is None or _shape(graph, given.get(name)) != graph.values[value].type.shape:
+        if given.get(name) is None:  # an output without a gradient; torch refuses it where there must be one
+            continue
+        if value is None or _shape(graph, given[name]) != graph.values[value].type.shape:
             return f"`{name}` must have the shape of output {at} of {forward.id!r}"
     return ""
 

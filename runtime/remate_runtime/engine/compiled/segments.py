@@ -88,9 +88,11 @@ def cut(graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int]) -> list[S
 
 def compiles(graph: Graph, op: Op) -> bool:
     """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; `as_strided` counts elements in storages,
+    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; kernels of oneDNN have no other form; `as_strided` counts elements in storages,
     whose layout Inductor chooses; and what raises for some data must raise."""
     if numbers_in(op) or op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
+        return False
+    if op.op.startswith("aten.mkldnn_"):
         return False
     values = [value for value in (*op.reads, *op.writes) if value is not None]
     name, written = op.op.split(".")[1], {graph.values[value].type.dtype for value in op.writes if value is not None}

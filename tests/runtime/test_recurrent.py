@@ -1,0 +1,141 @@
+"""Recurrent layers run as eager runs them: on the CPU, an LSTM's layer is one operator, and its gradients are eager's."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate.capture.capture_step import capture
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import costed
+from remate_runtime import ScheduleError, apply
+from remate_runtime.format.fingerprints import fingerprint
+from remate_runtime.kernels import workspace_as_told
+
+from .small import data, seeded
+from .stepping import assert_same, everything, just_in_time, no_reruns, predicted_peak, schedule_of, step, with_reruns
+
+pytestmark = pytest.mark.skipif(not workspace_as_told(torch.float32), reason="another oneDNN")
+LAYER = "aten.mkldnn_rnn_layer"
+
+
+class Tagger(nn.Module):
+    """A recurrent stack whose states count, given or not."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(6, 10, **options)
+        self.head = nn.Linear(10 * (2 if options.get("bidirectional") else 1), 3)
+
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor] | None = None) -> torch.Tensor:
+        out, (h, c) = self.cell(x, hx=state)
+        return self.head(out).square().mean() + h.sum() + (c * c).sum()
+
+
+class Looped(nn.Module):
+    """One layer for all rounds, its weights shared with another, its states handed on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.LSTM(6, 6, batch_first=True), nn.LSTM(6, 6, batch_first=True, bias=False)
+        self.other.weight_hh_l0 = self.one.weight_hh_l0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = None
+        for _ in range(3):
+            x, state = self.one(x, state)
+            x = self.other(x.flip(1))[0]
+        return x.square().sum()
+
+
+def state_of(layers: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return data(layers, batch, 10, seed=2), data(layers, batch, 10, seed=3)
+
+
+CALLS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
+    "plain": ({}, (data(5, 4, 6),), {}),
+    "unbatched": ({}, (data(5, 6),), {}),
+    "state": ({"num_layers": 2}, (data(5, 4, 6),), {"state": state_of(2, 4)}),
+    "all": (
+        {"num_layers": 2, "bidirectional": True, "dropout": 0.3, "batch_first": True},
+        (data(4, 5, 6), state_of(4, 4)),
+        {},
+    ),
+    "no biases": ({"bias": False, "bidirectional": True}, (data(5, 4, 6),), {}),
+}
+
+
+@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("name", CALLS)
+def test_steps_are_eagers_to_the_bit(name: str, reruns: Any) -> None:
+    options, args, kwargs = CALLS[name]
+    eager = seeded(Tagger(**options))
+    schedule = schedule_of(eager, args, kwargs, reruns)
+    planned = apply(copy.deepcopy(eager), schedule)
+    layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
+    (block,) = schedule.blocks.values()
+    assert sum(op.op == LAYER for op in block.forward) == layers
+    for seed in range(2):
+        assert_same(step(planned, args, kwargs, seed), step(eager, args, kwargs, seed))
+
+
+def test_loops_shared_weights_and_frozen_ones() -> None:
+    eager = seeded(Looped())
+    eager.one.bias_ih_l0.requires_grad_(False)
+    planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(3, 4, 6),), reruns=everything))
+    assert_same(step(planned, (data(3, 4, 6),)), step(eager, (data(3, 4, 6),)))
+    with torch.no_grad():
+        assert torch.equal(planned(data(3, 4, 6)), eager(data(3, 4, 6)))
+
+
+def test_in_evaluation_mode_and_in_half_precision() -> None:
+    eager = seeded(Tagger(num_layers=2, dropout=0.5)).eval()
+    planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(5, 4, 6),)))
+    assert_same(step(planned, (data(5, 4, 6),)), step(eager, (data(5, 4, 6),)))
+    half, x = seeded(Tagger()).bfloat16(), data(5, 4, 6).bfloat16()
+    assert_same(step(apply(copy.deepcopy(half), schedule_of(half, (x,))), (x,)), step(half, (x,)))
+
+
+def test_two_forwards_before_their_backwards() -> None:
+    eager = seeded(Tagger())
+    planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(5, 4, 6),)))
+    for model in (eager, planned):
+        (model(data(5, 4, 6)) + 2 * model(data(5, 4, 6, seed=7))).backward()
+    for one, other in zip(planned.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_the_peak_is_as_predicted() -> None:
+    """The workspace, most of what a layer holds, is an output of its operator."""
+    eager = seeded(Tagger(num_layers=2))
+    args = (data(40, 16, 6),)
+    captured = capture(eager, args)
+    schedule = with_reruns(replace(captured, graph=costed(captured.graph)), no_reruns)
+    planned = apply(copy.deepcopy(eager), schedule)
+
+    def run() -> None:
+        planned(*args).backward()
+
+    run()
+    planned.zero_grad()
+    measured, predicted = peak_bytes(run, torch.device("cpu")), predicted_peak(schedule)
+    assert measured <= predicted <= measured + 64
+
+
+def test_a_workspace_of_another_size_is_refused() -> None:
+    schedule = schedule_of(seeded(Tagger()), (data(5, 4, 6),))
+    ((name, block),) = schedule.blocks.items()
+
+    def smaller(out: Any) -> Any:
+        return tuple("u8[64]" if kind.startswith("u8[") else kind for kind in out) if isinstance(out, tuple) else out
+
+    forward = tuple(replace(op, out=smaller(op.out)) for op in block.forward)
+    assert forward != block.forward
+    changed = replace(schedule, blocks={name: replace(block, forward=forward)})
+    with pytest.raises(ScheduleError, match=r"u8\[[0-9]+\], the file declares u8\[64\]"):
+        apply(seeded(Tagger()), replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed))))
