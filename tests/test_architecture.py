@@ -32,6 +32,7 @@ RUNTIME = [
 RUNTIME += ["planned", "__init__"]
 PLANNER = [
     "errors",
+    "interrupts",
     "budget",
     "measure",
     "capture",
@@ -136,7 +137,7 @@ def test_the_planner_uses_the_runtime_by_its_rooms() -> None:
 
 def test_nothing_lies_loose_at_the_root() -> None:
     loose = {path.name for path in (ROOT / "remate").glob("*.py")}
-    assert loose == {"__init__.py", "__main__.py", "errors.py", "budget.py"}
+    assert loose == {"__init__.py", "__main__.py", "errors.py", "budget.py", "interrupts.py"}
 
 
 @pytest.mark.parametrize("house", HOUSES)

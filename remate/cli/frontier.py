@@ -11,9 +11,9 @@ from remate_runtime.extras import require
 from remate_runtime.files import check_writable, write_atomically
 
 from ..budget import BudgetError
+from ..interrupts import Finishing
 from ..present.frontier_summary import SUMMARY, Point, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
-from ..strategy.interrupts import Finishing
 from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .output import say

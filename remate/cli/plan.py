@@ -14,9 +14,9 @@ from remate_runtime.format import GRADIENTS, range_text
 from remate_runtime.plain import plain
 
 from ..budget import BudgetError, parse_budget
+from ..interrupts import Finishing
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
-from ..strategy.interrupts import Finishing
 from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .device_memory import (

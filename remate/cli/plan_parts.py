@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..interrupts import Finishing
 from ..present.text import count, plain, size, table
-from ..strategy.interrupts import Finishing
 from .costs import chosen_costs
 from .output import SCHEDULE, STDOUT, check_output, say, write_output
 from .usage import UsageError

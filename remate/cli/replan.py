@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
+from ..interrupts import Finishing
 from ..present.text import PEAK_NOTE, plain
-from ..strategy.interrupts import Finishing
 from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .output import SCHEDULE, add_force, check_output, say, say_aside, write_output

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
+from ..interrupts import Finishing
 from ..present.text import percent, size, table
-from ..strategy.interrupts import Finishing
 from . import exit_codes
 from .output import RESULT, add_force, check_output, say, write_output, written
 from .plan import budget_text, positive

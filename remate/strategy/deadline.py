@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from .interrupts import Finishing
+from ..interrupts import Finishing
 
 
 class Deadline:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from remate.__main__ import leave
+from remate.interrupts import Finishing
 from remate.strategy.deadline import Deadline
-from remate.strategy.interrupts import Finishing
 from remate_runtime import files
 from remate_runtime.format import load
 
