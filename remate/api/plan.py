@@ -15,6 +15,7 @@ from remate_runtime.format import (
     GRADIENTS,
     REVISION,
     VERSION,
+    Compiled,
     Gradients,
     Schedule,
     Settings,
@@ -35,7 +36,7 @@ from ..inspect.schema_file import SCHEMA_URL
 from ..live.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
-from ..profile.costing import MEASURED, costed, costs_digest
+from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator_costs
 from ..strategy import Instance, Request, Solution, effort_named, policy, solve
 from .meant import check_meant, checked_fill
 
@@ -121,7 +122,8 @@ def plan(
     budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
     the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
     gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
-    "a100", "h100", "cpu"). profile: file of measured costs to reuse and complete; without one, the user's cache is used so,
+    "a100", "h100", "cpu"); "compiled": measured, and planned for `apply(..., engine="compiled")`, which holds less than the
+    interpreter, so that the budget is what it holds (see `plan_compiled`). profile: file of measured costs to reuse and complete; without one, the user's cache is used so,
     unless cache is False. measure_again: measure what they hold, too, and replace it. gap: stop when the step is proven to
     take at most this share of the keep-all time more than any schedule must. strategy: "auto", or one by itself (`remate
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
@@ -163,7 +165,7 @@ def plan(
         return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
     costs["live"] = live
-    step = prepare(model, args, kwargs, cost, **costs, progress=progress)
+    step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=progress)
     fill = checked_fill(fill or {}, step.captured.model)
     made = plan_step(
         step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
@@ -256,8 +258,12 @@ def prepare(
 def plan_step(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
-    """Solve what `prepare` made, and write it down. cost: what `prepare` was given. The rest, and what is raised, as of
-    `plan`."""
+    """Solve what `prepare` made, and write it down. cost: what `prepare` was given; "compiled" where it was given "measured".
+    The rest, and what is raised, as of `plan`."""
+    if cost == COMPILED:
+        from .plan_compiled import plan_compiled
+
+        return plan_compiled(step, settings, name=name, note=note, progress=progress)
     instance = Instance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
@@ -272,11 +278,13 @@ def schedule_of(
     cost: str,
     *,
     settings: Settings | None = None,
+    compiled: Compiled | None = None,
     name: str,
     note: str = "",
 ) -> Schedule:
     """Write a solution down, and check that what was written means what was solved. budget: bytes."""
-    if settings is not None and cost == MEASURED and step.captured.graph.device == "cpu":
+    measured = operator_costs(cost) == MEASURED
+    if settings is not None and measured and step.captured.graph.device == "cpu":
         settings = replace(settings, threads=torch.get_num_threads())
     written_step = step.captured if step.sized is None else step.sized.generic
     folded = fold(written_step, solution.reruns, step, solution.menu)
@@ -294,7 +302,7 @@ def schedule_of(
             solver=solution.solver,
             stopped_by=solution.stopped_by,
             cost=cost,
-            profile=costs_digest(step.captured.graph) if cost == MEASURED else "",
+            profile=costs_digest(step.captured.graph) if measured else "",
             gradients=step.captured.graph.delivered,
             budget=budget,
             peak=solution.peak,
@@ -303,6 +311,7 @@ def schedule_of(
             baseline_time=solution.baseline_time,
             lower_bound=solution.lower_bound,
             gap=solution.gap,
+            compiled=compiled,
             settings=settings,
         ),
         blocks=folded.blocks,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Schedule
+from remate_runtime.format import Compiled, Schedule
 
 from ..budget import parse_budget
 from ..inspect.analysis import analyse
 from ..inspect.carry import Carried, carry
 from ..inspect.figures import refreshed
 from ..partition.hierarchy import Hierarchy
+from ..profile.costing import COMPILED
 from .plan import schedule_of
 from .replan import asked_of
 from .unsolved import without_reruns
@@ -26,7 +27,11 @@ def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carr
     settings, solve = asked_of(schedule), schedule.solve
     kept = without_reruns(step.captured.graph, step.parts, solve.strategy, solve.solver)
     budget = parse_budget(settings.budget).resolve(kept.peak)
-    bare = schedule_of(step, kept, budget, cost or solve.cost, settings=solve.settings, name=schedule.name)
+    costs = cost or solve.cost
+    compiled = Compiled(budget) if costs == COMPILED else None
+    if compiled and solve.compiled:  # what the interpreter may hold grows with it
+        budget = max(budget, round(solve.budget / max(1, solve.compiled.budget) * budget))
+    bare = schedule_of(step, kept, budget, costs, settings=solve.settings, compiled=compiled, name=schedule.name)
     bare = replace(bare, solve=replace(bare.solve, lower_bound=None, gap=None))
     carried = carry(analyse(schedule), bare)
     return replace(carried, schedule=refreshed(carried.schedule).schedule)

@@ -16,7 +16,7 @@ from ..dims.again import asked_again
 from ..dims.open_sizes import OpenSizes
 from ..inspect.notes import carry_notes
 from ..partition.hierarchy import Hierarchy
-from ..profile.costing import MEASURED
+from ..profile.costing import MEASURED, operator_costs
 from ..strategy import effort_named, policy
 from .plan import Progress, plan_step, prepare
 
@@ -37,7 +37,7 @@ def prepare_again(
 
     costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
     """
-    asked, cost = asked_of(schedule), cost or schedule.solve.cost
+    asked, cost = asked_of(schedule), operator_costs(cost or schedule.solve.cost)
     if asked.threads and cost == MEASURED:
         torch.set_num_threads(asked.threads)
     differentiate = asked.differentiate or None

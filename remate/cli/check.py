@@ -18,6 +18,8 @@ from .sizes import parts_line, range_lines, sizes_line
 from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
+    from remate_runtime.format import Solve
+
     from ..capture.captured import Captured
     from ..inspect.analysis import Analysis
     from ..inspect.staleness import Difference
@@ -118,6 +120,7 @@ def _summary(path: str, opened: Analysis) -> str:
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
             f"  {delivered_line(opened)}",
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
+            *_compiled(solve),
             f"  predicted time {overhead}",
             *_range(opened),
         ]
@@ -127,6 +130,15 @@ def _summary(path: str, opened: Analysis) -> str:
 def _parts(opened: Analysis) -> list[str]:
     line = parts_line(opened.schedule)
     return [f"  {plain(line)}"] if line else []
+
+
+def _compiled(solve: Solve) -> list[str]:
+    """What was asked of the engine that compiles."""
+    asked = solve.compiled
+    if asked is None:
+        return []
+    predicted = "its peak is unknown: --engine compiled tells it" if asked.peak is None else f"peak {size(asked.peak)}"
+    return [f"  planned for compiled execution within {size(asked.budget)}: {predicted}"]
 
 
 def _sizes(opened: Analysis) -> list[str]:
@@ -152,13 +164,20 @@ class _Executed(NamedTuple):
         """Whether the engine will exceed the budget; says what it predicts."""
         if self.engine is None:
             return False
-        from remate_runtime.planned import peak_by_engine
-
-        peak, budget = peak_by_engine(opened.schedule, self.engine, self.allowed), opened.schedule.budget_bytes
+        peak, budget = self._peak(opened), opened.schedule.budget_of(self.engine)
         if peak > budget or not quiet:
             place = "within" if peak <= budget else "over"
             say(f"  executed by {self.engine}: predicted peak {size(peak)}, {place} the budget of {size(budget)}")
         return peak > budget
+
+    def _peak(self, opened: Analysis) -> int:
+        import warnings
+
+        from remate_runtime.planned import peak_by_engine
+
+        assert self.engine is not None
+        with warnings.catch_warnings(action="ignore"):  # said here in words of its own
+            return peak_by_engine(opened.schedule, self.engine, self.allowed)
 
 
 class _Model:

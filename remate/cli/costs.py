@@ -14,7 +14,10 @@ from .usage import UsageError
 def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured") -> None:
     """default: of `--cost`; None where a file says what it was."""
     said = "measured here (default), or" if default else "in place of those of the file: measured, or"
-    parser.add_argument("--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, cpu")
+    compiled = "; compiled (plan, replan): measured, for a budget that holds under --engine compiled"
+    parser.add_argument(
+        "--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, cpu{compiled}"
+    )
     parser.add_argument(
         "--profile",
         metavar="P.json",

@@ -138,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare, settings_of
     from ..dims.open_sizes import OpenSizes
+    from ..profile.costing import operator_costs
     from .dims import dims_of
     from .fill import fill_of
 
@@ -152,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
         options["gradients"] = args.gradients
         options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
-        step = prepare(target.call, cost=args.cost, **options, progress=report)
+        step = prepare(target.call, cost=operator_costs(args.cost), **options, progress=report)
         fill = checked_fill(fill, step.captured.model)
         residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
         if args.device_memory:
@@ -183,6 +184,9 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; keep-all {size(solve.baseline_peak)}"),
         ("time", duration(solve.time), f"{_overhead(solve.time, solve.baseline_time)} over keep-all ({solve.cost})"),
     ]
+    if solve.compiled is not None and solve.compiled.peak is not None:
+        asked = solve.compiled
+        rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(asked.budget)}"))
     if solve.lower_bound is not None:
         over = _overhead(solve.lower_bound, solve.baseline_time)
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))

@@ -81,13 +81,13 @@ def run(args: argparse.Namespace) -> int:
         options["curve"] = args.memory_trace is not None
         with target.call.in_effect(cast=False):
             trial = try_schedule(target.model, *call, schedule, args.steps, args.lr, report, **options)
-    say(measured(trial, plain), args.memory_trace)
+    say(measured(trial, plain, args.engine), args.memory_trace)
     if args.memory_trace and trial.curve:
         _write_trace(args.memory_trace, plain, trial.curve)
     if trial.beyond:
         say_aside(_stale(args.schedule, args.model, trial.beyond))
         return exit_codes.STALE
-    over = trial.peak > schedule.budget_bytes and not schedule.model.at
+    over = trial.peak > schedule.budget_of(args.engine) and not schedule.model.at
     return exit_codes.FINDINGS if over else exit_codes.FINE
 
 
@@ -129,8 +129,8 @@ def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
     say(written(path, ", memory over a step of the schedule"), path)
 
 
-def measured(trial: Trial, schedule: Schedule) -> str:
-    """The table that `run` prints."""
+def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
+    """The table that `run` prints. engine: what executed the schedule."""
     rows = [
         ("", "eager", "schedule", "schedule / eager"),
         ("measured peak", size(trial.eager_peak), size(trial.peak), _ratio(trial.peak, trial.eager_peak)),
@@ -143,7 +143,7 @@ def measured(trial: Trial, schedule: Schedule) -> str:
     ]
     lines = [
         table(rows, right=(1, 2, 3)),
-        _predicted(trial, schedule),
+        _predicted(trial, schedule, schedule.budget_of(engine)),
         *_assumed(schedule),
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
@@ -164,15 +164,15 @@ def _assumed(schedule: Schedule) -> list[str]:
     return [f"gradients {kind}: both peaks with gradients {how[kind]}"] if kind in how else []
 
 
-def _predicted(trial: Trial, schedule: Schedule) -> str:
+def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
     if schedule.model.at:
         return (
-            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(schedule.budget_bytes)}; without reruns "
+            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without reruns "
             f"{size(schedule.baseline_peak_bytes)}. The rest of the model holds its own beside that"
         )
     return (
         f"predicted peak {size(trial.predicted)} ({_off(trial.peak, trial.predicted)}), "
-        f"budget {size(schedule.budget_bytes)}: {_verdict(trial.peak, schedule.budget_bytes)}"
+        f"budget {size(budget)}: {_verdict(trial.peak, budget)}"
     )
 
 

@@ -95,9 +95,25 @@ def figures(opened: Analysis) -> str:
         ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
         *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
+        *_compiled(opened),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
     ]
     return _with_solve(opened, rows)
+
+
+def _compiled(opened: Analysis) -> list[tuple[str, str, str, str]]:
+    asked, base = opened.schedule.solve.compiled, opened.keep_all.peak
+    if asked is None:
+        return []
+    rows = [
+        (
+            "peak where compiled",
+            "unknown" if asked.peak is None else size(asked.peak),
+            "",
+            _share(asked.peak or 0, base),
+        )
+    ]
+    return [*rows, ("budget where compiled", size(asked.budget), "", _share(asked.budget, base))]
 
 
 def _of_parts(opened: Analysis) -> str:

@@ -41,6 +41,10 @@ def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
         if recorded != found:
             message = f"{field} is recorded as {recorded:,}, the schedule gives {found:,}"
             yield ScheduleError("R081", message, f"/solve/{field}", mend)
+    asked = solve.compiled
+    if asked is not None and asked.peak is not None and asked.peak > asked.budget:
+        over = f"compiled, the peak is {asked.peak:,} bytes, {asked.peak - asked.budget:,} more than the budget for it"
+        yield ScheduleError("R080", over, "/solve/compiled/budget", _over_budget(opened, name))
     yield from _bound(opened, mend)
 
 

@@ -61,6 +61,11 @@ def refreshed(schedule: Schedule) -> Refreshed:
     if left is not None and solve.gap is not None and abs(left - solve.gap) <= GAP_TOLERANCE:
         left = solve.gap  # written with more digits
     figures: dict[str, Any] = {**found, "lower_bound": bound, "gap": left}
+    if solve.compiled is not None and solve.compiled.peak is not None and found["peak"] != solve.peak:
+        solve = replace(solve, compiled=replace(solve.compiled, peak=None))
+        remarks.append(
+            "what it holds where it is compiled was predicted for another plan and is left out; `remate check --engine compiled` tells it"
+        )
     changes = [(name, getattr(solve, name), new) for name, new in figures.items() if getattr(solve, name) != new]
     return Refreshed(replace(schedule, solve=replace(solve, **figures)), tuple(changes), tuple(remarks))
 

@@ -118,6 +118,8 @@ def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge,
         **{k: ours[k] for k in FIGURES},
         "profile": measured.get("profile", ""),
     }
+    if mixed and made.get("compiled"):
+        made["compiled"] = {"budget": made["compiled"]["budget"]}  # nobody has compiled this plan
     return {**made, "stopped_by": "edited"} if mixed else made
 
 

@@ -111,12 +111,16 @@ def _history_cuda(
 
 
 class Times(msgspec.Struct, frozen=True):
-    """median: ns per call. ratio: to the first function, median over rounds of the ratio within a round. spread: half
-    the distance between the quartiles of those ratios."""
+    """median: ns per call. ratio: to the first function, median over rounds of the ratio within a round. quartiles: of
+    those ratios. spread: half the distance between them."""
 
     median: dict[str, int]
     ratio: dict[str, float]
-    spread: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
+
+    @property
+    def spread(self) -> dict[str, float]:
+        return {name: (high - low) / 2 for name, (low, high) in self.quartiles.items()}
 
 
 def compare_times(
@@ -142,7 +146,7 @@ def compare_times(
     return Times(
         {name: round(statistics.median(taken)) for name, taken in rounds.items()},
         {name: statistics.median(values) for name, values in ratios.items()},
-        {name: _half_quartile_distance(values) for name, values in ratios.items()},
+        {name: _quartiles(values) for name, values in ratios.items()},
     )
 
 
@@ -162,8 +166,8 @@ def _finish(device: Device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _half_quartile_distance(values: list[float]) -> float:
+def _quartiles(values: list[float]) -> tuple[float, float]:
     if len(values) < 2:
-        return 0.0
+        return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return (high - low) / 2
+    return low, high

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 MEASURED = "measured"  # the cost model that runs operations on the device
+COMPILED = "compiled"  # the same, for a plan that the engine of this name keeps the budget by
 
-__all__ = ["MEASURED", "Cost", "costed", "costs_digest", "signature"]
+__all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "signature"]
 
 
 def costed(
@@ -71,6 +72,11 @@ def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:
 
 
 def _named(cost: str) -> Device:
+    if cost == COMPILED:
+        raise ProfileError(
+            'only whole models are planned with cost="compiled", one budget at a time (remate plan, replan)\n'
+            '  hint: cost="measured"'
+        )
     if cost not in DEVICES:
         names = ", ".join(sorted(DEVICES))
         raise ProfileError(f'there are no costs of {cost!r}\n  hint: "measured", or a device of the model: {names}')
@@ -121,6 +127,11 @@ def _measure(
                 progress(f"measuring how long operations take on {name}: {done} of {len(operations)}")
             costs[key] = measured.measure(graph, op, device)
     return costs
+
+
+def operator_costs(cost: str) -> str:
+    """The costs of operations that a plan for `cost` begins with, as `costed` takes them."""
+    return MEASURED if cost == COMPILED else cost
 
 
 def costs_digest(graph: Graph) -> str:

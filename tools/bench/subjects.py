@@ -27,6 +27,20 @@ def _gpt2() -> Built:
     return ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
 
 
+def _gpt2_without_dropout() -> Built:
+    model, args, kwargs = _gpt2()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    config: Any = model.config
+    config.attn_pdrop = config.resid_pdrop = config.embd_pdrop = 0.0
+    return model, args, kwargs
+
+
+def _llama() -> Built:
+    return ZOO["llama"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
+
+
 def _encoder_decoder() -> Built:
     return ZOO["t5"].build(layers=4, width=256, heads=4, batch=8, length=192, vocab=2048)
 
@@ -66,6 +80,13 @@ SUBJECTS: dict[str, Subject] = {
     subject.name: subject
     for subject in (
         Subject("gpt2", "GPT-2, 6 layers of 256, 8×256 tokens, dropout", _gpt2, _lists("transformer.h")),
+        Subject(
+            "gpt2_without_dropout",
+            "GPT-2, 6 layers of 256, 8×256 tokens, no dropout",
+            _gpt2_without_dropout,
+            _lists("transformer.h"),
+        ),
+        Subject("llama", "Llama, 6 layers of 256, 8×256 tokens", _llama, _lists("model.layers")),
         Subject("resnet18", "ResNet-18, 16 images of 64×64", _resnet18, _of_type(BasicBlock)),
         Subject("unet", "U-Net, 4 images of 128×128", _unet, _of_type(DoubleConv)),
         Subject(

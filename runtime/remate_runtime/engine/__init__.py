@@ -12,9 +12,24 @@ schedule file. The tests of `tests/runtime` hold for every engine.
 
 from __future__ import annotations
 
+from .compiled.artefacts import Artefacts
+from .compiled.foresee import Foreseen, check_available, foresee
 from .compiled_step import CompiledStep, Engine, Forwarded
 from .registry import ENGINES, engine_of
 from .step_function import StepFunction, run_step
 from .steps import Steps
 
-__all__ = ["ENGINES", "CompiledStep", "Engine", "Forwarded", "StepFunction", "Steps", "engine_of", "run_step"]
+__all__ = [
+    "ENGINES",
+    "Artefacts",
+    "CompiledStep",
+    "Engine",
+    "Foreseen",
+    "Forwarded",
+    "StepFunction",
+    "Steps",
+    "check_available",
+    "engine_of",
+    "foresee",
+    "run_step",
+]

@@ -10,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from ..bind.fsdp2 import Fsdp2
+from ..errors import REPLAN
 from ..format.signature import Leaf
 from ..link.contract import StepContract, step_contract
 from ..link.events import Linked
@@ -37,6 +38,7 @@ class Steps:
         ranges: str | None = None,
     ) -> None:
         self._compile, self._operators, self._verified = engine.start(), operators, verified
+        self._engine = engine.name
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
@@ -48,6 +50,7 @@ class Steps:
         """The step as it was planned."""
         if device not in self._planned:
             self._planned[device] = self._compiled(self._linked, self._contract, device)
+            self._compare(self._planned[device].compiled.peak)
         return self._planned[device]
 
     def peak(self, device: torch.device) -> int:
@@ -80,10 +83,24 @@ class Steps:
         self, linked: Linked, contract: StepContract, device: torch.device, sharded: Fsdp2 | None = None
     ) -> StepFunction:
         about = self._verified
-        budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
+        budget = about.compiled
+        if budget is None:
+            budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
         step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._ranges)
         watched = linked.graph.delivered == "consumed" and not self._told
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
+
+    def _compare(self, foreseen: int | None) -> None:
+        """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep it."""
+        about = self._verified
+        peak = about.peak if foreseen is None else foreseen
+        if about.compiled is not None and peak > about.compiled:
+            warnings.warn(
+                f"schedule {about.name!r} was planned for {about.compiled:,} bytes where the engine 'compiled' executes it; here, by "
+                f"{self._engine!r}, the step takes {peak:,}\n  use engine='compiled', or {REPLAN}",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _still_held(self) -> None:
         """An optimizer in backward was assumed. Warn once, if the budget does not hold without it."""

@@ -190,13 +190,20 @@ class Settings(_Object, frozen=True):
     threads: int = 0  # of torch, where costs were measured on the CPU
 
 
+class Compiled(_Object, frozen=True):
+    """What was asked of the engine "compiled", which holds less than `Solve.peak`: that it keep this budget. Bytes, both."""
+
+    budget: int
+    peak: int | None = None  # as it was predicted; None: unknown since the plan was changed
+
+
 class Solve(_Object, frozen=True, kw_only=True):
     """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
 
     strategy: str
     solver: str
     stopped_by: StoppedBy
-    cost: str  # measured | name of a roofline device
+    cost: str  # measured | compiled | name of a roofline device
     profile: str = ""  # hash of the measured costs: the same one, the same costs
     gradients: Gradients = "held"  # what becomes of them when they are delivered: budget and peaks assume it
     budget: int
@@ -206,6 +213,7 @@ class Solve(_Object, frozen=True, kw_only=True):
     baseline_time: int
     lower_bound: int | None = None  # ns: no schedule of this graph within `budget` is faster
     gap: float | None = None  # (time - lower_bound) / baseline_time
+    compiled: Compiled | None = None
     settings: Settings | None = None
     note: str = ""
 
@@ -269,6 +277,11 @@ class Schedule(_Object, frozen=True, kw_only=True):
     @property
     def budget_bytes(self) -> int:
         return self.solve.budget
+
+    def budget_of(self, engine: str) -> int:
+        """Bytes that a step which this engine executes may hold."""
+        asked = self.solve.compiled
+        return self.solve.budget if asked is None or engine == "eager" else asked.budget
 
     @property
     def baseline_peak_bytes(self) -> int:

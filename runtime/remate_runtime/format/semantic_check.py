@@ -27,7 +27,6 @@ from .limits import (
     MAX_OUTPUTS,
     MAX_PARAMETERS,
     MAX_TEXT,
-    MAX_THREADS,
 )
 from .literals import check_argument, check_elements
 from .live_range import check_live, range_fault
@@ -36,6 +35,7 @@ from .part_check import check_parts
 from .schedule import (
     KEEP_ALL,
     Block,
+    Compiled,
     Constant,
     Digest,
     Dimension,
@@ -50,6 +50,7 @@ from .schedule import (
     Solve,
     Statement,
 )
+from .settings_check import check_settings
 from .signature import escape, unescape
 from .size_check import SizeCheck, dimension_fault, unsolved
 from .suggest import did_you_mean
@@ -84,6 +85,7 @@ class SemanticCheck:
             Dimension: self._dimension,
             Live: lambda live, where: self._fault(range_fault(live), where),
             Solve: self._solve,
+            Compiled: self._compiled,
             Settings: self._settings,
             Block: self._block,
             Operation: self._operation,
@@ -108,8 +110,9 @@ class SemanticCheck:
             self.struct(live, f"/model/live/{escape(name)}")
         self._model(schedule.model, "/model")
         self._solve(schedule.solve, "/solve")
-        if schedule.solve.settings is not None:
-            self._settings(schedule.solve.settings, "/solve/settings")
+        for name in ("compiled", "settings"):
+            if (part := getattr(schedule.solve, name)) is not None:
+                self.struct(part, f"/solve/{name}")
         for name, block in schedule.blocks.items():
             self._whole_block(block, f"/blocks/{escape(name)}")
         for index, instance in enumerate(schedule.program):
@@ -212,18 +215,17 @@ class SemanticCheck:
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
             self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
 
+    def _compiled(self, compiled: Compiled, where: str) -> None:
+        for field in ("budget", "peak"):
+            self._number(getattr(compiled, field) or 0, f"{where}/{field}")
+
     def _settings(self, settings: Settings, where: str) -> None:
         for field in ("budget", "strategy", "effort"):
             self._text(getattr(settings, field), f"{where}/{field}")
         for field in ("differentiate", "live"):
             for index, name in enumerate(getattr(settings, field)):
                 self._text(name, f"{where}/{field}/{index}")
-        if not 0 <= settings.threads <= MAX_THREADS:
-            self.add("R013", f"threads are 0 to {MAX_THREADS}", f"{where}/threads")
-        if not 0 <= settings.gap < 1e9:
-            self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
-        if settings.time_limit is not None and not 0 < settings.time_limit < 1e9:
-            self.add("R013", "not a time", f"{where}/time_limit", "seconds, more than none")
+        check_settings(self, settings, where)
 
     def _block(self, block: Block, where: str) -> None:
         self._text(block.note, f"{where}/note")

@@ -48,7 +48,8 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
         blocks={name: at_this.block(block, f"/blocks/{escape(name)}") for name, block in schedule.blocks.items()},
     )
     if any(number != model.dims[name].planned for name, number in size.items()):
-        made = replace(made, solve=replace(made.solve, lower_bound=None, gap=None))
+        compiled = made.solve.compiled and replace(made.solve.compiled, peak=None)
+        made = replace(made, solve=replace(made.solve, lower_bound=None, gap=None, compiled=compiled))
     if fingerprint(schedule) == model.fingerprint:
         made = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
     return made

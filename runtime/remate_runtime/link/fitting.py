@@ -32,7 +32,8 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Fitted:
     if all(number == declared[name].planned for name, number in checked_size(declared, dims).items()):
         return Fitted(plain, 0)
     expanded = expand(plain)
-    if not expanded.reruns or simulate(link(expanded.graph)).peak > plain.solve.budget:
+    budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
+    if not expanded.reruns or simulate(link(expanded.graph)).peak > budget:
         return Fitted(plain, 0)
     return Fitted(without_reruns(plain), len(expanded.reruns))
 

@@ -19,7 +19,8 @@ from .simulator import simulate
 class Verified(msgspec.Struct, frozen=True):
     """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
 
-    where: JSON pointer of every operation. budget: in bytes, as the file states it. leaves: by id of an operation, the
+    where: JSON pointer of every operation. budget: in bytes, as the file states it. compiled: the same for a step that is
+    compiled, where the file has one of its own. leaves: by id of an operation, the
     number of the instance without instances inside that it belongs to. name: of the schedule.
     """
 
@@ -27,6 +28,7 @@ class Verified(msgspec.Struct, frozen=True):
     peak: int
     where: tuple[str, ...]
     budget: int
+    compiled: int | None
     leaves: Mapping[str, int]
     name: str
 
@@ -54,4 +56,7 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
         if place.leaf
         for index in (*place.forward, *place.backward)
     }
-    return Verified(linked, peak, expanded.where, schedule.budget_bytes, leaves, schedule.name)
+    asked = schedule.solve.compiled
+    return Verified(
+        linked, peak, expanded.where, budget, asked.budget if asked is not None else None, leaves, schedule.name
+    )

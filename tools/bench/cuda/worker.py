@@ -25,7 +25,7 @@ from remate.inspect.analysis import analyse
 from remate.measure.allocator import peak_bytes
 from remate_runtime.live import clear_gradients, compare_models, training_step
 
-from ..peers import checkpointed_blocks
+from ..ways import checkpointed_blocks
 from .subjects import FULL, QUICK
 
 _WARM_UP = 3

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Collection
 from typing import NamedTuple
 
+import torch
+
 from ...format.tensor_type import TensorType
+from ...kernels.overloads import empty
 from .graphs import SegmentGraph
 from .inductor import Compiled, Held, compiled, held
-from .workspaces import Workspaces
+from .workspaces import Workspaces, made_up
 
 _log = logging.getLogger(__name__)
+_RUNS = 4  # the first warms up
 
 
 class Function(NamedTuple):
@@ -30,6 +35,8 @@ class Artefacts:
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | None] = {}
         self._held: dict[tuple[str, Collection[int]], Held] = {}
         self._workspaces = Workspaces()
+        self._ns: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
 
     def get(self, about: SegmentGraph, what: str) -> Function | None:
         """The function of a segment. what: names the segment in the log, which says why if there is none."""
@@ -53,3 +60,18 @@ class Artefacts:
             about = function.about
             self._held[at] = held(function.run, about.takes, about.gives, about.donated, owned, self._workspaces.of)
         return self._held[at]
+
+    def ns(self, function: Function) -> int:
+        """How long the function takes on made-up data: the least of a few runs."""
+        if function.key not in self._ns:
+            self._ns[function.key] = min(_taken(function) for _ in range(_RUNS))
+        return self._ns[function.key]
+
+
+def _taken(function: Function) -> int:
+    given = [made_up(empty(kind, torch.device("cpu"))) for kind in function.about.takes]
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns  # as operations are measured
+    with torch.no_grad():
+        start = clock()
+        function.run(given)
+        return clock() - start

@@ -26,10 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 class Fitted(NamedTuple):
-    """The segments of every section, and what they will hold."""
+    """The segments of every section, and what they will hold. whole: bytes, the peak before any was split to keep the budget."""
 
     sections: tuple[tuple[Planned, ...], ...]
     account: Account
+    whole: int
 
 
 def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> Fitted:
@@ -40,20 +41,19 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
     """
     planning = _Planning(step, artefacts)
     segments = planning.merged(rows)
+    whole: int | None = None
     while True:
         sections = planning.planned(segments)
         predicted = predict(step.linked, sections, left, artefacts)
         account = predicted.account
+        whole = account.peak if whole is None else whole
         place = predicted.where[account.peak_at] if account.peak > step.budget else None
-        if place is None:
-            break
+        if place is None or not segments[place[0]][place[1]].compiled:
+            return Fitted(tuple(map(tuple, sections)), account, whole)
         section, at = place
         worst = segments[section][at]
-        if not worst.compiled:
-            break
         _log.info("%d bytes predicted, the budget is %d: %s is split", account.peak, step.budget, planning.name(worst))
         segments[section][at : at + 1] = planning.split(worst)
-    return Fitted(tuple(map(tuple, sections)), account)
 
 
 class _Planning:

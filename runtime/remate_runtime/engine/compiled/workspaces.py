@@ -33,7 +33,7 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    given, named = pytree.tree_map_only(torch.Tensor, _made_up, (tuple(args), dict(kwargs)))
+    given, named = pytree.tree_map_only(torch.Tensor, made_up, (tuple(args), dict(kwargs)))
     made: list[Any] = [operator(*given, **named)]  # the first run warms up what libraries keep
     made.clear()
     peak = peak_on_cpu(lambda: made.append(operator(*given, **named)))
@@ -46,7 +46,7 @@ def _is(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor)
 
 
-def _made_up(tensor: torch.Tensor) -> torch.Tensor:
+def made_up(tensor: torch.Tensor) -> torch.Tensor:
     """Indices are 0, which is in range; other numbers 1."""
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     whole = torch.full((storage,), 1 if tensor.is_floating_point() else 0, dtype=tensor.dtype)

@@ -1,0 +1,107 @@
+"""`cost="compiled"`: a plan whose budget holds where the engine "compiled" executes it, and no time is given away.
+
+Compiled segments never make what they fuse, so they hold less than the interpreter, and how much less is known only when
+they are compiled. So the step is planned for a budget of the interpreter, compiled, and its memory predicted; the budget
+of the interpreter is changed until the prediction meets the true one. Of all that keep it, the one that is foreseen to
+be fastest is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from remate_runtime.engine import Artefacts, Foreseen, check_available, foresee
+from remate_runtime.format import Compiled, Schedule, Settings
+from remate_runtime.quantities import size
+from remate_runtime.step import FlatRerun
+
+from ..budget import parse_budget
+from ..errors import InfeasibleError
+from ..partition.hierarchy import Hierarchy
+from ..profile.costing import COMPILED
+from ..strategy import Instance, Request, effort_named, policy, solve
+from ..strategy.pool import Pool
+from .plan import Progress, schedule_of
+
+ATTEMPTS = {"quick": 2, "normal": 4, "thorough": 8}  # plans that are compiled, by effort
+_CLOSE = 0.01  # of the budget: so near, and no further plan is compiled
+_MORE = 1.1
+
+
+class _Attempt(NamedTuple):
+    """planned: bytes that the interpreter may hold."""
+
+    planned: int
+    schedule: Schedule
+    foreseen: Foreseen
+
+
+def plan_compiled(
+    step: Hierarchy, settings: Settings, *, name: str, note: str = "", progress: Progress | None = None
+) -> Schedule:
+    """As `plan_step`. Raises EngineError, too: where nothing can be compiled."""
+    check_available(step.captured.graph.device)
+    return _Search(step, settings, name, note, progress or (lambda text: None)).best()
+
+
+class _Search:
+    def __init__(self, step: Hierarchy, settings: Settings, name: str, note: str, say: Progress) -> None:
+        self._step, self._settings, self._names, self._say = step, settings, (name, note), say
+        self._instance = Instance(step.captured.graph, step.parts)
+        self._limit = parse_budget(settings.budget).resolve(self._instance.baseline.peak)
+        self._pool, self._artefacts = Pool(), Artefacts()
+        self._found: dict[tuple[FlatRerun, ...], _Attempt] = {}
+
+    def best(self) -> Schedule:
+        """The fastest that keeps the budget."""
+        self._attempts()
+        kept = [one for one in self._found.values() if one.foreseen.peak <= self._limit]
+        if not kept:
+            smallest = min(one.foreseen.peak for one in self._found.values())
+            raise InfeasibleError(self._limit, smallest, 0, self._settings.strategy)
+        best = min(kept, key=lambda one: (one.foreseen.ns, one.schedule.solve.time))
+        compiled = Compiled(self._limit, best.foreseen.peak)
+        return replace(best.schedule, solve=replace(best.schedule.solve, compiled=compiled))
+
+    def _attempts(self) -> None:
+        """Plan for what promises to hold as much as may be; between a budget that is too small and one that is too large."""
+        most = max(self._limit, self._instance.baseline.peak)
+        small, large, planned = 0, most, self._limit
+        for _ in range(ATTEMPTS[self._settings.effort]):
+            try:
+                foreseen = self._attempt(planned)
+            except InfeasibleError as error:
+                if self._found or planned >= error.smallest:
+                    raise
+                planned = error.smallest
+                foreseen = self._attempt(planned)
+            if foreseen.whole > self._limit:
+                large = planned
+            else:
+                small = planned
+            if planned >= most if large == most else large - small < _CLOSE * self._limit:
+                break
+            planned = self._between(planned, foreseen, small, large, most)
+
+    def _between(self, planned: int, foreseen: Foreseen, small: int, large: int, most: int) -> int:
+        """The next budget of the interpreter to try."""
+        if not small:  # even the first is split; somewhat more may be faster still
+            return min(most, round(planned * _MORE))
+        straight = round(small * self._limit / max(1, foreseen.whole)) if small == planned else large
+        return straight if small < straight < large or straight >= most == large else (small + large) // 2
+
+    def _attempt(self, planned: int) -> Foreseen:
+        settings = self._settings
+        request = Request(planned, settings.gap, effort_named(settings.effort))
+        limits: dict[str, Any] = {"time_limit": settings.time_limit, "pool": self._pool, "progress": self._say}
+        solution = solve(self._instance, request, policy(settings.strategy), **limits)
+        if solution.reruns not in self._found:
+            name, note = self._names
+            schedule = schedule_of(self._step, solution, planned, COMPILED, settings=settings, name=name, note=note)
+            self._say(f"compiling a plan that holds {size(solution.peak)} where it is interpreted")
+            foreseen = foresee(schedule, self._limit, self._artefacts, schedule.namespaces)
+            self._say(f"it holds {size(foreseen.peak)}, of {size(self._limit)}")
+            self._found[solution.reruns] = _Attempt(planned, schedule, foreseen)
+        return self._found[solution.reruns].foreseen

@@ -1,0 +1,61 @@
+"""What a compiled step will hold and how long it will take, for planners: nothing of the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ...errors import EngineError
+from ...format.schedule import Schedule
+from ...format.signature import output_leaves
+from ...format.substitution import at_size
+from ...kernels.live import operators
+from ...link.contract import step_contract
+from ...link.verifier import verify
+from ...step.graph import LIVE
+from ..compiled_step import LinkedStep
+from .artefacts import Artefacts
+from .compiled_engine import computations
+from .fit import fit
+from .inductor import unavailable
+
+
+class Foreseen(NamedTuple):
+    """peak: bytes at the worst moment, counted as a budget counts them. ns: of the step; what is compiled was measured on made-up
+    data, what is interpreted takes what the file says. whole: the peak, if no segment were split to keep the budget."""
+
+    peak: int
+    ns: int
+    whole: int
+
+
+def check_available(device: str) -> None:
+    """Raise EngineError where steps for this class of device cannot be compiled here."""
+    reason = unavailable()
+    if device != "cpu":
+        reason = f"it is for the CPU alone, and the step is for {device}"
+    if reason:
+        raise EngineError(f"nothing can be planned for the engine 'compiled' here: {reason}\n  use cost='measured'")
+
+
+def foresee(schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: Collection[str] = ()) -> Foreseen:
+    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what has been compiled for the
+    same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
+    schedule = at_size(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
+    verified = verify(schedule)
+    linked = verified.linked
+    check_available(linked.graph.device)
+    names = [value.name for value in linked.graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]
+    contract = step_contract(linked, tuple(output_leaves(schedule.model.outputs)), names)
+    live = operators(linked.graph, verified.where, namespaces)
+    step = LinkedStep(linked, contract, live, verified.leaves, budget)
+    rows, left = computations(linked)
+    fitted = fit(step, rows, left, artefacts)
+    operations = linked.graph.operations
+    ns = 0
+    for one in (one for row in fitted.sections for one in row):
+        if one.function is not None:
+            ns += artefacts.ns(one.function)
+        else:
+            ns += sum(operations[piece.event.op].ns for piece in one.segment.pieces)
+    return Foreseen(fitted.account.peak, ns, fitted.whole)

@@ -1,0 +1,155 @@
+"""`cost="compiled"`: the budget is what the compiled engine holds; the file stays an ordinary schedule."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+from remate.api import plan_compiled
+from remate.api.rebind import rebind
+from remate.api.replan import prepare_again, replan
+from remate.budget import parse_budget
+from remate.errors import ProfileError
+from remate.inspect.analysis import analyse
+from remate.inspect.check import promises
+from remate.inspect.figures import refreshed
+from remate_runtime import apply, predicted_peak
+from remate_runtime.engine import Foreseen
+from remate_runtime.errors import EngineError
+from remate_runtime.format import Compiled, Schedule, decode, encode
+
+
+def build(layers: int = 6) -> tuple[nn.Module, tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    parts = [part for _ in range(layers) for part in (nn.Linear(32, 32), nn.GELU(), nn.LayerNorm(32))]
+    return nn.Sequential(*parts), (torch.randn(512, 32),)
+
+
+def planned(model: nn.Module, args: tuple[torch.Tensor], budget: str = "70%", effort: str = "normal") -> Schedule:
+    return remate.plan(model, args, budget=budget, cost="compiled", strategy="greedy", effort=effort, cache=False)
+
+
+def four_fifths(schedule: Schedule, budget: int, *_: Any) -> Foreseen:
+    """A compiler that saves a fifth, for which a step takes the longer the more is run again; it cannot split."""
+    peak = schedule.solve.peak * 4 // 5
+    return Foreseen(peak, schedule.solve.time, peak)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Schedule:
+    monkeypatch.setattr(plan_compiled, "foresee", four_fifths)
+    model, args = build()
+    return planned(model, args)
+
+
+def test_room_that_compiling_leaves_is_used(made: Schedule) -> None:
+    solve, asked = made.solve, made.solve.compiled
+    assert asked is not None
+    assert asked.peak is not None
+    assert asked.budget == parse_budget("70%").resolve(solve.baseline_peak)
+    assert asked.peak == solve.peak * 4 // 5
+    assert 0.9 * asked.budget < asked.peak <= asked.budget < solve.peak <= solve.budget
+    assert solve.cost == "compiled"
+
+
+def test_without_need_nothing_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_compiled, "foresee", four_fifths)
+    model, args = build()
+    found = planned(model, args, "90%")
+    assert found.solve.time == found.solve.baseline_time
+
+
+def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where segments had to be split for the larger plans."""
+    seen: list[Schedule] = []
+
+    def slower(schedule: Schedule, budget: int, *_: Any) -> Foreseen:
+        seen.append(schedule)
+        return Foreseen(min(budget, schedule.solve.peak * 4 // 5), len(seen), schedule.solve.peak * 4 // 5)
+
+    monkeypatch.setattr(plan_compiled, "foresee", slower)
+    model, args = build()
+    found = planned(model, args)
+    assert len(seen) > 1
+    assert found.solve.time == seen[0].solve.time
+
+
+def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_compiled, "foresee", lambda *_: Foreseen(1 << 40, 1, 1 << 40))
+    model, args = build()
+    with pytest.raises(remate.InfeasibleError):
+        planned(model, args)
+
+
+def test_it_is_an_ordinary_schedule(made: Schedule) -> None:
+    assert decode(encode(made)) == made
+    assert not list(promises(analyse(made)))
+    assert refreshed(made).schedule == made
+
+
+def test_the_interpreter_says_that_it_does_not_keep_it(made: Schedule) -> None:
+    model, (x,) = build()
+    with pytest.warns(UserWarning, match="where the engine 'compiled' executes it; here, by 'eager'"):
+        apply(model, made)(x)
+
+
+def test_another_plan_has_no_predicted_peak(made: Schedule) -> None:
+    assert made.solve.compiled is not None
+    edited = replace(made, program=tuple(replace(one, plan="keep-all") for one in made.program), statements=())
+    found = refreshed(edited)
+    assert found.schedule.solve.compiled == Compiled(made.solve.compiled.budget)
+    assert any("--engine compiled" in remark for remark in found.remarks)
+
+
+def test_replanned_and_rebound_it_is_asked_the_same(made: Schedule) -> None:
+    model, args = build()
+    step = prepare_again(made, model, args, cache=False)
+    again, _ = replan(made, step)
+    assert made.solve.compiled is not None
+    assert again.solve.compiled is not None
+    assert again.solve.cost == "compiled"
+    assert again.solve.settings == made.solve.settings
+    assert again.solve.compiled.budget == made.solve.compiled.budget
+    carried = rebind(made, step).schedule
+    assert carried.solve.compiled is not None
+    assert carried.solve.compiled.budget == made.solve.compiled.budget
+    assert carried.solve.budget == made.solve.budget
+
+
+def test_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remate_runtime.engine.compiled.foresee.unavailable", lambda: "torch finds no C++ compiler")
+    model, args = build()
+    with pytest.raises(EngineError, match="torch finds no C\\+\\+ compiler"):
+        planned(model, args)
+
+
+def test_parts_are_not_planned_so() -> None:
+    model, args = build()
+    with pytest.raises(ProfileError, match="only whole models"):
+        remate.plan(model, args, budget="70%", cost="compiled", at="0")
+
+
+@pytest.mark.slow
+def test_the_budget_is_kept_where_it_is_compiled() -> None:
+    model, (x,) = build(2)
+    made = planned(model, (x,), effort="quick")
+    asked = made.solve.compiled
+    assert asked is not None
+    assert asked.peak is not None
+    assert asked.peak <= asked.budget
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        applied: Any = apply(model, made, engine="compiled")
+        assert predicted_peak(applied) == asked.peak
+    applied(x).square().mean().backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    model(x).square().mean().backward()
+    for parameter, gradient in zip(model.parameters(), found, strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)

@@ -1,0 +1,130 @@
+"""What `tools.bench.peers` measured: kept as JSON per model, shown as a table and as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from remate.present.plane import BLUE, GREY, INK, RED, Plane, round_numbers
+from remate_runtime.quantities import size
+
+from .text import table
+from .ways import Way
+
+RESULTS = Path(__file__).with_name("results")
+TABLE, PICTURE = RESULTS / "peers.txt", RESULTS / "peers.svg"
+_COLORS = {  # by family, and how its line is broken
+    "eager": (INK, ""),
+    "checkpoint": ("#9a6700", ""),
+    "selective": ("#bf8700", "2 2"),
+    "torch.compile": (RED, ""),
+    "compile over checkpoint": ("#8250df", ""),
+    "remate": (GREY, "4 2"),
+    "remate compiled": (BLUE, ""),
+}
+_WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
+
+
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A way to train one model. tree: the commit that was measured, with a + where files were changed. failed: why there are no
+    figures. peak, predicted: bytes. ready: seconds. ns: of a step. time, low, high: over eager, its quartiles."""
+
+    tree: str
+    failed: str = ""
+    peak: int = 0
+    predicted: int | None = None
+    ready: float = 0.0
+    ns: int = 0
+    time: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    rounds: int = 0
+
+
+class Model(msgspec.Struct, frozen=True):
+    name: str
+    describe: str
+    environment: str
+    rows: dict[str, Measured]
+
+
+def store(model: Model, ways: Iterable[str]) -> None:
+    """Rows that were not measured now stay as they are."""
+    path = RESULTS / f"peers-{model.name}.json"
+    rows = dict(msgspec.json.decode(path.read_bytes(), type=Model).rows) if path.exists() else {}
+    rows |= model.rows
+    made = replace(model, rows={key: rows[key] for key in ways if key in rows})
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+
+
+def kept(names: Iterable[str]) -> dict[str, Model]:
+    paths = {name: RESULTS / f"peers-{name}.json" for name in names}
+    return {name: msgspec.json.decode(path.read_bytes(), type=Model) for name, path in paths.items() if path.exists()}
+
+
+def report(models: Mapping[str, Model], ways: Mapping[str, Way]) -> str:
+    return "\n".join(_table(model, ways) for model in models.values())
+
+
+def _table(model: Model, ways: Mapping[str, Way]) -> str:
+    rows = [("", "peak", "predicted", "time / eager", "half within", "ready", "tree", "")]
+    better = _dominated(model, ways)
+    for key, one in model.rows.items():
+        if one.failed:
+            rows.append((ways[key].label, one.failed, "", "", "", "", "", ""))
+            continue
+        foreseen = "" if one.predicted is None else f"{(one.peak / one.predicted - 1) * 100:+.2f}%"
+        figures = size(one.peak), foreseen, f"{one.time:.3f}", f"{one.low:.3f}–{one.high:.3f}"
+        rows.append((ways[key].label, *figures, f"{one.ready:.0f} s", one.tree, better.get(key, "")))
+    return f"{model.name}: {model.describe}; {model.environment}\n{table(rows)}\n"
+
+
+def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
+    """By others' way, whether a compiled schedule takes neither more memory nor more time."""
+    ours = [one for key, one in model.rows.items() if ways[key].family == "remate compiled" and not one.failed]
+    found: dict[str, str] = {}
+    for key, one in model.rows.items():
+        if not ways[key].family.startswith("remate") and not one.failed:
+            beaten = any(mine.peak <= one.peak and mine.time <= one.time for mine in ours)
+            found[key] = "dominated" if beaten else "not dominated"
+    return found
+
+
+def picture(models: Mapping[str, Model], ways: Mapping[str, Way]) -> None:
+    """Time over peak, a panel per model."""
+    lines = -(-len(models) // _COLUMNS)
+    width, height = _WIDTH * _COLUMNS, _HEIGHT * lines
+    panels = [_panel(model, ways) for model in models.values()]
+    placed = [
+        f'<svg x="{at % _COLUMNS * _WIDTH}" y="{at // _COLUMNS * _HEIGHT}" {panel[panel.index("<svg") + 5 :]}'
+        for at, panel in enumerate(panels)
+    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">'
+    PICTURE.write_text("\n".join([head, *placed, "</svg>"]) + "\n", encoding="utf-8")
+
+
+def _panel(model: Model, ways: Mapping[str, Way]) -> str:
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for key, one in model.rows.items():
+        if not one.failed:
+            curves.setdefault(ways[key].family, []).append((one.peak / 1e6, one.time))
+    points = [point for curve in curves.values() for point in curve]
+    right, low, high = (1.05 * max(x for x, _ in points), min(y for _, y in points), max(y for _, y in points))
+    low, high = low - 0.05, high + 0.05
+    plane = Plane((0, right), (low, high))
+    for family, curve in curves.items():
+        color, dash = _COLORS[family]
+        if len(curve) == 1:
+            plane.dot(curve[0], color, family)
+        else:
+            plane.line(sorted(curve), color, family, dash, dots=4)
+    hundredths = round_numbers(100 * high, 12)
+    return plane.svg(
+        model.describe,
+        ("peak of a step, MB", "time / eager"),
+        (round_numbers(right, 8), [at / 100 for at in hundredths if low <= at / 100 <= high]),
+        (lambda at: f"{at:g}", lambda at: f"{at:.2f}"),
+    )
