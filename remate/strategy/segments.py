@@ -38,7 +38,7 @@ def segments(problem: Problem, length: int) -> Segments:
 
 def segment_length(problem: Problem, most: int, parts: int) -> int:
     """Operations in a segment: at most so many, and such that a small step has about so many parts."""
-    return max(2, min(most, len(problem.forward) // parts))
+    return max(2, min(most, -(-len(problem.forward) // parts)))
 
 
 def _choose(problem: Problem, length: int) -> list[int]:
@@ -88,3 +88,23 @@ def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: in
         highest = max(highest, top[at])
         stages[at] = count - 1 - max(highest, 0)
     return tuple(stages)
+
+
+def aligned_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
+    """Stages of the backward such that most operations are in the stage of the last segment whose storages they read.
+    `Segments` has an operation in a stage in which nothing that a segment keeps to itself is read any more: of a net whose
+    values reach far, that may be the first one for nearly all."""
+    turn, count = problem.backward_start, len(split.ends)
+    reads = [
+        max((split.of[problem.producer[s]] for s in read if problem.producer[s] < turn), default=-1)
+        for read in problem.reads[turn:]
+    ]
+    begins = [0] * count  # of the stage of each segment; those of later ones come first
+    for k in range(count - 2, -1, -1):
+        wrong = best = sum(last > k for last in reads)
+        for i, last in enumerate(reads):
+            wrong += 0 if last < 0 else -1 if last > k else 1
+            if wrong < best:
+                best, begins[k] = wrong, i + 1
+        begins[k] = max(begins[k], begins[k + 1])
+    return tuple(count - 1 - min(k for k in range(count) if begins[k] <= i) for i in range(len(reads)))

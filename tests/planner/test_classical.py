@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterator
 from functools import cache
@@ -94,6 +95,19 @@ def test_rotor_is_the_optimal_persistent_schedule(seed: int) -> None:
         found = float(table.cost[0, -1, memory])
         assert found == persistent(chain, memory), memory
         assert (table.moves(memory) is None) == (found == float("inf"))
+
+
+@pytest.mark.parametrize("snapshots", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [2, 3, 7, 20, 35])
+def test_on_a_homogeneous_chain_rotor_takes_what_revolve_takes(length: int, snapshots: int) -> None:
+    """A. Griewank and A. Walther, "Revolve", ACM TOMS 26, 2000: r * l - C(s + r, r - 1) forward steps run again for a chain of
+    l with s snapshots, where r is the least with l <= C(s + r, r). The input is among theirs and takes no memory here; what
+    has just been run does."""
+    way = Way(1000, 0, 0)  # what a backward reads never stays
+    table = Table([Link(1, 0, 0, 1, 1, 1, (way,))] * length, 60)  # one slot per byte
+    repeated = next(r for r in range(1, length + 1) if length <= math.comb(snapshots + r, r))
+    advanced = repeated * length - math.comb(snapshots + repeated, repeated - 1)
+    assert float(table.cost[0, -1, snapshots]) == advanced
 
 
 def test_rotor_runs_every_backward_once_and_in_order() -> None:

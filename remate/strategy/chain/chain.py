@@ -21,7 +21,7 @@ from ...partition.leaf_graph import leaf_graph
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..instance import Instance
 from ..problem import Problem
-from ..segments import segment_length, segments
+from ..segments import aligned_stages, segment_length, segments
 
 LENGTH = 32  # operations in a segment of a step without hierarchy, at most
 FEW = 16  # segments of a small one
@@ -114,11 +114,12 @@ def segment_blocks(problem: Problem, length: int) -> tuple[BlockSpan, ...]:
     """Blocks of a step that has none: segments of about `length` operations of the forward, each with the stage of the
     backward that is its own."""
     split = segments(problem, length)
+    stages = aligned_stages(problem, split)
     count, turn = len(split.ends), problem.backward_start
     spans: list[BlockSpan] = []
     for n, end in enumerate(split.ends):
         stage = count - 1 - n
-        first, stop = bisect_left(split.stage, stage), bisect_right(split.stage, stage)
+        first, stop = bisect_left(stages, stage), bisect_right(stages, stage)
         begin = split.ends[n - 1] + 1 if n else 0
         spans.append(BlockSpan(f"segment.{n}", "", f"segment.{n}", (begin, end + 1), (turn + first, turn + stop)))
     return tuple(spans)

@@ -24,7 +24,7 @@ from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_frontier import block_frontier, trade_off, worth_having
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..deadline import Deadline
-from ..effort import Effort
+from ..effort import Effort, shared_effort
 from ..feedback import Answer, feedback
 from ..instance import Instance
 from ..local.polish import polish
@@ -37,6 +37,7 @@ from .tree import Node, tree
 
 LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without reruns
 FEWER = 4  # part of the solves that a leaf gets for each limit
+SHARED = 10  # solves of a node between leaf and root that take together what one solve of the root may take
 LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
 
 Frontier = Callable[[LeafGraph, Collection[int], Sequence[Part], Deadline, Effort], list[BlockPlan]]
@@ -64,13 +65,13 @@ def levelled(
     """A node by the integer program over its parts, under several limits on its own peak."""
     keep = simulated_plan(leaf, ())
     problem = Problem(leaf.graph, once)
-    model = LevelModel(problem, parts)
+    model, each = LevelModel(problem, parts), shared_effort(effort, SHARED)
     found = {keep.reruns: keep}
     for limit in LIMITS:
         bytes_ = limit * model.baseline
 
         def solve(price: float, bytes_: float = bytes_) -> BlockPlan | None:
-            result = model.solve(deadline, bytes_, effort, price=price, gap=TIGHT, stage="level")
+            result = model.solve(deadline, bytes_, each, price=price, gap=TIGHT, stage="level")
             return None if result.x is None else simulated_plan(leaf, tuple(model.reruns(result)))
 
         for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):

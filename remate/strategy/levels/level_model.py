@@ -110,8 +110,8 @@ class LevelModel:
             keep = part.options[part.keep].plan
             below = sum(inner[:c])
             early = sum(size[s] for s, j in self.maker.items() if j < c and self._kept(s, c, c))
-            late = sum(size[s] for s, j in self.maker.items() if j < c and self._kept(s, c, -1))
-            own = inner[c] + sum(size[s] for s in part.shared)
+            late = sum(size[s] for s, j in self.maker.items() if j != c and self._kept(s, c, -1))
+            own = inner[c] + sum(size[s] for s in part.shared if self._kept(s, c, -1))
             forward = worst[c][0] - below - early - keep.forward_peak
             backward = worst[c][1] - below - late - keep.backward_peak
             self.base.append((forward, backward, worst[c][2] - below - late - own))
@@ -139,7 +139,7 @@ class LevelModel:
     def _variables(self) -> Any:
         m, parts, stages = pyo.ConcreteModel(), self.parts, self.stages
         have = [(c, j, o) for c in stages for j in range(c + 1) for o in range(len(parts[j].options))]
-        hold = [(c, s) for c in stages for s in self.loose if self.maker[s] <= c and self._wanted(c, s)]
+        hold = [(c, s) for c in stages for s in self.loose if self._wanted(c, s)]
         first = stages[0] if stages else -1
         domain = {key: pyo.Binary if key[0] == first else pyo.Reals for key in have}
         m.have = pyo.Var(have, domain=lambda m, *key: domain[key], bounds=(0, 1))
@@ -180,23 +180,29 @@ class LevelModel:
     def _flow_rows(self, m: Any) -> Iterator[Any]:
         for c, s in m.hold:
             maker = self.maker[s]
+            if maker > c:  # a part after this one, that does not run any more
+                continue
             yield m.there[c, s, maker + 1] <= m.hold[c, s] + self._runs(m, c, maker)
             for j in range(maker + 1, c + 1):
                 yield m.there[c, s, j + 1] <= m.there[c, s, j]
         for c, later in self._next():
             for s in self.loose:
                 if (later, s) in m.hold and (c, s) in m.hold:
-                    yield m.hold[later, s] <= m.there[c, s, c + 1]
+                    yield m.hold[later, s] <= self._there(m, c, s, c + 1)
+
+    def _there(self, m: Any, c: int, s: int, at: int) -> Any:
+        """Whether a storage is there in stage c when part `at` runs."""
+        return m.there[c, s, at] if (c, s, at) in m.there else m.hold[c, s]
 
     def _need_rows(self, m: Any) -> Iterator[Any]:
         for c in self.stages:
             for s in self.must[c]:
                 if (c, s) in m.hold:
-                    yield m.there[c, s, c + 1] >= 1
+                    yield self._there(m, c, s, c + 1) >= 1
             for o, option in enumerate(self.parts[c].options):
                 for s in option.reads:
                     if (c, s) in m.hold:
-                        yield m.there[c, s, c + 1] >= m.use[c, o]
+                        yield self._there(m, c, s, c + 1) >= m.use[c, o]
         for c, j, o in m.again:
             for s in self.parts[j].options[o].forward_reads:
                 if (c, s) in m.hold and self.maker[s] < j:
@@ -215,7 +221,7 @@ class LevelModel:
             fixed = self.base[c][0] + sum(size[s] for s in pinned if self.maker[s] < c)
             yield held + fixed / unit + self._peak(m, c, first) <= m.limit
         for c in self.stages:
-            kept = sum(size[s] for s in pinned if self.maker[s] < c)
+            kept = sum(size[s] for s in pinned if self.maker[s] != c)
             for j in range(c + 1):
                 runs = [(o, m.again[c, j, o]) for o in range(len(self.parts[j].options)) if (c, j, o) in m.again]
                 if runs:
@@ -252,11 +258,7 @@ class LevelModel:
     def _shared(self, m: Any, c: int, at: int, skip: int) -> Any:
         """Bytes of shared storages in stage c when part `at` runs, but for those that part `skip` makes."""
         unit, size = self.unit, self.problem.size
-        return sum(
-            size[s] / unit * (m.there[c, s, at] if at > self.maker[s] else m.hold[c, s])
-            for k, s in m.hold
-            if k == c and self.maker[s] != skip
-        )
+        return sum(size[s] / unit * self._there(m, c, s, at) for k, s in m.hold if k == c and self.maker[s] != skip)
 
     def _at_turn(self, m: Any) -> Any:
         if not self.stages:

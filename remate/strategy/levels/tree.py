@@ -24,7 +24,7 @@ from ..segments import segment_length
 
 LARGEST = 64  # operations in the forward of a leaf
 SHORT = 32  # of a segment, where a leaf is cut
-MOST = 8  # parts of one node
+MOST = 16  # parts of one node
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -86,22 +86,21 @@ def _grouped(nodes: Sequence[Node]) -> list[Node]:
     found = list(nodes)
     if len(found) > MOST:
         rows = [list(row) for _, row in groupby(found, key=_look)]
-        found = [node for row in rows for node in (_evenly(row) if len(row) > MOST // 2 else row)]
+        found = [node for row in rows for node in (_evenly(row, MOST // 2) if len(row) > MOST // 2 else row)]
     while len(found) > MOST:
-        found = _evenly(found)
+        found = _evenly(found, MOST)
     return found
 
 
 def _look(node: Node) -> tuple[str, int, int]:
-    """What equal parts have in common."""
+    """What equal parts have in common; segments are all different."""
     (a, b), (c, d) = node.span.forward, node.span.backward
-    return node.span.label if node.span.prefix else "", b - a, d - c
+    return (node.span.label, b - a, d - c) if node.span.prefix else ("", a, c)
 
 
-def _evenly(row: Sequence[Node]) -> list[Node]:
-    """Neighbours put together, in groups of about equal length."""
-    groups = -(-len(row) // MOST) if len(row) > MOST else 2
-    width = -(-len(row) // groups)
+def _evenly(row: Sequence[Node], most: int) -> list[Node]:
+    """Neighbours put together: about `most` nodes, or more of MOST parts each."""
+    width = min(MOST, -(-len(row) // most))
     chunks = [row[n : n + width] for n in range(0, len(row), width)]
     return [c[0] if len(c) == 1 else Node(_around([node.span for node in c]), tuple(c)) for c in chunks]
 
