@@ -17,8 +17,10 @@ from torch.profiler import record_function
 
 from ...errors import ExecutionError
 from ...format.number_text import computed, parse_number
+from ...kernels.bindings import binding
 from ...kernels.overloads import constant, in_place, kernel, literal
 from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
+from ...operators import IN_PLACE
 from ...step.graph import Graph, Number, Op, Ref
 from .first_run import counts_elements, judged
 
@@ -120,7 +122,10 @@ class InstructionCompiler:
         args = list(op.args)
         if overwrites is not None:
             args.insert(0, args.pop(overwrites))
-        function = kernel(op.op, self.live[op.op]) if overwrites is None else in_place(op)._op
+        if overwrites is None:
+            function = binding(op.op, args, op.kwargs) or kernel(op.op, self.live[op.op])
+        else:
+            function = binding(IN_PLACE[op.op][0], args, op.kwargs) or in_place(op)._op
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
