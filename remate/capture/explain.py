@@ -15,6 +15,17 @@ _BRANCH = (
     "write the choice with tensor operations (torch.where, masking), or take it out of the module; "
     "schedules are for static graphs"
 )
+_PADDED = (
+    "give the layer the padded batch, and mask what lies behind each length: what a packed sequence holds at each time step "
+    "depends on its lengths"
+)
+_INSTEAD = {  # by operator: a way that is known to work
+    "aten._ctc_loss": (
+        "let the module return the log-probabilities, plan that, and call ctc_loss on what the planned model returns: it is "
+        "the same step"
+    ),
+    "aten._pack_padded_sequence": _PADDED,
+}
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
@@ -24,6 +35,8 @@ def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error)
+    if hint == _BRANCH and isinstance(_module(model, module), nn.RNNBase):
+        hint = _PADDED
     call = static_parts(model, module)
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 
@@ -34,7 +47,8 @@ def _what(error: Exception) -> tuple[str, str]:
         name = _operator(operator)
         if "_local_scalar_dense" in name:
             return "forward reads a tensor's value (.item(), bool(), int(), or a Python `if` on a tensor)", _BRANCH
-        return f"the shape of what {name} returns depends on the data", _BRANCH
+        hint = next((way for start, way in _INSTEAD.items() if name.startswith(start)), _BRANCH)
+        return f"the shape of what {name} returns depends on the data", hint
     if isinstance(error, torch_api.NO_FAKE):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
         return f"operator {_operator(operator)} does not say what shape it returns", _REGISTER
@@ -49,6 +63,10 @@ def _what(error: Exception) -> tuple[str, str]:
     if "numpy" in text:
         return f"forward hands a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
     return f"the model cannot be traced: {kind}: {text}", "run the model eagerly on the same inputs to see if it works"
+
+
+def _module(model: nn.Module, path: str) -> nn.Module | None:
+    return dict(model.named_modules()).get(path)
 
 
 def _operator(operator: Any) -> str:

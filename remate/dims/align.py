@@ -6,6 +6,7 @@ values, numbers among arguments. The numbers of one place at all sizes are a *ro
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +14,12 @@ from typing import Any
 import msgspec
 
 from remate_runtime.format import TensorType
-from remate_runtime.step import Graph, Op
+from remate_runtime.step import Graph, Number, Op, numbers_in
 
+_APART = (
+    "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), leave the "
+    "size fixed, or leave the attribute out of live="
+)
 Row = tuple[int | float | None, ...]  # None: a stride that says nothing, for the size there is 1
 
 
@@ -27,12 +32,13 @@ class Place(msgspec.Struct, frozen=True):
 
 class Difference(msgspec.Struct, frozen=True):
     """The first structural difference of two steps. what: in words; module, source: of the operation, where there is one.
-    more: operations that the second has more than the first, by operator."""
+    more: operations that the second has more than the first, by operator. hint: what would serve, where that is known."""
 
     what: str
     module: str
     source: str
     more: dict[str, int]
+    hint: str = ""
 
 
 def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference | None:
@@ -42,7 +48,8 @@ def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference |
     for at, (first, second) in enumerate(zip(one.operations, other.operations, strict=False)):
         what = _operation_differs(one, first, other, second)
         if what:
-            return Difference(what, modules[at], first.source, more)
+            mixed = first.op == second.op and numbers_in(first) and numbers_in(second)
+            return Difference(what, modules[at], first.source, more, _APART if mixed else "")
     if more:
         longer = max((one, other), key=lambda graph: len(graph.operations))
         op = longer.operations[min(len(one.operations), len(other.operations))]
@@ -67,9 +74,20 @@ def _operation_differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
     if any(getattr(first, name) != getattr(second, name) for name in parts):
         return f"{first.op} reads other values"
     if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
+        numbers = [
+            " and ".join(_spelled(graph, n) for n in numbers_in(op)) for graph, op in ((one, first), (other, second))
+        ]
+        if all(numbers):
+            return f"{first.op} takes {numbers[0]} at one of them and {numbers[1]} at the other"
         return f"{first.op} has other arguments"
     made = [(_type(one.values[v].type), _type(other.values[v].type)) for v in first.writes if v is not None]
     return "" if all(a == b for a, b in made) else f"{first.op} makes tensors of another rank or type"
+
+
+def _spelled(graph: Graph, number: Number) -> str:
+    """A number that follows from live attributes, with their names."""
+    names = [graph.values[value].name for value in number.values]
+    return re.sub(r"%([0-9]+)", lambda found: names[int(found[1])], number.text)
 
 
 def _source(value: Any) -> Any:

@@ -31,7 +31,7 @@ def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | 
         message += f"; {loop}"
         hint = f"leave {names} fixed: a loop over it is unrolled while tracing"
     else:
-        hint = f"leave {names} fixed, or give it a range in which forward does the same"
+        hint = found.hint or f"leave {names} fixed, or give it a range in which forward does the same"
     return DimsError(message, hint)
 
 

@@ -257,3 +257,19 @@ def test_recurrent_layers_become_time_steps(tmp_path: Path) -> None:
         x = features(batch, 4)[0]
         for one, other in zip(applied(x)[0], model(x)[0], strict=True):
             assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_a_live_attribute_and_a_size_in_one_number() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, apart: bool) -> None:
+            super().__init__()
+            self.layer, self.alpha, self.apart = nn.Linear(4, 4), 0.5, apart
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, size = self.layer(x), x.shape[0]
+            return y * self.alpha / size**0.5 if self.apart else y * (self.alpha / size**0.5)
+
+    options: Any = {"budget": "100%", "cost": "cpu", "dims": {"x": {0: "t"}}, "live": ["alpha"]}
+    with pytest.raises(DimsError, match=r"takes .*alpha.* at one of them and .* at the other[^!]*one after the other"):
+        remate.plan(Scaled(apart=False), (torch.randn(6, 4),), **options)
+    remate.plan(Scaled(apart=True), (torch.randn(6, 4),), **options)

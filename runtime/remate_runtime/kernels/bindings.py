@@ -13,6 +13,7 @@ import torch
 
 from ..step.graph import Ref
 
+_BINDINGS: Any = torch._C
 # Kinds of arguments: t tensor, T list of tensors, i integer, I list of integers, f float, b boolean.
 FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "mm", "bmm"), "tt"),
@@ -46,8 +47,7 @@ def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callab
     if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
         return None
     packet = short.split(".")[0]
-    functions: Any = torch._C._VariableFunctions
-    return getattr(functions, packet, None) or getattr(torch._C.TensorBase, packet, None)
+    return getattr(_BINDINGS._VariableFunctions, packet, None) or getattr(_BINDINGS.TensorBase, packet, None)
 
 
 def _kind(argument: Any) -> str:
