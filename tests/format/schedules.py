@@ -8,11 +8,13 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from remate_runtime.format.number_text import names_of, number_fault, written_number
 from remate_runtime.format.schedule import (
     Block,
     Constant,
     Dimension,
     Instance,
+    Live,
     Model,
     Operation,
     Rerun,
@@ -35,6 +37,29 @@ _specials = st.one_of(
         lambda re, im: {"complex": [re, im]}, st.floats(allow_nan=False, allow_infinity=False), st.integers(-9, 9)
     ),
 )
+_trees_of_numbers: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(names, st.floats(0.001, 1000.0)),
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from("+-*/"), inner, inner),
+        st.tuples(st.sampled_from(["neg", "sqrt", "exp", "log"]), inner),
+        st.tuples(st.just("pow"), inner, inner),
+    ),
+    max_leaves=4,
+)
+numbers = (
+    _trees_of_numbers.filter(lambda tree: bool(names_of(tree)))
+    .map(lambda tree: {"number": written_number(tree)})
+    .filter(lambda made: number_fault(made["number"]) is None)
+)
+live = st.one_of(
+    st.builds(Live, planned=st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)),
+    st.builds(
+        lambda planned, low, high: Live(planned=planned, **low, **high),
+        st.floats(-10, 10),
+        st.sampled_from([{}, {"min": -10.0}, {"above": -11}, {"above": -10.5}]),
+        st.sampled_from([{}, {"max": 10}, {"below": 10.5}]),
+    ),
+)
 _plain = st.one_of(
     st.none(),
     st.booleans(),
@@ -45,7 +70,7 @@ _plain = st.one_of(
     ),
 )
 arguments: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(_plain, references, _specials), lambda inner: st.lists(inner, max_size=3), max_leaves=6
+    st.one_of(_plain, references, _specials, numbers), lambda inner: st.lists(inner, max_size=3), max_leaves=6
 )
 
 
@@ -91,6 +116,7 @@ _interface = {
     "inputs": _dicts(types),
     "parameters": _dicts(types),
     "buffers": _dicts(types),
+    "live": _tuples(names),
     "gradients": _dicts(references),
     "updates": _dicts(references),
     "plans": _plans,
@@ -153,6 +179,7 @@ models = st.builds(
     frozen=_tuples(names),
     tied=_dicts(names),
     buffers=_tensors,
+    live=_dicts(live),
     inputs=_inputs,
     outputs=_outputs,
     gradients=_dicts(references),
@@ -166,6 +193,7 @@ settings = st.builds(
     gap=st.floats(0, 1),
     time_limit=st.none() | st.floats(0.001, 1e6),
     differentiate=_tuples(texts),
+    live=_tuples(texts),
     threads=st.integers(0, 4096),
 )
 solves = st.builds(
