@@ -93,6 +93,9 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     assert tree(instance).levels() > 2
     found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
     assert found.gap <= 0.03
+    blocks = leaves(tree(instance))
+    chosen = solve(Instance(instance.graph, blocks), Request(found.peak, effort=QUICK), policy("hierarchical"))
+    assert found.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
     assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
 
 

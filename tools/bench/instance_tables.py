@@ -11,12 +11,14 @@ from remate.present.plane import INK, Plane, round_numbers
 from .text import environment, table
 
 NOTE = """Time: % over running every node once, in the graph's order; "free" where the order was changed, which "kept" forbids.
-Budget: % of the peak of that order. Bound: proven, of the given order. CPU: seconds of one solve from nothing, one thread,
-processes that it started among them; all by normal effort; t: ended by a limit on the wall, so another run may differ.
-- : finds nothing that fits; rows that are not there were not run, or the strategy does not apply to the graph. Published: the best of Moccasin's table (B. Bartan et al., ICML 2023) and of FastSA's (NeurIPS 2023) for RL1-RL4; for
-the networks of Checkmate (MLSys 2020), the optimum that an exact program proves; a dash where no figure for this problem is
-known. POET's graphs (ICML 2022; times of a Cortex-A72) were published with paging and energy, another problem. Every sequence
-is held against Moccasin's own definition of memory and time. The machine was busy with other work."""
+Budget: % of the peak of that order. Bound: proven, of the given order (0 where a strategy asks for none). CPU: seconds of one
+solve from nothing, one thread, processes that it started among them; all by normal effort; t: ended by a limit on the wall, so
+another run may differ; *: measured a day before. - : finds nothing that fits; rows that are not there were not run, or the
+strategy does not apply to the graph. Published: the best of Moccasin's table (B. Bartan et al., ICML 2023) and of FastSA's
+(NeurIPS 2023) for RL1-RL4; for the networks of Checkmate (MLSys 2020), the optimum that an exact program proves; none where no
+figure for this problem is known. POET's graphs (ICML 2022; times of a Cortex-A72) were published with paging and energy,
+another problem. Every sequence is held against Moccasin's own definition of memory and time. The machine was busy with other
+work."""
 
 NOTHING, NOT_APPLICABLE, NONE_FITS = "-", "not applicable", "none fits"
 # Graph by the beginning of its name: budgets in %, with the published times in %, by whom.
@@ -63,7 +65,7 @@ COLORS = {  # of the strategies in a picture
     "treewidth": "#0a7ea4",
 }
 HIGHEST = 40.0  # % of time that a picture shows
-TIES = 1e-6  # % of time that is no difference
+TIES = 1e-4  # % of time that is no difference: cells of an earlier day have four decimals
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,6 +84,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     reordered: bool = False
     stopped_by: str = ""
     lacks: str = ""
+    earlier: bool = False  # measured on the tree of an earlier day
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -91,6 +94,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.time is None:
             return (self.strategy, "-", "-", "-", "-", f"{self.cpu:.1f}")
         time = f"{self.time:.4f}{' free' if self.reordered else ''}{' t' if self.stopped_by == 'time' else ''}"
+        time += "*" * self.earlier
         return (self.strategy, time, f"{self.bound:.4f}", f"{self.peak:.1f}", str(self.again), f"{self.cpu:.1f}")
 
 

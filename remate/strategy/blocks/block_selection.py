@@ -17,7 +17,7 @@ chooses among plans of blocks in the same way, without bases or order.)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyomo.environ as pyo
@@ -40,9 +40,17 @@ from .block_plan import BlockPlan
 
 
 class BlockSelection:
-    """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order."""
+    """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order. plans: of a
+    leaf, where they are known."""
 
-    def __init__(self, problem: Problem, leaves: Sequence[BlockSpan], deadline: Deadline, effort: Effort) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        leaves: Sequence[BlockSpan],
+        deadline: Deadline,
+        effort: Effort,
+        plans: Callable[[BlockSpan], list[BlockPlan]] | None = None,
+    ) -> None:
         self.problem, self.leaves = problem, leaves
         graph, readers = problem.graph, readers_of(problem.graph)
         self.template: list[int] = []  # by instance
@@ -54,7 +62,10 @@ class BlockSelection:
             key = (shape.key, exports(graph, part, readers), storages(graph, shape))
             if key not in known:
                 known[key] = len(self.frontiers)
-                self.frontiers.append(block_frontier(leaf_graph(graph, part, readers), deadline, effort))
+                known_plans = (
+                    block_frontier(leaf_graph(graph, part, readers), deadline, effort) if plans is None else plans(part)
+                )
+                self.frontiers.append(known_plans)
             self.template.append(known[key])
             self.operations.append((*range(*part.forward), *range(*part.backward)))
         self._bases(graph)

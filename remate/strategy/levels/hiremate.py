@@ -4,12 +4,14 @@ J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materializati
 is `tree`, what a plan of a part means to the node above it `options`, the program of a node `level_model` (their H-ILP). The
 solver of a level may be another one (`Solvers`): it gets the step of a node, and what the node's parts offer, and gives plans.
 What differs from the paper: the leaves are solved by the retention model (theirs: Checkmate's, as Rockmate's), equal nodes
-are solved once, prices of retained bytes take the place of a grid of budgets, and the simulator corrects the root.
+are solved once, prices of retained bytes take the place of a grid of budgets, the simulator corrects the root, and of a tree
+of more than two levels a choice of one plan for each leaf (`block_selection`) is tried, too: a node in between offers a few plans
+of all the combinations of those below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -23,6 +25,7 @@ from ...partition.leaf_graph import LeafGraph, leaf_graph
 from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_frontier import block_frontier, trade_off, worth_having
 from ..blocks.block_plan import BlockPlan, simulated_plan
+from ..blocks.block_selection import BlockSelection
 from ..deadline import Deadline
 from ..effort import Effort, shared_effort
 from ..feedback import Answer, feedback
@@ -30,6 +33,7 @@ from ..instance import Instance
 from ..local.polish import polish
 from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
+from ..pool import better
 from ..problem import Problem
 from .level_model import LevelModel
 from .options import Part, part
@@ -106,6 +110,12 @@ class Levels:
                 "  hint: ask for another one, or for auto"
             )
         self.root = LevelModel(instance.problem, self._parts(self.tree, instance.problem))
+        self.leaves: BlockSelection | None = None
+        if self.tree.levels() > 2 and not deadline.stopped():
+            spans = [leaf.span for leaf in _leaves(self.tree)]
+            self.leaves = BlockSelection(
+                instance.problem, spans, deadline, effort, lambda span: self._plans(Node(span))
+            )
 
     def _parts(self, node: Node, problem: Problem) -> list[Part]:
         """problem: of the node's operations alone."""
@@ -126,6 +136,13 @@ class Levels:
             solver = self.solvers.inner if node.parts else self.solvers.leaf
             self.known[key] = solver(leaf, once, parts, self.deadline, self.effort)
         return self.known[key]
+
+
+def _leaves(node: Node) -> Iterator[Node]:
+    for child in node.parts:
+        yield from _leaves(child)
+    if not node.parts:
+        yield node
 
 
 def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
@@ -152,14 +169,20 @@ def levels(instance: Instance, effort: Effort, deadline: Deadline) -> Levels:
 
 def hiremate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """The root's program under the budget, corrected by what the simulator says; the best is polished."""
-    root = levels(instance, request.effort, context.deadline).root
+    found = levels(instance, request.effort, context.deadline)
+    root, leaves, deadline = found.root, found.leaves, context.deadline
 
     def ask(budget: float) -> Answer[None] | None:
-        result = root.solve(context.deadline, budget, request.effort, gap=TIGHT, stage="root")
+        result = root.solve(deadline, budget, request.effort, gap=TIGHT, stage="root")
         return None if result.x is None else Answer(tuple(root.reruns(result)), budget, None)
 
-    heard = yield from feedback(request, context, ask)
-    best = heard.best
+    best = (yield from feedback(request, context, ask)).best
+    if leaves is not None:
+        chosen = leaves
+        heard = yield from feedback(
+            request, context, lambda budget: chosen.ask(deadline, budget, request.effort, gap=TIGHT)
+        )
+        best = better(best, heard.best)
     if best is None:
         best = yield from _least(root, request, context)
     if best is not None:
