@@ -108,6 +108,7 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, (), function.about.gives
         )
 
+    monkeypatch.setattr(artefacts_module.Artefacts, "prepare", lambda self, graphs: None)
     monkeypatch.setattr(artefacts_module.Artefacts, "get", get)
     monkeypatch.setattr(artefacts_module.Artefacts, "held", held)
     return made

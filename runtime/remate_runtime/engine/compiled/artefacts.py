@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +13,8 @@ import torch
 from ...format.tensor_type import TensorType
 from ...kernels.overloads import empty
 from .graphs import SegmentGraph
-from .inductor import Compiled, Held, compiled, held
+from .inductor import Compiled, DoesNotCompileError, Held, compiled, held
+from .workers import prepare
 from .workspaces import Workspaces, made_up
 
 _log = logging.getLogger(__name__)
@@ -36,15 +37,20 @@ class Artefacts:
         self._held: dict[tuple[str, Collection[int]], Held] = {}
         self._workspaces = Workspaces()
         self._ns: dict[str, int] = {}
-        self._taken: dict[str, int] = {}
+
+    def prepare(self, graphs: Iterable[SegmentGraph]) -> None:
+        """Have what is not known compiled side by side, before `get` asks for one after the other."""
+        keys = {_key(about): about for about in graphs}
+        prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
     def get(self, about: SegmentGraph, what: str) -> Function | None:
         """The function of a segment. what: names the segment in the log, which says why if there is none."""
-        key = hashlib.sha256(about.key.encode()).hexdigest()
+        key = _key(about)
         if key not in self._known:
             try:
                 run = compiled(about.module, about.takes, about.gives, about.donated, about.free, key)
                 lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
+                _check(about, lie)
                 self._known[key] = run, lie
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
@@ -75,3 +81,14 @@ def _taken(function: Function) -> int:
         start = clock()
         function.run(given)
         return clock() - start
+
+
+def _key(about: SegmentGraph) -> str:
+    return hashlib.sha256(about.key.encode()).hexdigest()
+
+
+def _check(about: SegmentGraph, lie: Sequence[TensorType]) -> None:
+    """Raise DoesNotCompileError for a result that lies otherwise than the file declares, where that is seen elsewhere."""
+    for at, (kind, declared) in enumerate(zip(lie, about.gives, strict=True)):
+        if at not in about.free and kind != declared:
+            raise DoesNotCompileError(f"a result is {kind}, the file declares {declared}")

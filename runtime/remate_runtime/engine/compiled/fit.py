@@ -16,6 +16,7 @@ from ...format.tensor_type import TensorType
 from ...link.simulator import Account
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
+from .exact import exact
 from .graphs import SegmentGraph, segment_graph
 from .layouts import held_outside, images
 from .lives import Piece
@@ -61,6 +62,7 @@ class _Planning:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
         self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
         self._images = images(self._graph)
+        self._exact = exact(step.linked)
 
     def name(self, one: Segment) -> str:
         ids = [self._graph.operations[piece.event.op].id for piece in one.pieces]
@@ -68,7 +70,7 @@ class _Planning:
 
     def merged(self, rows: Sequence[Sequence[Piece]]) -> list[list[Segment]]:
         """The segments of every row, before any is split."""
-        found = [cut(self._graph, row, self._step.leaves) for row in rows]
+        found = [cut(self._graph, row, self._step.leaves, self._exact) for row in rows]
         uses = Counter(self._about(one, {}, ()).key for row in found for one in row if one.compiled)
         return [self._merged(row, uses) for row in found]
 
@@ -97,6 +99,9 @@ class _Planning:
 
     def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
         free = self._images - held_outside(self._graph, (one for row in sections for one in row if not one.compiled))
+        # What reads images waits until it is known how those lie.
+        alone = [one for row in sections for one in row if one.compiled and free.isdisjoint(one.reads)]
+        self._artefacts.prepare(self._about(one, {}, free) for one in alone)
         layouts: dict[int, TensorType] = {}
         found: list[list[Planned]] = []
         for row in sections:
@@ -123,7 +128,7 @@ class _Planning:
 
     def _places(self, pieces: Sequence[Piece]) -> Sequence[int]:
         """Where a segment may be cut: between its blocks, or else its operations, and rather not near its ends."""
-        parts = cut(self._graph, pieces, self._step.leaves)
+        parts = cut(self._graph, pieces, self._step.leaves, self._exact)
         borders = list(accumulate(len(part.pieces) for part in parts))[:-1] or range(1, len(pieces))
         margin = len(pieces) // 5
         return [at for at in borders if margin <= at <= len(pieces) - margin] or borders

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import as_completed
+from contextlib import suppress
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -53,13 +56,16 @@ def compiled(
 
     Raises DoesNotCompileError, and whatever Inductor raises.
     """
+    from torch._functorch import config as functorch_config
     from torch._guards import TracingContext, tracing
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._python_dispatch import _disable_current_modes
 
     config: Any = torch.compiler.config
-    mode = FakeTensorMode()
+    functorch: Any = functorch_config
+    mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, functions are not kept on disk
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
             examples = [empty(kind, _CPU) for kind in takes]
@@ -70,11 +76,65 @@ def compiled(
         with (
             tracing(context),
             config.patch(cache_key_tag=f"remate {tag}"),
+            functorch.patch(bundled_autograd_cache=False),  # nor with that
             warnings.catch_warnings(action="ignore"),
         ):
             # Only what is compiled as a backward graph has inputs that it may write over.
             found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
+    with suppress(OSError):
+        _mark(tag).parent.mkdir(parents=True, exist_ok=True)
+        _mark(tag).touch()
     return found
+
+
+def has_been_compiled(tag: str) -> bool:
+    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it. Where
+    that has been emptied since, it is compiled again."""
+    return _mark(tag).exists()
+
+
+def _mark(tag: str) -> Path:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    return Path(cache_dir()) / "remate" / f"{torch.__version__}-{tag}"
+
+
+def processes() -> int:
+    """How many Inductor may start to compile; 1 in a process that must start none."""
+    from torch._inductor import config
+    from torch._inductor.compile_worker.utils import in_toplevel_process
+
+    settings: Any = config
+    return (settings.compile_threads or 1) if in_toplevel_process() else 1
+
+
+def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
+    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why it
+    failed, or "". What failed is left to the call of `compiled` in this process."""
+    from torch._inductor import config
+    from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
+
+    settings: Any = config
+    each = max(1, (settings.compile_threads or 1) // count)
+    about = torch.get_num_threads(), {**settings.save_config_portable(readonly_values=True), "compile_threads": each}
+    pool = SubprocPool(count, kind=SubprocKind.FORK)
+    try:
+        waited = [pool.submit(_compile_here, about, job) for job in jobs]
+        for one in as_completed(waited):
+            error = RuntimeError("the process ended") if one.cancelled() else one.exception()
+            yield "" if error is None else str(error).strip().splitlines()[-1]
+    finally:
+        pool.shutdown()
+
+
+def _compile_here(about: tuple[int, dict[str, Any]], job: tuple[Any, ...]) -> None:
+    """about: threads of kernels, and Inductor's settings, as they are in the process that asks."""
+    from torch._inductor import config
+
+    settings: Any = config
+    torch.set_num_threads(about[0])
+    with settings.patch(about[1]):
+        compiled(*job)
 
 
 def _retraced(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -71,15 +71,18 @@ def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
     return Segment(tuple(row), compiled, tuple(reads), tuple(left), tuple(dead))
 
 
-def cut(graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int]) -> list[Segment]:
-    """leaves: number of its block instance by the id of an operation. A rerun belongs to the first run that follows it."""
+def cut(
+    graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int], exact: Collection[int] = frozenset()
+) -> list[Segment]:
+    """leaves: number of its block instance by the id of an operation. A rerun belongs to the first run that follows it.
+    exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
     keys: list[tuple[int, bool]] = []
     leaf = -1
     for piece in reversed(row):
         op = graph.operations[piece.event.op]
         if isinstance(piece.event, Run) or leaf < 0:
             leaf = leaves.get(op.id, -1)
-        keys.append((leaf, compiles(graph, op)))
+        keys.append((leaf, piece.event.op not in exact and compiles(graph, op)))
     marked = list(zip(reversed(keys), row, strict=True))
     return [
         segment(graph, [piece for _, piece in group], key[1]) for key, group in groupby(marked, key=lambda one: one[0])

@@ -1,0 +1,178 @@
+"""What is compiled is kept on disk, side by side if it is much, and once for all blocks that are equal."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.measure.allocator import peak_bytes
+from remate_runtime import apply, predicted_peak
+from remate_runtime.engine.compiled import workers
+from remate_runtime.engine.compiled.artefacts import Artefacts
+from remate_runtime.engine.compiled.compiled_engine import computations
+from remate_runtime.engine.compiled.fit import fit
+from remate_runtime.engine.compiled.graphs import SegmentGraph
+from tests.models import ZOO
+
+from ..small import data, seeded
+from ..stepping import assert_same, in_blocks, just_in_time, schedule_of, step
+from .test_memory import linked_step, wasteful  # noqa: F401 (a fixture)
+
+
+class Layers(nn.Module):
+    """Layers of different widths: nothing is shared. at: what the first one multiplies with, so that code is new."""
+
+    def __init__(self, at: float, count: int = 2) -> None:
+        super().__init__()
+        self.at, self.layers = at, nn.ModuleList(nn.Linear(8 + k, 9 + k) for k in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x) * self.at)
+        return x.square().mean()
+
+
+def misses() -> int:
+    from torch._dynamo.utils import counters
+
+    return counters["inductor"]["fxgraph_cache_miss"]
+
+
+def test_what_has_been_compiled_is_taken_from_the_disk() -> None:
+    """Inductor bypasses its cache without a word where something is not as it likes."""
+    model, x = seeded(Layers(0.375)), data(4, 8)
+    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    found, seen = [], [misses()]
+    for _ in range(2):
+        planned = apply(copy.deepcopy(model), schedule, engine="compiled")
+        seen.append(misses())
+        found.append((predicted_peak(planned), step(planned, (x,))))
+    assert seen[0] < seen[1] == seen[2]
+    assert found[0][0] == found[1][0]
+    assert_same(found[1][1], found[0][1])
+    assert peak_bytes(lambda: planned(x).backward()) == found[0][0]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Tags of what was to be compiled side by side; "done" has been."""
+    found: list[list[str]] = []
+
+    def side_by_side(jobs: Sequence[Any], count: int) -> Iterator[str]:
+        assert count == min(len(jobs), 8)
+        found.append([job[-1] for job in jobs])
+        yield from ["", *("no luck" for _ in jobs[1:])]
+
+    monkeypatch.setattr(workers, "compile_side_by_side", side_by_side)
+    monkeypatch.setattr(workers, "processes", lambda: 8)
+    monkeypatch.setattr(workers, "has_been_compiled", lambda tag: tag.startswith("done"))
+    return found
+
+
+def graph_of(nodes: int) -> SegmentGraph:
+    graph = torch.fx.Graph()
+    made = graph.placeholder("arg0")
+    for _ in range(nodes):
+        made = graph.call_function(torch.ops.aten.neg.default, (made,))
+    graph.output((made,))
+    return SegmentGraph(torch.fx.GraphModule(nn.Module(), graph), (), (), (), ())
+
+
+def test_only_what_is_worth_it_is_compiled_side_by_side(
+    asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = [(f"new {at}", graph_of(at)) for at in range(3)]
+    done = [(f"done {at}", graph_of(at)) for at in range(9)]
+    with caplog.at_level(logging.INFO, logger="remate_runtime"):
+        workers.prepare([*few, *done])
+        assert not asked
+        workers.prepare([*few, *done, ("last", graph_of(3))])
+    assert asked == [["last", "new 2", "new 1", "new 0"]]  # the largest first
+    assert "4 functions are compiled in 4 processes" in caplog.text
+    assert "1 of 4 functions compiled\n" in caplog.text
+    assert "4 of 4 functions compiled; not one of them: no luck" in caplog.text
+    monkeypatch.setattr(workers, "processes", lambda: 1)
+    workers.prepare([*few, ("last", graph_of(3))])
+    assert len(asked) == 1
+
+
+SCRIPT = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, format="%(message)s")
+logging.getLogger("remate_runtime").setLevel(logging.INFO)
+from remate_runtime.engine.compiled import workers
+from tests.runtime.compiled.test_workers import planned, misses
+workers.processes, workers._WORTHWHILE = lambda: 2, 2
+planned(0.8125)
+print("misses:", misses())
+"""
+
+
+def planned(at: float) -> tuple[Any, nn.Module]:
+    model = seeded(Layers(at))
+    return apply(copy.deepcopy(model), in_blocks(model, (data(4, 8),), just_in_time), engine="compiled"), model
+
+
+@pytest.mark.slow
+def test_processes_compile_what_this_one_then_takes() -> None:
+    """And a second process takes it from the disk."""
+    told = [
+        subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True) for _ in range(2)
+    ]
+    first, second = (one.stdout for one in told)
+    assert "2 functions are compiled in 2 processes\n1 of 2 functions compiled\n2 of 2 functions compiled\n" in first
+    assert "are compiled in" not in second
+    assert "misses: 0" in first
+    assert "misses: 0" in second
+
+
+@pytest.mark.slow
+def test_what_processes_fail_at_is_compiled_here(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from remate_runtime.engine.compiled import inductor
+
+    monkeypatch.setattr(workers, "processes", lambda: 2)
+    monkeypatch.setattr(workers, "_WORTHWHILE", 2)
+    monkeypatch.setattr(inductor, "_compile_here", divmod)  # refuses what it is given
+    with caplog.at_level(logging.INFO, logger="remate_runtime"):
+        found, model = planned(0.625)
+    assert "2 of 2 functions compiled; not one of them: TypeError" in caplog.text
+    assert "is interpreted" not in caplog.text
+    assert_same(step(found, (data(4, 8),)), step(model, (data(4, 8),)), 1e-5)
+
+
+def functions(layers: int) -> int:
+    """How many different functions a GPT-2 of so many layers wants."""
+    model, args, kwargs = ZOO["gpt2"].build(layers=layers, width=8, heads=1, batch=1, length=4, vocab=11)
+    step_ = linked_step(in_blocks(model, args, just_in_time, kwargs))
+    rows, left = computations(step_.linked)
+    fitted = fit(step_, rows, left, Artefacts())
+    return len({one.function.key for row in fitted.sections for one in row if one.function is not None})
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("wasteful")
+def test_gpt2_xl_wants_as_few_functions_as_gpt2_with_six_layers() -> None:
+    assert functions(48) == functions(6)
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from remate_runtime.engine.compiled import inductor
+
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setattr(inductor, "_mark", lambda tag: file / "folder" / tag)
+    assert not inductor.has_been_compiled("x")
+    model, x = seeded(Layers(0.375)), data(4, 8)  # as above: it is in Inductor's cache
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=just_in_time), engine="compiled")
+    assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)

@@ -1,0 +1,73 @@
+"""Predicted against measured peak of compiled steps.
+
+    python -m tools.bench.compiled_memory [--models gpt2,resnet,…] [--budgets 50%,70%,90%] [--update]
+
+Each model is planned at each budget, applied with engine="compiled", and stepped twice; the second step is measured by the
+allocator's own events. `over`: measured minus predicted, in bytes. The last column is measured as a share of the budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from remate import InfeasibleError, plan
+from remate.measure.allocator import peak_bytes
+from remate_runtime import apply, predicted_peak
+from tests.models import ZOO
+from tests.runtime.stepping import loss_of
+
+from .text import environment, table
+
+RESULTS = Path(__file__).parent / "results" / "compiled_memory.txt"
+HEAD = ("model", "budget", "predicted", "measured", "over", "measured/budget")
+
+
+def row(name: str, budget: str) -> tuple[str, ...]:
+    model, args, kwargs = ZOO[name].build()
+    try:
+        schedule = plan(model, args, kwargs, budget=budget)
+    except InfeasibleError:
+        return name, budget, "below the floor", "", "", ""
+    planned: Any = apply(copy.deepcopy(model), schedule, engine="compiled")
+
+    def run() -> None:
+        loss_of(planned(*args, **kwargs)).backward()
+
+    for _ in range(2):
+        planned.zero_grad()
+        measured = peak_bytes(run)
+    predicted, limit = predicted_peak(planned), schedule.solve.budget
+    return name, budget, f"{predicted:,}", f"{measured:,}", f"{measured - predicted:+,}", f"{measured / limit:.4f}"
+
+
+def main() -> None:
+    """Print a row per model and budget as it is found; with --update, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(ZOO))
+    parser.add_argument("--budgets", default="50%,70%,90%")
+    parser.add_argument("--update", action="store_true", help="write results/compiled_memory.txt")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    rows: list[tuple[str, ...]] = [HEAD]
+    for name in asked.models.split(","):
+        for budget in asked.budgets.split(","):
+            rows.append(row(name, budget))
+            print("  ".join(rows[-1]), flush=True)
+            gc.collect()
+    text = f"{environment()}\n\n{table(rows)}\n"
+    if asked.update:
+        RESULTS.write_text(text, encoding="utf-8")
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()
