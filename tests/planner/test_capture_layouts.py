@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,3 +98,55 @@ class Transposed(nn.Module):
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(6), nn.Softmax(1), nn.ELU(), nn.Dropout(0.5)])
 def test_norm_of_a_transposed_view(norm: nn.Module) -> None:
     compare(Transposed(norm), (torch.randn(4, 6, 8),))
+
+
+def odd_axes() -> Iterator[torch.Tensor]:
+    """Tensors with an axis of one element that has any stride."""
+    for shape in ((1, 4, 6), (2, 1, 6), (1, 6, 2, 3), (2, 3, 1, 4)):
+        for order in itertools.permutations(range(len(shape))):
+            yield torch.randn(shape).permute(order)
+
+
+ODD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "view": lambda x: x.reshape(1, -1, 2, 1),
+    "add": lambda x: x + x.contiguous(),
+    "div": lambda x: x / 2.0,
+    "compare": lambda x: x > 0,
+    "clamp": lambda x: x.clamp(0, 1),
+    "gelu": nn.functional.gelu,
+    "silu": nn.functional.silu,
+    "where": lambda x: torch.where(x > 0, x, x.contiguous()),
+    "cat": lambda x: torch.cat([x, x], -1),
+    "sort": lambda x: x.sort(-1).values,
+    "softmax": lambda x: x.softmax(-1),
+    "group_norm": lambda x: nn.functional.group_norm(x, 1),
+    "layer_norm": lambda x: nn.functional.layer_norm(x, x.shape[-1:]),
+    "conv": lambda x: nn.functional.conv2d(x, torch.ones(2, x.shape[1], 1, 1)) if x.dim() == 4 else x + 1,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_axes_of_one_element_are_laid_out_as_by_real_kernels(name: str) -> None:
+    for source in odd_axes():
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        with real_layouts(mode), mode:
+            traced = ODD[name](mode.from_tensor(source))
+        assert traced.stride() == ODD[name](source).stride(), (name, source.shape, source.stride())
+
+
+class Attention(nn.Module):
+    """Attention over pixels, as in autoencoders for images: with one image its result looks like channels last, and is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.conv = nn.Linear(8, 8), nn.GroupNorm(4, 8), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x.flatten(2).transpose(1, 2))
+        y = (y.transpose(-1, -2).reshape(x.shape) + x) / 2.0
+        return self.conv(nn.functional.silu(self.norm(y)))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_pixels_as_a_sequence(batch: int) -> None:
+    compare(Attention(), (torch.randn(batch, 8, 4, 4, requires_grad=True),))
