@@ -23,7 +23,8 @@ _COLORS = {  # by family, and how its line is broken
     "torch.compile": (RED, ""),
     "compile over checkpoint": ("#8250df", ""),
     "remate": (GREY, "4 2"),
-    "remate compiled": (BLUE, ""),
+    "remate compiled": (BLUE, "4 2"),
+    "remate planned for compiled": (BLUE, ""),
 }
 _WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
 
@@ -84,7 +85,11 @@ def _table(model: Model, ways: Mapping[str, Way]) -> str:
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
     """By others' way, whether a compiled schedule takes neither more memory nor more time."""
-    ours = [one for key, one in model.rows.items() if ways[key].family == "remate compiled" and not one.failed]
+    ours = [
+        one
+        for key, one in model.rows.items()
+        if "compiled" in ways[key].family and key.startswith("remate") and not one.failed
+    ]
     found: dict[str, str] = {}
     for key, one in model.rows.items():
         if not ways[key].family.startswith("remate") and not one.failed:

@@ -114,4 +114,12 @@ WAYS: dict[str, Way] = {
         )
         for share in BUDGETS
     },
+    **{
+        f"remate-{share}-for-compiled": Way(
+            f"remate planned for it, {share}%",
+            "remate planned for compiled",
+            planned(f"{share}%", "compiled", "compiled"),
+        )
+        for share in BUDGETS
+    },
 }

@@ -19,7 +19,7 @@ from remate_runtime import BindError, Schedule, apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts as artefacts_module
 from remate_runtime.engine.compiled.artefacts import Artefacts, Function
 from remate_runtime.engine.compiled.compiled_engine import computations
-from remate_runtime.engine.compiled.fit import Fitted, fit
+from remate_runtime.engine.compiled.fit import Fitted, fit, together
 from remate_runtime.engine.compiled.inductor import Held
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
@@ -159,6 +159,29 @@ class Uneven(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x.square().mean()
+
+
+@pytest.mark.parametrize("gradients", ["held", "accumulated"])
+def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
+    gradients: Gradients, wasteful: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
+    step = step_of(*SUBJECTS["mixed"](), no_reruns, gradients=gradients)
+    rows, _ = computations(step.linked)
+    assert sum(bool(row) for row in rows[1:]) > 2
+
+    def filled(budget: int = 1 << 30) -> list[bool]:
+        found = together(step.linked.graph, rows, budget)
+        assert [piece for row in found for piece in row] == [piece for row in rows for piece in row]
+        assert len(found) == len(rows)
+        return [bool(row) for row in found[1:]]
+
+    apart = [bool(row) for row in rows[1:]]
+    whole = [True, *(False for _ in rows[2:])]
+    assert filled() == (whole if gradients == "held" else apart)
+    assert filled(1 << 10) == apart  # gradients are most of what it holds
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert filled() == apart
 
 
 def blocks_of(step: LinkedStep, planned: Planned) -> list[int]:

@@ -1,7 +1,8 @@
 """Segments for a step whose predicted peak keeps the budget: as large as shared functions allow, split where the worst moment is.
 
 Where blocks repeat, a segment is a block, so that equal ones share a function. Neighbours that share theirs with nobody are
-one segment: that is no more to compile, and what meets at their border is fused.
+one segment: that is no more to compile, and what meets at their border is fused. Deliveries of gradients cut nothing apart where
+nobody waits for the first of them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
+import torch
+
 from ...format.tensor_type import TensorType
-from ...link.simulator import Account
+from ...link.simulator import Account, simulate
+from ...step.graph import Graph
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .exact import exact
@@ -24,6 +28,7 @@ from .memory import Planned, predict
 from .segments import Segment, cut, segment
 
 _log = logging.getLogger(__name__)
+_FEW = 0.05  # of the peak: gradients that are not worth a cut through what is fused
 
 
 class Fitted(NamedTuple):
@@ -41,7 +46,8 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
     down to single operations, which are interpreted. It ends above the budget only where the worst moment is the interpreter's own.
     """
     planning = _Planning(step, artefacts)
-    segments = planning.merged(rows)
+    held = min(step.budget, simulate(step.linked).peak)
+    segments = planning.merged(together(step.linked.graph, rows, held))
     whole: int | None = None
     while True:
         sections = planning.planned(segments)
@@ -55,6 +61,18 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
         worst = segments[section][at]
         _log.info("%d bytes predicted, the budget is %d: %s is split", account.peak, step.budget, planning.name(worst))
         segments[section][at : at + 1] = planning.split(worst)
+
+
+def together(graph: Graph, rows: Sequence[Sequence[Piece]], peak: int) -> list[list[Piece]]:
+    """All of backward before its first delivery: gradients that are held to the end of the step take as much whenever they are
+    delivered. Only where they are few of the `peak`, for a loop that adds them up or uses them up in backward saves them
+    by each delivery; and not where other processes train with this one, and reduce the first while backward goes on."""
+    found = [list(row) for row in rows]
+    gradients = sum(graph.nbytes(owner) for owner in {graph.root[value] for _, value in graph.gradients})
+    reduced = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if graph.delivered == "held" and gradients <= _FEW * peak and not reduced and len(found) > 2:
+        found[1:] = [[piece for row in found[1:] for piece in row], *([] for _ in found[2:])]
+    return found
 
 
 class _Planning:
