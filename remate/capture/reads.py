@@ -19,11 +19,13 @@ from torch import nn
 
 from remate_runtime.format import Digest
 from remate_runtime.live import (
+    CHECKPOINTS,
     FORWARDS_OWN_FLAG,
     MISSING,
     OPAQUE,
     Code,
     attribute,
+    checkpoints,
     hook_name,
     is_config,
     is_forwards_own,
@@ -276,8 +278,7 @@ class Hooks:
                 self._refuse(path, name)
 
     def _refuse(self, path: str, name: str) -> None:
-        raise CaptureError(
-            f"the hook {name!r} of a submodule would never be called by a schedule",
-            path,
-            hint="remove it while planning and training, or register it on the model itself, whose hooks do run",
-        )
+        hint = "remove it while planning and training, or register it on the model itself, whose hooks do run"
+        if any(checkpoints(*item) for module in self._model.modules() for item in vars(module).items()):
+            hint = CHECKPOINTS
+        raise CaptureError(f"the hook {name!r} of a submodule would never be called by a schedule", path, hint=hint)

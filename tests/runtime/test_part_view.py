@@ -110,6 +110,26 @@ def test_copies_and_pickles_have_the_schedules_too(planned: Schedule) -> None:
         assert [step.calls for step in other._remate_parts.steps.values()] == [1, 1, 1]
 
 
+def test_a_module_above_the_parts_is_copied_by_itself(planned: Schedule) -> None:
+    view = apply(stack(), planned)
+    x = data(4, 11, 8).requires_grad_()
+
+    def through(blocks: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        y = x
+        for block in blocks:
+            y, _ = block(y, scale=0.5)
+        return list(torch.autograd.grad(y.square().sum(), [*blocks.parameters()]))
+
+    expected = through(view.blocks)
+    for other in (pickle.loads(pickle.dumps(view.blocks)), copy.deepcopy(view.blocks)):
+        assert isinstance(other, nn.ModuleList)
+        assert all(block._remate_step.calls == 0 for block in other)
+        assert all(map(torch.equal, through(other), expected))
+        assert all(block._remate_step.calls == 1 for block in other)
+        assert not {id(p) for p in other.parameters()} & {id(p) for p in view.parameters()}
+
+
 def test_a_child_that_was_replaced_since_is_the_models(planned: Schedule) -> None:
     model = stack()
     view = apply(model, planned)
@@ -168,8 +188,12 @@ def test_verify_runs_the_parts_or_the_whole(planned: Schedule) -> None:
 
 
 def test_other_shapes_are_refused_or_run_the_original(planned: Schedule) -> None:
-    with pytest.raises(BindError, match="the input 'x' must be"):
+    told = r"the input 'x' must be[^$]*remate\.record\(model\)[^$]*plan\(call, at='blocks\.\[0-2\]', budget=\"70%\"\)"
+    with pytest.raises(BindError, match=told):
         apply(stack(), planned)(IDS[:2])
+    by_itself = apply(stack().blocks[1], planned)
+    with pytest.raises(BindError, match=told):
+        by_itself(data(2, 11, 8).requires_grad_(), scale=0.5)
     with pytest.warns(SteppedAsideWarning, match="the model's own forward runs"):
         apply(stack(), planned, otherwise="original")(IDS[:2])
 

@@ -332,13 +332,27 @@ def test_autocast_is_part_of_the_plan():
     plain = apply(model, schedule_of(model, (x,)))
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(BindError, match="no autocast"):
         plain(x)
-    loss = plain(x).sum()
-    plain.zero_grad()
-    with torch.autocast("cpu", torch.bfloat16):  # backward of a step planned without it stays without it
-        loss.backward()
-    eager.zero_grad()
-    eager(x).sum().backward()
-    assert_same(dict(_grads(plain)), dict(_grads(eager)))
+
+
+def test_backward_under_autocast_is_refused():
+    """Eager's backward casts there, so its gradients are others than those of a backward outside."""
+    model, x = seeded(Mlp()), data(4, 8)
+    eager = copy.deepcopy(model)
+    plain = apply(model, schedule_of(model, (x,)))
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = apply(model, schedule_of(model, (x,)))
+    for planned, forward_too in ((plain, False), (cast, True)):
+        with torch.autocast("cpu", torch.bfloat16, enabled=forward_too):
+            losses = [module(x).float().square().sum() for module in (planned, eager)]
+        with (
+            torch.autocast("cpu", torch.bfloat16),
+            pytest.raises(ExecutionError, match=r"behind the `with torch\.autocast"),
+        ):
+            losses[0].backward(retain_graph=True)
+        for module, loss in zip((planned, eager), losses, strict=True):
+            module.zero_grad()
+            loss.backward()
+        assert_same(dict(_grads(planned)), dict(_grads(eager)))
 
 
 def test_threads_have_steps_of_their_own():

@@ -122,6 +122,12 @@ def _begin(frame: _Frame) -> None:
             "a schedule has no gradients in batches (is_grads_batched=True, vectorize=True): a step runs backward once"
             "\n  use the original model there"
         )
+    if torch.is_autocast_enabled(frame.step.device.type):
+        raise ExecutionError(
+            "backward is called under autocast, which casts in eager's backward, too: its gradients are rounded otherwise "
+            "there, and a schedule has those of a backward outside\n  call it behind the `with torch.autocast(...)` block, as "
+            "torch advises: with torch.autocast(...): loss = model(x); then loss.backward()"
+        )
     _check_unchanged(frame)
     frame.watched = [held for held in frame.watched if held.until is not None]
     frame.given, tangents = _take_tangents(frame)

@@ -27,7 +27,7 @@ from .compare import (
     tensors_of,
     training_step,
 )
-from .differences import Differences, shown
+from .differences import CHECKPOINTS, Differences, checkpoints, shown
 from .digest import Made, at_path, compare_digest, make_digest, same
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .guard import Guard
@@ -37,6 +37,7 @@ from .values import OPAQUE, is_config
 
 __all__ = [
     "BEYOND_EAGER",
+    "CHECKPOINTS",
     "FORWARDS_OWN_FLAG",
     "MISSING",
     "OPAQUE",
@@ -51,6 +52,7 @@ __all__ = [
     "attribute",
     "beyond_eager",
     "beyond_reordering",
+    "checkpoints",
     "clear_gradients",
     "coarsest",
     "compare_digest",

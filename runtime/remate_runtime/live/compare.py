@@ -172,7 +172,9 @@ class _Outcome:
         holders = {name: holder for name, holder in named.items() if holder.requires_grad}
         with during or contextlib.nullcontext():
             outputs = model(*args, **(kwargs or {}))
-        made = torch.autograd.grad(loss(outputs), list(holders.values()), allow_unused=True)
+        total = loss(outputs)
+        with torch.autocast(total.device.type, enabled=False):  # as torch advises; a schedule refuses it under autocast
+            made = torch.autograd.grad(total, list(holders.values()), allow_unused=True)
         self.gradients = dict(zip(holders, made, strict=True))
         self.outputs = [t.detach().clone() for t in tensors_of(outputs)]
         self.state = _State(model)

@@ -10,6 +10,11 @@ from ..format.module_paths import fold_paths
 from .values import OPAQUE
 
 _SETTINGS = 4  # assignments that a message writes down
+_CHECKPOINTING = "gradient_checkpointing"  # the flag of modules of transformers and diffusers
+CHECKPOINTS = (
+    "a schedule decides itself what runs again: switch checkpointing off with model.gradient_checkpointing_disable(), "
+    "and gradient_checkpointing=False where a trainer switches it on"
+)
 
 
 class Differences:
@@ -21,6 +26,7 @@ class Differences:
         self._replaced = False
         self._settings: dict[str, None] = {}
         self._numbers: dict[str, None] = {}  # paths of attributes that were a number and are another one
+        self._checkpointing = False
         self.warnings: list[str] = []
 
     @property
@@ -38,7 +44,7 @@ class Differences:
     def hint(self) -> str:
         if self._replaced:
             return "apply the schedule before a library wraps the model, or plan the model as it is now"
-        return ""
+        return CHECKPOINTS if self._checkpointing else ""
 
     @property
     def settings(self) -> str:
@@ -57,6 +63,7 @@ class Differences:
     def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
         self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
         self._settings.update(dict.fromkeys(assignment(path, name, was)))
+        self._checkpointing |= checkpoints(name, now)
         if is_number(was) and is_number(now):
             self._numbers[f"{path}.{name}".lstrip(".")] = None
 
@@ -93,6 +100,11 @@ def assignment(path: str, name: str, was: Any) -> list[str]:
         return []
     owner = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split(".") if part)
     return [f"model{owner}.{name} = {was!r}"]
+
+
+def checkpoints(name: str, now: Any) -> bool:
+    """Whether an attribute says that a library's own checkpointing is on."""
+    return name == _CHECKPOINTING and now is True
 
 
 def is_number(value: Any) -> bool:

@@ -23,7 +23,7 @@ from .attributes import (
     underlying,
 )
 from .code import Code
-from .differences import assignment, is_number, live_hint, shown, told_settings
+from .differences import CHECKPOINTS, assignment, checkpoints, is_number, live_hint, shown, told_settings
 from .digest import accepts, at_index, at_path, same
 from .ownership import qualified
 
@@ -105,6 +105,10 @@ class Guard:
             faults = list(self._faults())
             if faults:
                 told = "\n  - ".join(faults)
+                if any(r.was is False and checkpoints(r.name, attribute(r.thing, r.name)) for r in self._reads):
+                    raise StaleModelError(
+                        f"the model changed after the schedule was applied:\n  - {told}\n  {CHECKPOINTS}"
+                    )
                 back = f": {settings}" if (settings := self._settings()) else ""
                 live = live_hint(self._numbers())
                 raise StaleModelError(

@@ -14,13 +14,13 @@ from torch.utils import _pytree as pytree
 from ..bind.fsdp2 import Fsdp2
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
-from ..format.schedule import Model
+from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..plain import plain
 from ..quantities import size
 from .padding import PaddedCall
-from .plan_call import plan_call
+from .plan_call import plan_call, plan_parts_call
 from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
 from .scheduled_forward import ScheduledForward
 
@@ -32,8 +32,16 @@ _TOLD = 8  # different reasons for stepping aside that are warned of
 class Dispatch:
     """Chooses among the schedules of a model, call by call: by mode, shapes, dtypes, autocast and plain arguments."""
 
-    def __init__(self, model: nn.Module, steps: Sequence[ScheduledForward], otherwise: Otherwise) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Sequence[ScheduledForward],
+        otherwise: Otherwise,
+        parts: Sequence[Schedule] = (),
+    ) -> None:
+        """parts: the schedules of all parts of the model around this one, if it is a part."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
+        self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
         self.calls = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
@@ -88,7 +96,12 @@ class Dispatch:
         told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
             told += f"\n  padding: {faults[-1]}"
-        raise BindError(f"{told}\n  for this call: {plan_call(model, args, kwargs, steps[0].schedule)}")
+        raise BindError(f"{told}\n  for this call: {self._plan_call(args, kwargs)}")
+
+    def _plan_call(self, args: Any, kwargs: Any) -> str:
+        if self._parts:
+            return plan_parts_call(self._parts)
+        return plan_call(self.model, args, kwargs, self.steps[0].schedule)
 
     def _padded(self, steps: Sequence[ScheduledForward], args: Any, kwargs: Any) -> Any:
         """Run the step that needs the least padding. Raises BindError with the reason of the first that cannot."""
@@ -129,7 +142,7 @@ class Dispatch:
         if model.training and self.otherwise != "original":
             raise BindError(
                 "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
-                + plan_call(model, args, kwargs, self.steps[0].schedule)
+                + self._plan_call(args, kwargs)
             )
         if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
             mode = "train()" if model.training else "eval()"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from torch import nn
@@ -44,7 +44,7 @@ class Read(NamedTuple):
             raise ScheduleFaultsError(locate(self.text, error.faults)) from None
 
 
-def read_all(schedule: Given | Sequence[Given]) -> list[Read]:
+def read_all(schedule: Given | Iterable[Given]) -> list[Read]:
     """The schedules that were given, those of folders among them."""
     return [_read(one) for one in _listed(schedule)]
 
@@ -56,7 +56,7 @@ def _read(schedule: Given) -> Read:
     return Read(decode(data), data.decode())
 
 
-def _listed(schedule: Given | Sequence[Given]) -> list[Given]:
+def _listed(schedule: Given | Iterable[Given]) -> list[Given]:
     if isinstance(schedule, Schedule | str | os.PathLike):
         if isinstance(schedule, Schedule) or not os.path.isdir(schedule):
             return [schedule]
@@ -66,9 +66,10 @@ def _listed(schedule: Given | Sequence[Given]) -> list[Given]:
             raise BindError(
                 "the folder holds no schedule file (*.json)\n  name the folder that `remate plan -o` wrote to"
             )
-    if not schedule:
+    several = list(schedule)
+    if not several:
         raise BindError("no schedule was given\n  give a file, a folder, or a list of them")
-    return [one for given in schedule for one in (_listed(given) if not isinstance(given, Schedule) else [given])]
+    return [one for given in several for one in (_listed(given) if not isinstance(given, Schedule) else [given])]
 
 
 def parts_within(model: nn.Module, given: Sequence[Read]) -> dict[str, list[Read]]:

@@ -69,20 +69,27 @@ def _view(module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], parts
         )
         for key, inner in below.items()
     }
+    return _shown_as(module, shown, parts)
+
+
+def _shown_as(module: nn.Module, shown: Mapping[str, tuple[nn.Module, nn.Module]], parts: Parts | None) -> nn.Module:
+    """A module with other children. shown: by name, the child that is there, and the one in its place."""
     base = type(module)
     space: dict[str, Any] = {
-        "__slots__": ("_remate_compiled", "_remate_parts", "_remate_shown"),
+        "__slots__": ("_remate_compiled", "_remate_original", "_remate_parts", "_remate_shown"),
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
         "__getattr__": _attribute(base),
         "_modules": _Children(),
         "_compiled_call_impl": CompiledCall(),
+        "__reduce_ex__": _reduce_inner,
     }
     if parts is not None:
         space |= {"__call__": _call(base), "__reduce_ex__": _reduce, "__deepcopy__": _deepcopy}
     view = object.__new__(type(base.__name__, (base,), space))
     object.__setattr__(view, "__dict__", module.__dict__)
+    object.__setattr__(view, "_remate_original", module)
     object.__setattr__(view, "_remate_shown", shown)
     object.__setattr__(view, "_remate_parts", parts)
     return view
@@ -143,6 +150,11 @@ def _call(base: type) -> Callable[..., Any]:
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     parts = module._remate_parts
     return parts.again, (parts.model, *parts.arguments)
+
+
+def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:
+    """Of a module above parts, by itself: the one without schedules, and those that stand in place of its children."""
+    return _shown_as, (module._remate_original, dict(module._remate_shown), None)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:

@@ -12,22 +12,24 @@ from torch import nn
 from ..bind.containers import children
 from ..format.schedule import Schedule
 from ..format.sized_type import open_axes
+from ..link.linker import link
+from ..link.simulator import peak_together
+from ..step.expansion import expand
 
 _LONG = 600  # characters of a call that is written out
-_RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, budget={budget})"
+_RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
 
 
 def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
     """The call of `remate.plan` that fits a call of the model, as Python to be copied; budget and outputs are those of
     `schedule`. Calls that are long or hold what Python cannot write are to be recorded."""
-    settings = schedule.solve.settings
-    budget = _budget(settings.budget if settings is not None else str(schedule.solve.budget))
+    settings, budget = schedule.solve.settings, _budget_of(schedule)
     try:
         written = _call(args, kwargs)
     except ValueError:
         written = ""
     if not written or len(written) > _LONG:
-        return _RECORD.format(budget=budget)
+        return _RECORD.format(at="", budget=budget)
     chosen = (
         f", differentiate={list(settings.differentiate)!r}" if settings is not None and settings.differentiate else ""
     )
@@ -41,6 +43,21 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     if torch.is_autocast_enabled(device.type):
         return f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
     return text
+
+
+def plan_parts_call(schedules: Sequence[Schedule]) -> str:
+    """The same for parts of a model, which have these schedules: a call of the whole model is to be recorded."""
+    kinds = {schedule.model.at: schedule for schedule in schedules}
+    at, budget = [path for paths in kinds for path in paths], _budget_of(schedules[0])
+    if len(kinds) > 1:  # what each has is the budget of its own calls
+        expanded = [expand(schedule) for schedule in kinds.values()]
+        budget = str(peak_together([link(one.graph, one.reruns) for one in expanded]))
+    return _RECORD.format(at=f"at={(at if at[1:] else at[0])!r}, ", budget=budget)
+
+
+def _budget_of(schedule: Schedule) -> str:
+    settings = schedule.solve.settings
+    return _budget(settings.budget if settings is not None else str(schedule.solve.budget))
 
 
 def _named(schedule: Schedule) -> dict[str, dict[int, str]]:

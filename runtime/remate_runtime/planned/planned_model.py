@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from .programs import CompiledCall, refuse_compiled, refuse_transforms
 
 def apply(
     model: nn.Module,
-    schedule: Given | Sequence[Given],
+    schedule: Given | Iterable[Given],
     *,
     namespaces: Collection[str] = (),
     stale: Stale = "error",
@@ -95,18 +95,18 @@ def _applied_to_parts(
     made: dict[int, nn.Module] = {}
     steps: dict[str, Dispatch] = {}
     verified: list[Schedule] = []
+    schedules = list({id(one): one.schedule for given in parts.values() for one in given}.values())
     for path, given in parts.items():
         part = modules[path]
         if id(part) not in made:
             bound = [one.bound(part, how, path) for one in given]
-            steps[path] = Dispatch(part, bound, otherwise)
+            steps[path] = Dispatch(part, bound, otherwise, schedules)
             made[id(part)] = _planned(steps[path], how)
             for one in bound if verify is True else ():
                 if one.schedule not in verified:
                     verified.append(one.schedule)
                     verify_beside(part, made[id(part)], one.planned, one.device, None)
     shown = {path: made[id(module)] for path, module in modules.items() if id(module) in made}
-    schedules = list({id(one): one.schedule for given in parts.values() for one in given}.values())
     view = part_view(Parts(model, steps, _apply_again, (schedules, how, otherwise)), shown)
     if not isinstance(verify, bool):
         first = next(iter(steps.values())).steps[0]
