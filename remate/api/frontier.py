@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..partition.hierarchy import Hierarchy
 from ..strategy import (
     AUTO,
     NORMAL,
+    Candidate,
     Effort,
     Instance,
     Policy,
@@ -25,6 +27,7 @@ from ..strategy import (
     Request,
     Solution,
     effort_named,
+    made_by,
     policy,
     solve,
 )
@@ -104,7 +107,8 @@ class Sweep:
         self._policy, self._effort, self._time_limit = policy, effort, time_limit
         self._say = progress or (lambda text: None)
         self._instance, self._pool = Instance(step.captured.graph, step.parts), Pool()
-        self.baseline_peak, self.baseline_time = self._instance.baseline.peak, self._instance.baseline.time
+        self.baseline = self._instance.baseline
+        self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time
         self.floor, self.floor_of_delivered = self._instance.floor, self._instance.floor_of_delivered
         self.smallest = self.baseline_peak
         self.found: dict[int, Solution] = {}
@@ -112,6 +116,20 @@ class Sweep:
     @property
     def interrupted(self) -> bool:
         return self._pool.interrupted
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """What all searches have found, none of it both slower and larger than another."""
+        return [one for one in self._pool.candidates if made_by(one, self._policy.names)]
+
+    def least(self) -> list[Candidate]:
+        """What a search for the smallest peak finds, whatever has been searched before."""
+        pool = Pool()
+        request = Request(self.floor, self.gap, self._effort)
+        with contextlib.suppress(InfeasibleError):
+            solve(self._instance, request, self._policy, pool=pool, time_limit=self._time_limit)
+        self._pool.interrupted |= pool.interrupted
+        return [one for one in pool.candidates if made_by(one, self._policy.names)]
 
     def solve(
         self, budget: int, label: str = "", *, policy: Policy | None = None, effort: Effort | None = None

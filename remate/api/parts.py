@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.format import Digest, Schedule, Settings, fold_paths, unfold_paths
-from remate_runtime.link import link, peak_together, simulate
+from remate_runtime.link import link, peak_together
 from remate_runtime.live import Code, compare_digest, digest_of_parts
-from remate_runtime.step import FlatRerun, expand
+from remate_runtime.step import expand
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
@@ -27,15 +27,10 @@ from ..capture.parts import PartCalls, part_calls
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
-from ..strategy import AUTO, QUICK, Policy, Solution, effort_named, policy, shared_effort
+from ..strategy import Solution, effort_named, policy, shared_effort
 from .frontier import Sweep
 from .plan import Progress, prepare, schedule_of
-
-PROBES = ("greedy", "flat")  # strategies that find out how several kinds of parts share a budget, the fastest first
-PROVEN = 1e-9  # gap of what is the fastest
-TRIES = 4  # shares that are tried
-FULL = 0.95  # share of the budget that is not worth another try
-STEPS = 200  # shares of their own peaks are multiples of one of so many
+from .shared_budget import SharedBudget, as_if_all
 
 
 class PartSchedules(msgspec.Struct, frozen=True):
@@ -200,18 +195,15 @@ def plan_parts(
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}
     options |= {"gap": settings.gap, "time_limit": time_limit}
-    sweeps = [Sweep(step, progress=progress, **options) for step in _as_if_all(parts)]
-    keep_all = _together(parts, [()] * len(parts))
-    budget = asked.resolve(keep_all)
+    graphs = [part.step.captured.graph for part in parts]
+    budget = asked.resolve(peak_together([link(graph) for graph in graphs]))
     if len(parts) == 1:
-        solutions = {0: _solved(sweeps[0], budget)}
+        solutions = [_solved(Sweep(parts[0].step, progress=progress, **options), budget)]
         limits = [budget]
     else:
-        probes = PROBES if settings.strategy == AUTO.name else (settings.strategy,)
-        shared = _Shared(parts, sweeps, budget, keep_all, [policy(one) for one in probes])
-        chosen = shared.improved(shared.limits())
-        solutions = {at: _by_itself(part, chosen[at]) for at, part in enumerate(parts)}
-        limits = [solutions[at].peak for at in range(len(parts))]
+        sweeps = [Sweep(step, progress=progress, **options) for step in as_if_all([part.step for part in parts])]
+        solutions = SharedBudget(graphs, sweeps, budget, settings.strategy).solutions()
+        limits = [solution.peak for solution in solutions]
     made = []
     for at, (part, limit, called) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
         text = settings.budget if len(parts) == 1 else str(limit)
@@ -220,119 +212,10 @@ def plan_parts(
     return PartSchedules(tuple(made))
 
 
-class _Shared:
-    """One budget for several kinds of parts: each gets the same share of the peak that there would be without reruns if all
-    parts were of its kind, the largest with which all together stay within the budget. As if all were of its kind, because
-    what a call holds between forward and backward counts beside all other calls, those of other kinds, too: a kind that is
-    called once would have its least peak where it holds much.
-
-    Which share that is, fast strategies find out: under a budget that is too small for it, a search for the smallest peak
-    takes as long as a plan. What it leaves is then improved on, each kind once."""
-
-    def __init__(
-        self, parts: Sequence[Part], sweeps: Sequence[Sweep], budget: int, keep_all: int, probes: Sequence[Policy]
-    ) -> None:
-        """budget, keep_all: bytes of all parts together; keep_all: their peak without reruns. probes: find the share."""
-        self._parts, self._sweeps, self._budget, self._keep_all = parts, sweeps, budget, keep_all
-        self._probes = probes
-
-    def limits(self) -> list[int]:
-        """Bytes for each kind, of all its calls, with a solution of its sweep for each. Raises InfeasibleError."""
-        found = self._largest() or self._fitting([self._probed(sweep, 0) for sweep in self._sweeps])
-        if found is None:  # the smallest peaks that are to be had at all
-            limits = []
-            for sweep in self._sweeps:
-                sweep.solve(sweep.floor)
-                _solved(sweep, sweep.smallest)
-                limits.append(sweep.smallest)
-            found = self._fitting(limits)
-            if found is None:
-                floor = max(sweep.floor for sweep in self._sweeps)
-                raise InfeasibleError(self._budget, self._peak(limits), floor, "auto")
-        return found
-
-    def improved(self, limits: Sequence[int]) -> dict[int, Solution]:
-        """The best solution of each kind within its limit, with which all together stay within the budget: within the same
-        limit a faster one may hold more between forward and backward."""
-        chosen = {at: sweep.found[limit] for at, (sweep, limit) in enumerate(zip(self._sweeps, limits, strict=True))}
-        for at, (sweep, limit) in enumerate(zip(self._sweeps, limits, strict=True)):
-            sweep.solve(limit)
-            better = chosen | {at: sweep.solutions()[limit]}
-            if _together(self._parts, [better[one].reruns for one in range(len(limits))]) <= self._budget:
-                chosen = better
-        return chosen
-
-    def _largest(self) -> list[int] | None:
-        """The limits of the largest share that fits, of those that the probes have schedules for."""
-        if self._budget >= self._keep_all:
-            return self._fitting([self._probed(sweep, STEPS) for sweep in self._sweeps])
-        low, high, found = 0, STEPS, None
-        share = STEPS * self._budget // self._keep_all
-        for _ in range(TRIES):
-            limits = [self._probed(sweep, share) for sweep in self._sweeps]
-            peak = self._peak(limits)
-            low, high, found = (share, high, limits) if peak <= self._budget else (low, share, found)
-            share = (low + high) // 2
-            if share == low or FULL * self._budget <= peak <= self._budget:
-                break
-        return found
-
-    def _probed(self, sweep: Sweep, share: int) -> int:
-        """The budget of one kind: a share of its own peak, or the smallest that the probes have a schedule for."""
-        limit = share * sweep.baseline_peak // STEPS
-        if not self._probe(sweep, limit):
-            limit = sweep.smallest
-            self._probe(sweep, limit)
-        return limit
-
-    def _probe(self, sweep: Sweep, limit: int) -> bool:
-        """Whether there is a solution within the limit."""
-        return any(sweep.solve(limit, policy=probe, effort=QUICK) is not None for probe in self._probes)
-
-    def _fitting(self, limits: list[int]) -> list[int] | None:
-        return limits if self._peak(limits) <= self._budget else None
-
-    def _peak(self, limits: Sequence[int]) -> int:
-        return _together(self._parts, [s.found[limit].reruns for s, limit in zip(self._sweeps, limits, strict=True)])
-
-
-def _as_if_all(parts: Sequence[Part]) -> list[Hierarchy]:
-    """The step of each kind, called as often as all parts are."""
-    calls = sum(part.step.captured.graph.calls for part in parts)
-    made = []
-    for part in parts:
-        captured = part.step.captured
-        made.append(replace(part.step, captured=replace(captured, graph=replace(captured.graph, calls=calls))))
-    return made
-
-
-def _by_itself(part: Part, solution: Solution) -> Solution:
-    """A solution that was found as if all parts were of this kind, as one of this kind's own calls. What was proven is not
-    about these: no bound but the time without reruns is left."""
-    graph = part.step.captured.graph
-    own, base = simulate(link(graph, solution.reruns)), simulate(link(graph))
-    gap = (own.time - base.time) / max(1, base.time)
-    told = (
-        "optimal"
-        if gap <= PROVEN
-        else "heuristic"
-        if solution.stopped_by in ("optimal", "gap")
-        else solution.stopped_by
-    )
-    made = {"peak": own.peak, "time": own.time, "baseline_peak": base.peak, "baseline_time": base.time}
-    return replace(solution, **made, lower_bound=base.time, gap=gap, stopped_by=told)
-
-
 def _solved(sweep: Sweep, limit: int) -> Solution:
     if sweep.solve(limit) is None:
         raise InfeasibleError(limit, sweep.smallest, sweep.floor, "auto")
     return sweep.solutions()[limit]
-
-
-def _together(parts: Sequence[Part], reruns: Sequence[tuple[FlatRerun, ...]]) -> int:
-    """Peak of all parts, in bytes."""
-    graphs = [part.step.captured.graph for part in parts]
-    return peak_together([link(graph, own) for graph, own in zip(graphs, reruns, strict=True)])
 
 
 def names_of(parts: Sequence[Part], name: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from .base import KEEP_ALL, Bound, Candidate, Context, Proposal, Proposals, Requ
 from .deadline import Deadline
 from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named, shared_effort
 from .instance import Instance
-from .pool import Pool
+from .pool import Pool, made_by
 from .portfolio import AUTO, Policy, Step, alone, policy
 from .solve import Solution, candidates, lacking, solve
 
@@ -40,6 +40,7 @@ __all__ = [
     "candidates",
     "effort_named",
     "lacking",
+    "made_by",
     "policy",
     "shared_effort",
     "solve",

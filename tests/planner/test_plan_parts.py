@@ -141,13 +141,14 @@ def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
 
 
 def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
-    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own."""
+    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched by itself, it
+    would have its least peak where it holds much, and nothing would fit this budget."""
     model, x = deep()
-    made = remate.plan(model, (x,), at="first.*", budget="40%", cost="cpu")
+    made = remate.plan(model, (x,), at="first.*", budget="30%", cost="cpu")
     assert isinstance(made, PartSchedules)
     assert [one.model.at for one in made] == [("first.0",), ("first.[1-5]",)]
     keep_all = peak_together([link(expand(one).graph) for one in made])
-    assert made.peak_bytes <= 0.4 * keep_all
+    assert made.peak_bytes <= 0.3 * keep_all
     for one in made:
         written = expand(one)
         assert simulate(link(written.graph, written.reruns)).peak == one.peak_bytes == one.budget_bytes
