@@ -131,6 +131,22 @@ def _refusals(rank: int) -> None:
         remate.plan(tensor_parallel(seeded(Blocks())), (data(4, 8),), budget="100%")
 
 
+def _other_torch(rank: int) -> None:
+    """Where torch's own objects are not what they were, the model is refused, by the name of what is missing."""
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+    from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+
+    schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
+    for kind, name, other in (
+        (FSDPState, "_pre_forward", lambda state, module: None),
+        (FSDPParamGroup, "post_backward", None),
+    ):
+        model = fully_sharded(apply(seeded(Blocks()), schedule), True)
+        told = rf"torch 2.*: {kind.__name__}\.{name} is not what it was in 2\.13\n  plan one block"
+        with mock.patch.object(kind, name, other), pytest.raises(BindError, match=told):
+            called(model)
+
+
 def _alone(model: Any, rank: int) -> None:
     called(fully_sharded(model, False))
 
@@ -294,6 +310,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
         _freed(rank)
         _resumed(rank, folder)
         _refusals(rank)
+        _other_torch(rank)
     finally:
         dist.destroy_process_group()
 

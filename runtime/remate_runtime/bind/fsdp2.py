@@ -8,7 +8,8 @@ tensor without storage, always the same one, so autograd and views keep hold of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +17,16 @@ from torch import nn
 
 from ..errors import BindError
 
-_KNOWN = ("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")
+# What is used of torch's own objects, none of it public: attributes, and calls with as many arguments.
+_OF_MODULE = {"_get_fsdp_state": 0}
+_OF_STATE = {"_pre_forward": 3, "_post_forward": 3, "_pre_backward": 1} | dict.fromkeys(
+    ("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")
+)
+_OF_CONTEXT = {"iter_forward_root": None}
+_OF_GROUP = {"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_backward": 0, "fsdp_params": None}
+_OF_PARAMETER = dict.fromkeys(("_module_info", "sharded_param"))
+_OF_GATHERED = {"_unsharded_param": None}
+_OF_PLACE = dict.fromkeys(("module", "param_name", "shared_modules", "shared_param_names"))
 _BLOCKS = "plan one block, and shard what apply gives for each: block = apply(block, file); fully_shard(block)"
 
 
@@ -27,6 +37,8 @@ class Fsdp2:
 
     def __init__(self, model: nn.Module, modules: Sequence[Any]) -> None:
         self.modules = tuple(modules)
+        for module in modules:
+            _look(module, _OF_MODULE)
         states = {id(module._get_fsdp_state()): module._get_fsdp_state() for module in modules}
         self._states: list[Any] = list(states.values())
         for state in self._states:
@@ -73,6 +85,8 @@ class Fsdp2:
                     group.unshard()
                     group.wait_for_unshard()
                     group.reshard()
+                    for parameter in group.fsdp_params:
+                        _look(parameter, _OF_GATHERED)
                 for parameter in group.fsdp_params:
                     parameter._unsharded_param.requires_grad_(parameter.sharded_param.requires_grad)
 
@@ -92,10 +106,13 @@ class Fsdp2:
 
 
 def _check(state: Any) -> None:
-    if not all(hasattr(state, name) for name in _KNOWN):
-        raise BindError(
-            f"fully_shard of torch {torch.__version__} is another than a schedule of the whole model knows\n  {_BLOCKS}"
-        )
+    _look(state, _OF_STATE)
+    _look(state._state_ctx, _OF_CONTEXT)
+    for group in state._fsdp_param_groups:
+        _look(group, _OF_GROUP)
+        for parameter in group.fsdp_params:
+            _look(parameter, _OF_PARAMETER)
+            _look(parameter._module_info, _OF_PLACE)
     policy = state._mp_policy
     if policy.output_dtype is not None or (policy.param_dtype is not None and policy.cast_forward_inputs):
         raise BindError(
@@ -103,3 +120,17 @@ def _check(state: Any) -> None:
             f"\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False), and a plan of "
             "the model in that precision"
         )
+
+
+def _look(thing: Any, names: Mapping[str, int | None]) -> None:
+    """Raise BindError unless an object of torch has these attributes, and takes calls with so many arguments."""
+    for name, count in names.items():
+        try:
+            found = getattr(thing, name)
+            if count is not None:
+                inspect.signature(found).bind(*[None] * count)
+        except (AttributeError, TypeError, ValueError):
+            raise BindError(
+                f"fully_shard of torch {torch.__version__} is another than a schedule of the whole model knows: "
+                f"{type(thing).__name__}.{name} is not what it was in 2.13\n  {_BLOCKS}"
+            ) from None
