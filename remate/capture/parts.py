@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from remate_runtime.format import did_you_mean, unfold_paths
-from remate_runtime.live import qualified
+from remate_runtime.live import collected_within, qualified
 
 from ..errors import CaptureError
 from . import surroundings, trees
@@ -51,7 +51,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     """
     with call.in_effect():
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
-        takers = {path: _Taker(module) for path, module in parts.items()}
+        takers = {path: _Taker(module, path) for path, module in parts.items()}
         with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
             try:
                 call.model(*call.args, **call.kwargs)
@@ -95,13 +95,19 @@ def _matching(pattern: str, known: dict[str, nn.Module]) -> list[str]:
 class _Taker:
     """What a module is called with. calls: by how they look, how many, the state of the first, and its arguments."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, path: str) -> None:
+        self.model, self.path = model, path
         self.calls: dict[str, tuple[int, State, RecordedCall]] = {}
         self.others = 0  # without gradients
         self.known: dict[str, RecordedCall] = {}
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if keys := collected_within(self.model):
+            raise CaptureError(
+                f"the forward around it collects {', '.join(keys)} of modules within it, which a schedule does not call",
+                self.path,
+                hint=f"plan the model as a whole, or switch that off: {', '.join(f'config.output_{key} = False' for key in keys)}",
+            )
         look = _look(self.model, args, kwargs)
         if look in self.calls:
             count, state, example = self.calls[look]

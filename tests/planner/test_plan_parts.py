@@ -15,11 +15,12 @@ from remate.capture.recorded import called
 from remate.errors import CaptureError, DimsError, InfeasibleError
 from remate.measure.allocator import peak_bytes
 from remate.strategy import NORMAL, shared_effort, solve
-from remate_runtime import Schedule, apply
+from remate_runtime import BindError, Schedule, apply
 from remate_runtime.link import link, peak_together, simulate
 from remate_runtime.step import expand
 
 from ..runtime.small import data, seeded
+from ..runtime.stepping import everything
 from ..runtime.test_part_view import IDS, Block, Stack, gradients, stack
 
 CPU = torch.device("cpu")
@@ -93,7 +94,13 @@ def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() 
     parts = remate.plan(model, (x,), at="first.*", budget="35%", cost="cpu")
     assert isinstance(parts, Schedule)
     expanded = expand(alone)
-    many = simulate(link(replace_calls(expanded.graph, 6), expanded.reruns)).peak
+    six = replace_calls(expanded.graph, 6)
+    many = simulate(link(six, expanded.reruns)).peak
+    by_hand = simulate(link(six, everything(six)))  # all of the block again, when its backward starts
+    assert by_hand.peak < many
+    as_small = remate.plan(model, (x,), at="first.*", budget=by_hand.peak, cost="cpu")
+    assert isinstance(as_small, Schedule)
+    assert as_small.solve.time < by_hand.time
     assert parts.peak_bytes < 0.7 * many
     assert measured(apply(model, parts), x) < 0.7 * many
 
@@ -234,3 +241,43 @@ def test_what_cannot_be_planned_says_why() -> None:
         remate.plan(stack(), (IDS + 99,), at="blocks.*", cost="cpu")
     with pytest.raises(DimsError, match="no names"):
         remate.plan(stack(), (IDS,), at="blocks.*", cost="cpu", dims="auto")
+
+
+def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
+    """transformers gathers router logits by hooks of submodules, which a part would not call: the loss that is made of them
+    would be another one without a word."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, num_local_experts=2, use_cache=False, output_router_logits=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = transformers.MixtralForCausalLM(config).train()
+    call = {"input_ids": torch.arange(8).reshape(2, 4), "labels": torch.arange(8).reshape(2, 4)}
+    told = r"collects router_logits of modules within it.*\n.*config\.output_router_logits = False"
+    with pytest.raises(CaptureError, match=told):
+        remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
+    config.output_router_logits = False
+    made = remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
+    view = apply(model, [made] if isinstance(made, Schedule) else [*made])
+    view(**call).loss.backward()
+    with pytest.raises(BindError, match=told):
+        view(**call, output_router_logits=True)
+
+
+def test_a_part_that_keeps_nothing_of_its_forward() -> None:
+    """Nothing could run again in it, so no bound has anything to ask there."""
+
+    class Entered(Deep):
+        def __init__(self) -> None:
+            super().__init__(3)
+            self.enter = nn.Linear(32, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.enter(x))
+
+    model = seeded(Entered()).train()
+    made = remate.plan(model, (data(8, 64, 32),), at=["enter", "first.*"], budget="60%", cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert sorted(one.model.at for one in made) == [("enter",), ("first.[0-2]",)]
+    assert made.peak_bytes <= 0.6 * peak_together([link(expand(one).graph) for one in made])

@@ -39,7 +39,7 @@ def several_cuts(instance: Instance, request: Request, context: Context) -> int:
     """The best bound of several cuts at once: what must run again before each of several peaks of the backward. A step too
     large for it gets the trivial bound. Stops when no schedule can be much better than the best one known."""
     problem, single = instance.problem, instance.view(cut_model, 1, False)
-    if context.best is None:
+    if context.best is None or not single.storages:
         return problem.baseline_time
     forced, wanted = forced_bytes(problem), context.best.time - context.slack
     scored = _scored(problem, _Asked(single, request, context.deadline, forced))
@@ -75,7 +75,10 @@ class _Asked:
 
 
 def _scored(problem: Problem, ask: _Asked) -> list[tuple[float, int]]:
-    """What the relaxations of single cuts prove, with their places, the best first."""
+    """What the relaxations of single cuts prove, with their places, the best first; nothing where backward reads nothing that
+    forward makes."""
+    if not ask.model.storages:
+        return []
     most = ask.request.effort.cuts
     places = _records(problem, ask.forced, most) if problem.backward else _fullest(problem, ask.request.budget, most)
     return sorted(((ask.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], -score[1]))

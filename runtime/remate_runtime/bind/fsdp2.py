@@ -17,16 +17,18 @@ from torch import nn
 
 from ..errors import BindError
 
-# What is used of torch's own objects, none of it public: attributes, and calls with as many arguments.
-_OF_MODULE = {"_get_fsdp_state": 0}
-_OF_STATE = {"_pre_forward": 3, "_post_forward": 3, "_pre_backward": 1} | dict.fromkeys(
-    ("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")
-)
-_OF_CONTEXT = {"iter_forward_root": None}
-_OF_GROUP = {"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_backward": 0, "fsdp_params": None}
-_OF_PARAMETER = dict.fromkeys(("_module_info", "sharded_param"))
-_OF_GATHERED = {"_unsharded_param": None}
-_OF_PLACE = dict.fromkeys(("module", "param_name", "shared_modules", "shared_param_names"))
+# What is used of torch's own objects, none of it public: attributes, and methods with how many arguments they take.
+_Names = Mapping[str, int | None]
+_OF_MODULE: _Names = {"_get_fsdp_state": 0}
+_OF_STATE: _Names = {
+    **{"_pre_forward": 3, "_post_forward": 3, "_pre_backward": 1},
+    **dict.fromkeys(("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")),
+}
+_OF_CONTEXT: _Names = {"iter_forward_root": None}
+_OF_GROUP: _Names = {"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_backward": 0, "fsdp_params": None}
+_OF_PARAMETER: _Names = {"_module_info": None, "sharded_param": None}
+_OF_GATHERED: _Names = {"_unsharded_param": None}
+_OF_PLACE: _Names = {"module": None, "param_name": None, "shared_modules": None, "shared_param_names": None}
 _BLOCKS = "plan one block, and shard what apply gives for each: block = apply(block, file); fully_shard(block)"
 
 
@@ -122,7 +124,7 @@ def _check(state: Any) -> None:
         )
 
 
-def _look(thing: Any, names: Mapping[str, int | None]) -> None:
+def _look(thing: Any, names: _Names) -> None:
     """Raise BindError unless an object of torch has these attributes, and takes calls with so many arguments."""
     for name, count in names.items():
         try:

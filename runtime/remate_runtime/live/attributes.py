@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ HOOKS = {
     "backward_pre": "_backward_pre_hooks",
 }
 FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # whether those of `is_forwards_own` are there
+_COLLECTING = "transformers.utils.output_capturing"
 _OBSERVERS = {
     "torch.utils.module_tracker",
     "torch.distributed._tools.mod_tracker",
@@ -72,7 +74,18 @@ def hook_name(kind: str, hook: Any) -> str:
 def is_forwards_own(hook: Any) -> bool:
     """Whether a hook is one that forward itself installs when it runs first, to collect what it returns: the capture
     traces what it does, with it or without."""
-    return getattr(hook, "__module__", None) == "transformers.utils.output_capturing"
+    return getattr(hook, "__module__", None) == _COLLECTING
+
+
+def collected_within(module: nn.Module) -> list[str]:
+    """What the forward that is running right now, of a model around this module, collects by such hooks of the module's
+    submodules: a schedule calls none of them. ["router_logits"]; none where the module collects for itself."""
+    collector = getattr(sys.modules.get(_COLLECTING), "_active_collector", None)
+    if collector is None or not (collected := collector.get()) or getattr(module, "_can_record_outputs", None):
+        return []
+    hooks = (hook for one in module.modules() if one is not module for hook in one._forward_hooks.values())
+    keys = [inspect.getclosurevars(hook).nonlocals.get("key") for hook in hooks if is_forwards_own(hook)]
+    return [key for key in collected if key in keys]
 
 
 def is_fully_shards(hook: Any) -> bool:

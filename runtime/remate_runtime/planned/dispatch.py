@@ -17,6 +17,7 @@ from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
+from ..live.attributes import collected_within
 from ..plain import plain
 from ..quantities import size
 from .padding import PaddedCall
@@ -66,6 +67,11 @@ class Dispatch:
         if not steps:
             return self._other_mode(args, kwargs)
         refuse_transforms()
+        if keys := collected_within(model):
+            raise BindError(
+                f"the forward around this part collects {', '.join(keys)} of modules within it, which a schedule does not call"
+                f"\n  plan the model as a whole, or switch that off: {', '.join(f'config.output_{key} = False' for key in keys)}"
+            )
         if any(step.device.type == "meta" for step in steps):
             raise BindError(
                 "the model is on the device meta, where nothing has values"
