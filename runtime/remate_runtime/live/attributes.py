@@ -85,7 +85,7 @@ def collected_within(module: nn.Module) -> list[str]:
         return []
     hooks = (hook for one in module.modules() if one is not module for hook in one._forward_hooks.values())
     keys = [inspect.getclosurevars(hook).nonlocals.get("key") for hook in hooks if is_forwards_own(hook)]
-    return [key for key in collected if key in keys]
+    return [str(key) for key in collected if key in keys]
 
 
 def is_fully_shards(hook: Any) -> bool:

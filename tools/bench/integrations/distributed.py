@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,23 +15,36 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 import remate
+from remate.measure.allocator import peak_bytes
 from remate_runtime import Schedule, apply
 
-from .models import Block, Classifier, batches, classifier
+from .models import Classifier, batches, classifier
 
 RANKS = 2
+BUDGET, BLOCKS_BUDGET = "80%", "60%"  # of the whole model; of its blocks
 Given = Schedule | None
+Trained = tuple[nn.Module, int]  # the model behind the loop, and the peak of a further step, in bytes
 
 
-def _ddp(**options: Any) -> Callable[[Given, Given], nn.Module]:
-    def train(whole: Given, block: Given) -> nn.Module:
+class Across(NamedTuple):
+    """What the ranks found: bitwise: parameters are equal on all behind the loop. peak: bytes of a step of the rank that holds
+    most, with what the engine holds beside the model's step (gathered parameters, buffers of the collectives); eager: the same
+    without a schedule."""
+
+    bitwise: bool
+    peak: int
+    eager: int
+
+
+def _ddp(**options: Any) -> Callable[[Given, Given], Trained]:
+    def train(whole: Given, block: Given) -> Trained:
         from torch.nn.parallel import DistributedDataParallel
 
         model = classifier()
         wrapped = DistributedDataParallel(model if whole is None else apply(model, whole), **options)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        _steps(wrapped, optimizer, no_sync=None if "static_graph" in options else wrapped.no_sync)
-        return model
+        peak = _steps(wrapped, optimizer, no_sync=None if "static_graph" in options else wrapped.no_sync)
+        return model, peak
 
     return train
 
@@ -41,8 +54,8 @@ def _blocks(model: Classifier, block: Given, wrap: Callable[[nn.Module], nn.Modu
         model.blocks[at] = wrap(one if block is None else apply(one, block))
 
 
-def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], nn.Module]:
-    def train(whole: Given, block: Given) -> nn.Module:
+def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], Trained]:
+    def train(whole: Given, block: Given) -> Trained:
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         def wrap(module: nn.Module) -> nn.Module:
@@ -51,14 +64,13 @@ def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], nn.Module]:
         model = classifier()
         _blocks(model, block, wrap)
         sharded = wrap(model)
-        _steps(sharded, torch.optim.SGD(sharded.parameters(), 0.1))
-        return sharded
+        return sharded, _steps(sharded, torch.optim.SGD(sharded.parameters(), 0.1))
 
     return train
 
 
-def _fsdp2(precision: torch.dtype | None, whole_model: bool = False) -> Callable[[Given, Given], nn.Module]:
-    def train(whole: Given, block: Given) -> nn.Module:
+def _fsdp2(precision: torch.dtype | None, whole_model: bool = False) -> Callable[[Given, Given], Trained]:
+    def train(whole: Given, block: Given) -> Trained:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -76,13 +88,12 @@ def _fsdp2(precision: torch.dtype | None, whole_model: bool = False) -> Callable
             block = None
         _blocks(model, block, wrap)
         wrap(model)
-        _steps(model, torch.optim.SGD(model.parameters(), 0.1))
-        return model
+        return model, _steps(model, torch.optim.SGD(model.parameters(), 0.1))
 
     return train
 
 
-CASES: dict[str, Callable[[Given, Given], nn.Module]] = {
+CASES: dict[str, Callable[[Given, Given], Trained]] = {
     "DDP, no_sync": _ddp(),
     "DDP, static_graph": _ddp(static_graph=True),
     "DDP, find_unused_parameters": _ddp(find_unused_parameters=True),
@@ -94,10 +105,11 @@ CASES: dict[str, Callable[[Given, Given], nn.Module]] = {
 }
 
 
-def _steps(model: Any, optimizer: torch.optim.Optimizer, no_sync: Any = None) -> None:
-    """Three steps; where it is given, under `no_sync` in the second."""
+def _steps(model: Any, optimizer: torch.optim.Optimizer, no_sync: Any = None) -> int:
+    """Three steps; where it is given, under `no_sync` in the second. Returns the peak of a further one."""
     torch.manual_seed(7)
-    for at, batch in enumerate(batches(3, seed=dist.get_rank())):
+    *given, last = batches(4, seed=dist.get_rank())
+    for at, batch in enumerate(given):
         if no_sync is not None and at == 1:
             with no_sync():
                 model(**batch)["loss"].backward()
@@ -105,14 +117,16 @@ def _steps(model: Any, optimizer: torch.optim.Optimizer, no_sync: Any = None) ->
         model(**batch)["loss"].backward()
         optimizer.step()
         optimizer.zero_grad()
+    return peak_bytes(lambda: model(**last)["loss"].backward())
 
 
-def outcomes(names: Sequence[str]) -> dict[str, bool]:
-    """By case, whether all ranks have the same parameters behind the loop with a schedule as without, to the bit."""
+def outcomes(names: Sequence[str]) -> dict[str, Across]:
+    """By case, the same loop with a schedule and without one."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder, tuple(names)), nprocs=RANKS)
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
-    return {name: all(one[name] for one in found) for name in names}
+    by_name = {name: list(zip(*(one[name] for one in found), strict=True)) for name in names}
+    return {name: Across(all(same), max(peaks), max(eager)) for name, (same, peaks, eager) in by_name.items()}
 
 
 def _rank(rank: int, folder: str, names: Sequence[str]) -> None:
@@ -121,25 +135,24 @@ def _rank(rank: int, folder: str, names: Sequence[str]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     try:
         batch = batches(1)[0]
-        whole = remate.plan(classifier(), (), batch, budget="90%", cost="cpu")
-        hidden = batch["x"].requires_grad_()
-        blocks = {
-            dtype: remate.plan(
-                Block().to(dtype), (hidden.detach().to(dtype).requires_grad_(),), budget="100%", cost="cpu"
-            )
-            for dtype in (torch.float32, torch.bfloat16)
-        }
+        whole = remate.plan(classifier(), (), batch, budget=BUDGET, cost="cpu")
+        blocks = {dtype: _of_blocks(dtype, batch) for dtype in (torch.float32, torch.bfloat16)}
         found = {}
         for name in names:
             block = blocks[torch.bfloat16 if "bf16" in name else torch.float32]
-            eager, planned = CASES[name](None, None), CASES[name](whole, block)
-            found[name] = all(
-                torch.equal(_local(one), _local(other))
-                for one, other in zip(eager.parameters(), planned.parameters(), strict=True)
-            )
+            (eager, held), (planned, peak) = CASES[name](None, None), CASES[name](whole, block)
+            pairs = zip(eager.parameters(), planned.parameters(), strict=True)
+            found[name] = all(torch.equal(_local(one), _local(other)) for one, other in pairs), peak, held
         Path(folder, f"{rank}.json").write_text(json.dumps(found))
     finally:
         dist.destroy_process_group()
+
+
+def _of_blocks(dtype: torch.dtype, batch: dict[str, torch.Tensor]) -> Schedule:
+    call = {**batch, "x": batch["x"].detach().to(dtype).requires_grad_()}
+    made = remate.plan(classifier().to(dtype), (), call, at="blocks.*", budget=BLOCKS_BUDGET, cost="cpu")
+    assert isinstance(made, Schedule)
+    return made
 
 
 def _local(parameter: Any) -> torch.Tensor:
