@@ -20,6 +20,7 @@ from remate_runtime.link import link, peak_together, simulate
 from remate_runtime.step import expand
 
 from ..runtime.small import data, seeded
+from ..runtime.stepping import everything
 from ..runtime.test_part_view import IDS, Block, Stack, gradients, stack
 
 CPU = torch.device("cpu")
@@ -96,6 +97,21 @@ def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() 
     many = simulate(link(replace_calls(expanded.graph, 6), expanded.reruns)).peak
     assert parts.peak_bytes < 0.7 * many
     assert measured(apply(model, parts), x) < 0.7 * many
+
+
+def test_a_hand_that_reruns_the_whole_block_is_beaten() -> None:
+    """What `torch.utils.checkpoint` around every block does: the plan within the same peak is faster."""
+    model, x = deep()
+    x.requires_grad_()
+    keep_all = remate.plan(model, (x,), at="first.*", budget="100%", cost="cpu")
+    assert isinstance(keep_all, Schedule)
+    graph = expand(keep_all).graph
+    by_hand = simulate(link(graph, everything(graph)))
+    planned = remate.plan(model, (x,), at="first.*", budget=by_hand.peak, cost="cpu")
+    assert isinstance(planned, Schedule)
+    assert by_hand.peak < keep_all.peak_bytes / 2
+    assert planned.peak_bytes <= by_hand.peak
+    assert planned.solve.time < by_hand.time
 
 
 def replace_calls(graph: Any, calls: int) -> Any:
