@@ -1,4 +1,5 @@
-"""Random numbers that a model draws outside its operations: a trace would hold one draw for ever."""
+"""Random numbers that a model draws outside its operations: a trace would hold one draw for ever. And generators that it seeds
+or sets back: the operations of a schedule draw from torch's own as they come."""
 
 from __future__ import annotations
 
@@ -9,12 +10,61 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+
+class Seeds(TorchFunctionMode):
+    """While forward is traced nothing is drawn, so that the states of torch's generators are free to serve as marks: each
+    call of a function of tensors gives them another seed, and who seeds them, or sets them back (`fork_rng`, a replayed
+    dropout), is seen at the next one. `refuse()` raises then. States are put back at the end."""
+
+    def __init__(self, refuse: Callable[[], None]) -> None:
+        super().__init__()
+        self._refuse = refuse
+        self._seed = 0x5EED << 16  # never the same in two runs of forward: what reads it differs in the second
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        kept = [(generator, generator.get_state()) for generator in self._generators()]
+        self._mark()
+        try:
+            with self:
+                yield
+            self._look()
+            if self._drawn():
+                self._refuse()
+        finally:
+            for generator, state in kept:
+                generator.set_state(state)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._look()
+        self._mark()
+        return func(*args, **(kwargs or {}))
+
+    def _look(self) -> None:
+        if any(generator.initial_seed() != self._seed for generator in self._generators()):
+            self._refuse()
+
+    def _drawn(self) -> bool:
+        """Whether numbers were really drawn since the last mark."""
+        states = [(generator, generator.get_state()) for generator in self._generators()]
+        return any(not _equal(generator.manual_seed(self._seed).get_state(), state) for generator, state in states)
+
+    def _mark(self) -> None:
+        self._seed += 1
+        for generator in self._generators():
+            generator.manual_seed(self._seed)
+
+    def _generators(self) -> list[torch.Generator]:
+        found = [torch.default_generator]
+        return [*found, *torch.cuda.default_generators] if torch.cuda.is_initialized() else found
 
 
 @contextmanager
 def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Iterator[None]:
-    """Adds to `drawn` the generators that were drawn from, or seeded, while this lasts: Python's, NumPy's, torch's and those
-    in attributes of the modules. All are put back to where they were."""
+    """Adds to `drawn` the generators that were drawn from, or seeded, while this lasts: Python's, NumPy's and those in
+    attributes of the modules. All are put back to where they were."""
     watched = [(name, get, put, get()) for name, get, put in _generators(model)]
     try:
         yield
@@ -32,7 +82,6 @@ def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield "numpy.random", numpy.random.get_state, numpy.random.set_state
-    yield "torch's generator outside the operations", torch.get_rng_state, torch.set_rng_state
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             what = f"{path}.{name}" if path else name

@@ -67,6 +67,7 @@ class TracedModule(torch.nn.Module):
         self.opaque: dict[str, str] = {}
         self.lost: list[str] = []
         self.drawn: list[str] = []
+        self._seeds = generators.Seeds(self._refuse_seeds)
         self.checkpoints: list[str] = []
         self.left: surroundings.LeftBehind | None = None
 
@@ -85,8 +86,14 @@ class TracedModule(torch.nn.Module):
         with self.ties.followed():
             attributes = surroundings.Attributes(self.model, self._lent)
             try:
-                drawing, reading = generators.undisturbed(self.model, self.drawn), self.reads.watching()
-                with self._cast(), drawing, self.watch.running(), reading, torch_api.no_higher_order(self._refuse):
+                with (
+                    self._cast(),
+                    generators.undisturbed(self.model, self.drawn),
+                    self._seeds.watching(),
+                    self.watch.running(),
+                    self.reads.watching(),
+                    torch_api.no_higher_order(self._refuse),
+                ):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
                 return self._flat(result, attributes, given)
@@ -112,6 +119,15 @@ class TracedModule(torch.nn.Module):
             self.watch.module,
             self.watch.place.line,
             hint,
+        )
+
+    def _refuse_seeds(self) -> None:
+        raise CaptureError(
+            "forward seeds torch's generator, or sets its state back (manual_seed, set_rng_state, fork_rng): a schedule draws "
+            "from it as it comes",
+            self.watch.module,
+            self.watch.place.line,
+            "make what is to be the same in every call a buffer, or an input; seed outside of forward",
         )
 
     def _cast(self) -> contextlib.AbstractContextManager[Any]:

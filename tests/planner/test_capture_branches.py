@@ -142,7 +142,6 @@ OWN = {"python": random.Random(0), "numpy": numpy.random.default_rng(0), "old": 
 DRAWS = {
     "Python's random": lambda module, y: y if random.random() < 0.5 else -y,
     "numpy.random": lambda module, y: y * float(numpy.random.rand()),
-    "torch's generator": lambda module, y: y * torch.utils.data.RandomSampler([1, 2]).__len__() * seed(),
     "'python'": lambda module, y: y * module.python.random(),
     "'numpy'": lambda module, y: y * float(module.numpy.random()),
     "'old'": lambda module, y: y if module.old.rand() < 0.5 else -y,
@@ -152,11 +151,6 @@ DRAWS = {
 def state_of_numpy() -> str:
     words: Any = numpy.random.get_state()
     return str([*words[1].tolist(), *words[2:]])
-
-
-def seed() -> int:
-    torch.manual_seed(torch.initial_seed() + 1)
-    return 1
 
 
 @pytest.mark.parametrize("what", DRAWS)
@@ -169,6 +163,46 @@ def test_draws_outside_the_operations_are_refused(what):
     assert states[1] == state_of_numpy()
     assert torch.equal(states[2], torch.get_rng_state())
     assert states[3] == OWN["python"].getstate()
+
+
+def seeded_in_forward(module: Any, y: torch.Tensor) -> torch.Tensor:
+    torch.manual_seed(0)
+    return y * torch.randn_like(y)
+
+
+def forked(module: Any, y: torch.Tensor) -> torch.Tensor:
+    with torch.random.fork_rng():
+        noise = torch.randn_like(y)
+    return y * noise
+
+
+def replayed(module: Any, y: torch.Tensor) -> torch.Tensor:
+    state = torch.get_rng_state()
+    once = torch.dropout(y, 0.5, True)
+    torch.set_rng_state(state)
+    return once + torch.dropout(y * 2, 0.5, True)
+
+
+def seeded_at_its_end(module: Any, y: torch.Tensor) -> torch.Tensor:
+    made = y * 2
+    torch.default_generator.manual_seed(1)
+    return made
+
+
+@pytest.mark.parametrize("choose", [seeded_in_forward, forked, replayed, seeded_at_its_end])
+def test_generators_that_forward_seeds_or_sets_back_are_refused(choose):
+    model = seeded(Asking(choose))
+    state = torch.get_rng_state()
+    with pytest.raises(
+        CaptureError, match=r"forward seeds torch's generator, or sets.*\(test_capture_branches\.py:\d+\)"
+    ):
+        capture(model, (X,))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_a_seed_that_forward_reads_is_refused():
+    with pytest.raises(CaptureError, match="something else at its next call"):
+        capture(seeded(Asking(lambda module, y: y * (torch.initial_seed() % 7))), (X,))
 
 
 def test_layerdrop_of_hugging_face_is_refused():

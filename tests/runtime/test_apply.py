@@ -159,6 +159,15 @@ def test_replaced_parameters_and_modules(model, schedule):
         planned(x)
 
 
+def test_a_module_that_is_added_later_is_refused(model, schedule):
+    planned = apply(model, schedule)
+    model.more = nn.Linear(8, 8)
+    with pytest.raises(BindError, match=r"the model: has \d submodules, had \d when the schedule was applied"):
+        planned(data(4, 8))
+    del model.more
+    planned(data(4, 8)).sum().backward()
+
+
 def test_all_mismatches_in_one_error(schedule):
     model = nn.Module()
     model.a, model.b, model.drop = nn.Linear(8, 16), nn.Linear(32, 8).double(), nn.Dropout()

@@ -75,6 +75,7 @@ class ModelBinding:
         mode_overrides = set(planned.mode_overrides)
         faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
         self._children = _children(modules, planned.training, mode_overrides)
+        self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
 
@@ -116,9 +117,12 @@ class ModelBinding:
         return found, faults
 
     def check_modules(self) -> None:
-        """Raise BindError if a submodule was replaced, or its training flag is not the recorded one."""
+        """Raise BindError if a submodule was replaced or added, or its training flag is not the recorded one."""
         for siblings, key, module, flag, _ in self._children:
             if siblings.get(key) is not module or module.training is not flag:
+                self._report_modules()
+        for siblings, count, _ in self._counts:
+            if len(siblings) != count:
                 self._report_modules()
 
     def _report_modules(self) -> None:
@@ -129,6 +133,12 @@ class ModelBinding:
             elif module.training is not flag:
                 modes = ("train()", "eval()") if flag else ("eval()", "train()")
                 faults.append(f"module {name!r}: in {modes[0]} mode when planned, now in {modes[1]}")
+        for siblings, count, name in self._counts:
+            if len(siblings) > count:
+                what = f"module {name!r}" if name else "the model"
+                faults.append(
+                    f"{what}: has {len(siblings)} submodules, had {count} when the schedule was applied; apply it again"
+                )
         _raise(faults, self.model, self.planned)
 
     def _others(self, faults: list[str]) -> None:
