@@ -26,6 +26,7 @@ _INSTEAD = {  # by operator: a way that is known to work
     ),
     "aten._pack_padded_sequence": _PADDED,
 }
+_YES_OR_NO = ("aten.equal", "aten.allclose", "aten.is_nonzero")
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
@@ -48,7 +49,7 @@ def _what(error: Exception) -> tuple[str, str]:
         if "_local_scalar_dense" in name:
             return "forward reads a tensor's value (.item(), bool(), int(), or a Python `if` on a tensor)", _BRANCH
         hint = next((way for start, way in _INSTEAD.items() if name.startswith(start)), _BRANCH)
-        return f"the shape of what {name} returns depends on the data", hint
+        return f"{'' if name in _YES_OR_NO else 'the shape of '}what {name} returns depends on the data", hint
     if isinstance(error, torch_api.NO_FAKE):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
         return f"operator {_operator(operator)} does not say what shape it returns", _REGISTER

@@ -184,6 +184,7 @@ def test_a_config_that_is_replaced_is_read(schedule: Schedule) -> None:
     assert equal(gradients(planned, forward(planned)), gradients(eager, forward(eager)))
 
 
+@pytest.mark.slow
 def test_compiled_code_holds_none_of_them(schedule: Schedule) -> None:
     try:
         planned, eager = pair(schedule, engine="compiled")

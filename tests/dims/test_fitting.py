@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remate.dims.fitting import Fitter
@@ -67,6 +67,7 @@ def test_a_bound_is_nowhere_less() -> None:
     assert all(bound.at(sizes) >= number for sizes, number in zip(SIZES, row, strict=True))
 
 
+@settings(max_examples=30)
 @given(st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
 def test_what_is_found_gives_the_numbers(c: int, k: int, d: int) -> None:
     row = [c * sizes["b"] * sizes["t"] + d * sizes["t"] + k for sizes in SIZES]

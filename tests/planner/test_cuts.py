@@ -40,9 +40,9 @@ def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
 
 
 def test_a_sample_of_tiny_steps() -> None:
-    steps, more = compare(range(100, 102))
-    assert steps >= 8
-    assert more >= 3
+    steps, more = compare(range(100, 101))
+    assert steps >= 4
+    assert more >= 1
 
 
 def test_a_sample_where_gradients_are_gone_when_delivered() -> None:
@@ -51,7 +51,7 @@ def test_a_sample_where_gradients_are_gone_when_delivered() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(102, 157, STEPS))
+@pytest.mark.parametrize("first", range(101, 131, STEPS))
 def test_tiny_steps(first: int) -> None:
     steps, _ = compare(range(first, first + STEPS))
     assert steps >= 20
