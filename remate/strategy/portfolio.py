@@ -85,7 +85,7 @@ AUTO = Policy(
         Step("flat"),
         Step("cuts"),
         Step("anneal"),
-        Step("recreate", small),
+        Step("recreate", small, 0.5),
         Step("staged"),
         Step("beam", no_model_fits),
         Step("flat-squeeze", no_model_fits),
@@ -104,7 +104,7 @@ AUTO = Policy(
         Step("chen-sqrt"),
         Step("treewidth"),
     ),
-    finish=(Step("polish"), Step("recreate")),
+    finish=(Step("polish"), Step("recreate", share=0.5), Step("neighbourhoods")),
     each=("fastsa",),
 )
 

@@ -24,6 +24,7 @@ STRATEGIES = {
     "hiremate": ".levels.hiremate:HIREMATE",
     "flat": ".milp.flat:FLAT",
     "staged": ".milp.staged:STAGED",
+    "neighbourhoods": ".milp.neighbourhoods:NEIGHBOURHOODS",
     "flat-squeeze": ".milp.flat_squeeze:FLAT_SQUEEZE",
     "greedy": ".local.greedy:GREEDY",
     "recreate": ".local.recreate:RECREATE",

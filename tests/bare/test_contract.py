@@ -15,7 +15,16 @@ from remate.strategy.registry import strategy_names
 from .dags import fastest, random_dag
 
 SEEDS = 200
-HEAVY = {"checkmate", "moccasin", "fastsa", "flat", "staged", "flat-squeeze", "recreate"}  # a few instances each
+HEAVY = {
+    "checkmate",
+    "moccasin",
+    "fastsa",
+    "flat",
+    "staged",
+    "flat-squeeze",
+    "recreate",
+    "neighbourhoods",
+}  # a few each
 NAMES = [name for name in strategy_names() if name != "moccasin" or find_spec("ortools")]
 
 

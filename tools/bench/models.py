@@ -128,7 +128,7 @@ def _zoo(name: str, **size: int) -> Callable[[], Built]:
     return lambda: ZOO[name].build("meta", **size)
 
 
-def _meta(build: Callable[[], Built]) -> Callable[[], Built]:
+def on_meta(build: Callable[[], Built]) -> Callable[[], Built]:
     def made() -> Built:
         with torch.device("meta"):
             model, args, kwargs = build()
@@ -138,7 +138,7 @@ def _meta(build: Callable[[], Built]) -> Callable[[], Built]:
 
 
 LARGE: dict[str, Large] = {
-    name: Large(name, describe, _meta(build), seconds, gap)
+    name: Large(name, describe, on_meta(build), seconds, gap)
     for name, describe, build, seconds, gap in (
         ("gpt2", "GPT-2, 12 layers of 768, 8×1024 tokens, bf16, dropout", lambda: _gpt2(12, 768, 12, 8), 2.0, 0.005),
         (

@@ -8,6 +8,9 @@ in stage k. `peak`: bytes, bounded by the budget.
     closure   rerun[f, k] <= hold[u, k] + rerun[producer(u), k] for every forward storage u that f reads
     chain     hold[s, k'] <= hold[s, k] + rerun[producer(s), k] for consecutive stages k < k' that may need s
     memory    base + sum of bytes * (hold, rerun alive there) <= peak     at every position that no other implies
+    kept      kept[s, p] >= rerun[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], p' the next such place, k' the
+              next stage; instead of hold and rerun, behind what reads s for sure, where windows say what is sure
+    over      over[s, p] <= rerun[f, k], where f may write over s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k']; counted off there
 
     beside  other calls * (bytes held at the turn) <= beside    of a part that is called several times; at every row, too
 
@@ -16,7 +19,7 @@ Memory rows share most of their terms, so each is written as a level that change
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +33,7 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
 from .highs import Engine, Result, binaries
-from .windows import Key, RerunWindows, rows
+from .windows import Key, RerunWindows, kept_after, overwritten_again, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
 INTEGRAL = 1e-6
@@ -94,7 +97,9 @@ class Formulation:
     def _memory(self, m: Any) -> None:
         self.rows = rows(self.problem, self.windows)
         m.level = pyo.Var(range(len(self.rows)))
-        variables = {"hold": m.hold, "rerun": m.rerun}
+        self._kept(m)
+        self._over(m)
+        variables = {"hold": m.hold, "rerun": m.rerun, "kept": m.kept, "over": m.over}
 
         def change(m: Any, n: int) -> Any:
             parts = [(variables[kind][a, k], amount / self.unit) for (kind, a, k), amount in self.rows[n].change]
@@ -108,6 +113,46 @@ class Formulation:
         m.memory = pyo.Constraint(
             range(len(self.rows)), rule=lambda m, n: m.level[n] + self.rows[n].base / self.unit + beside <= m.peak
         )
+
+    def _kept(self, m: Any) -> None:
+        """What is there behind what reads it for sure."""
+        windows, pairs = self.windows, list[tuple[Key, Key]]()  # (kept, one that asks for it)
+        for s, stages in windows.stages.items():
+            for n, k in enumerate(stages):
+                tail = kept_after(self.problem, windows, s, k)
+                for at, (_, key, asks) in enumerate(tail[1] if tail is not None else ()):
+                    assert tail is not None
+                    following = tail[1][at + 1][1] if at + 1 < len(tail[1]) else None
+                    if following is None and n + 1 < len(stages):
+                        following = ("hold", s, stages[n + 1])
+                    pairs += [(key, asks)] + ([(key, following)] if following is not None else [])
+        m.kept = pyo.Var(list(dict.fromkeys(key[1:] for key, _ in pairs)), bounds=(0, 1))
+        variables = {"hold": m.hold, "rerun": m.rerun, "kept": m.kept}
+
+        def asked(m: Any, n: int) -> Any:
+            (_, *key), (kind, *by) = pairs[n]
+            return linear([m.kept[*key], variables[kind][*by]], [1, -1]) >= 0
+
+        m.asked = pyo.Constraint(range(len(pairs)), rule=asked)
+
+    def _over(self, m: Any) -> None:
+        """What takes the place of an argument that dies there."""
+        over = list(overwritten_again(self.problem, self.windows))
+        m.over = pyo.Var([key[1:] for _, _, key, _, _ in over], bounds=(0, 1))
+        variables = {"hold": m.hold, "kept": m.kept}
+        again = [(key, rerun) for _, _, key, rerun, _ in over if rerun is not None]
+        wanted = [(key[1:], by) for _, _, key, _, by in over if by is not None]
+
+        def runs(m: Any, n: int) -> Any:
+            key, rerun = again[n]
+            return linear([m.over[key[1:]], m.rerun[rerun]], [-1, 1]) >= 0
+
+        def dies(m: Any, n: int) -> Any:
+            key, (kind, *by) = wanted[n]
+            return linear([m.over[key], variables[kind][*by]]) <= 1
+
+        m.runs = pyo.Constraint(range(len(again)), rule=runs)
+        m.dies = pyo.Constraint(range(len(wanted)), rule=dies)
 
     def _beside(self, m: Any) -> Any:
         """What the other calls of a part hold. They hold what is held when the first stage that may need it begins."""
@@ -168,6 +213,24 @@ class Formulation:
         found = self.engine.solve(deadline, **options)
         self.engine.set_bounds(settled, lower, upper)
         return found
+
+    def around(
+        self,
+        deadline: Deadline,
+        budget: float,
+        sure: Iterable[tuple[int, int]],
+        start: Mapping[Key, bool],
+        *,
+        nodes: int,
+        work: float,
+    ) -> Result:
+        """Least extra time under `budget` bytes where the reruns `sure` stay as they are. start: a solution."""
+        rerun = self.model.rerun
+        settled = self.engine.columns([rerun[at] for at in sorted(sure) if at in rerun])
+        settled = settled[settled >= 0]
+        self.engine.set_bounds(settled, np.ones(len(settled)), np.ones(len(settled)))
+        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
+        return self.engine.solve(deadline, stage="neighbourhood", nodes=nodes, work=work, start=self._start(start))
 
     def priced(self, deadline: Deadline, cost: np.ndarray, budget: float, effort: Effort) -> Result:
         """Least `cost` (by column) under `budget` bytes."""

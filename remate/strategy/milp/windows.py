@@ -8,21 +8,25 @@ storage that something in stage k may need is either *held* when that stage begi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 import msgspec
 
 from ..account import backward_holdings
 from ..problem import Problem
 
-Key = tuple[str, int, int]  # ("hold", storage, stage) or ("rerun", operation, stage)
+Key = tuple[str, int, int]  # ("hold", storage, stage), ("rerun", operation, stage) and of exact windows
+# ("kept", storage, position), ("over", storage, position)
 
 
 class RerunWindows(msgspec.Struct, frozen=True):
     """slots: (operation, stage, anchor) of possible reruns in step order, anchor the backward operation that it stands
     before. position: of each slot, by (operation, stage). at: position of every executed operation. need: by (storage,
     stage), last position where it may be needed. stages: by storage, the stages in which it may be needed, ascending.
-    read: (storage, stage) pairs that a backward operation reads. stage: by backward operation index minus turn."""
+    read: (storage, stage) pairs that a backward operation reads. stage: by backward operation index minus turn. sure: reruns,
+    as (operation, stage), that are settled; where it is not None, what only others read is counted only if these run
+    (`kept_after`). readers: by (storage, stage), positions where it may be read, with the operation that may rerun there or
+    -1."""
 
     slots: tuple[tuple[int, int, int], ...]
     position: dict[tuple[int, int], int]
@@ -32,10 +36,18 @@ class RerunWindows(msgspec.Struct, frozen=True):
     stages: dict[int, tuple[int, ...]]
     read: frozenset[tuple[int, int]]
     stage: tuple[int, ...]
+    readers: dict[tuple[int, int], list[tuple[int, int]]]
+    sure: frozenset[tuple[int, int]] | None = None
 
 
-def rerun_windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> RerunWindows:
-    """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may rerun."""
+def rerun_windows(
+    problem: Problem,
+    stage: Sequence[int],
+    allowed: Mapping[int, Set[int]],
+    sure: frozenset[tuple[int, int]] | None = None,
+) -> RerunWindows:
+    """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may rerun. sure: as of
+    the windows."""
     turn = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
     candidates: dict[int, list[int]] = defaultdict(list)
@@ -47,11 +59,11 @@ def rerun_windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, 
     position: dict[tuple[int, int], int] = {}
     at = {i: n for n, i in enumerate(problem.forward)}
     slots: list[tuple[int, int, int]] = []
-    need: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
     read: set[tuple[int, int]] = set()
     count = len(at)
     for k in sorted(by_stage):
-        first = _anchors(problem, k, by_stage[k], candidates[k])
+        first = _anchors(problem, k, by_stage[k], candidates[k], needed_only=sure is None)
         before: dict[int, list[int]] = defaultdict(list)
         for f in sorted(first):
             before[first[f]].append(f)
@@ -60,23 +72,45 @@ def rerun_windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, 
                 slots.append((f, k, j))
                 position[f, k] = count
                 for s in problem.reads[f]:
-                    need[s, k] = count
+                    readers.setdefault((s, k), []).append((count, f))
                 count += 1
             at[j] = count
             for s in problem.reads[j]:
                 if problem.producer[s] < turn:
-                    need[s, k] = count
+                    readers.setdefault((s, k), []).append((count, -1))
                     read.add((s, k))
             count += 1
+    if sure is not None:
+        _made_besides(problem, slots, position, readers)
+    need = {at: last[-1][0] for at, last in readers.items()}
     needed: dict[int, list[int]] = defaultdict(list)
     for s, k in need:
         needed[s].append(k)
     stages = {s: tuple(sorted(ks)) for s, ks in needed.items()}
-    return RerunWindows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage))
+    return RerunWindows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage), readers, sure)
 
 
-def _anchors(problem: Problem, k: int, backward: list[int], candidates: list[int]) -> dict[int, int]:
-    """For each candidate that something in the stage may need: the operation before which that need first arises."""
+def _made_besides(
+    problem: Problem,
+    slots: Sequence[tuple[int, int, int]],
+    position: Mapping[tuple[int, int], int],
+    readers: dict[tuple[int, int], list[tuple[int, int]]],
+) -> None:
+    """What a rerun makes and its stage does not read can be held from there for a later one, as if it read that itself."""
+    last: dict[int, int] = {}
+    for s, k in readers:
+        last[s] = max(last.get(s, -1), k)
+    for f, k, _ in slots:
+        for s in problem.writes[f]:
+            if (s, k) not in readers and k < last.get(s, -1):
+                readers[s, k] = [(position[f, k], f)]
+
+
+def _anchors(
+    problem: Problem, k: int, backward: list[int], candidates: list[int], *, needed_only: bool
+) -> dict[int, int]:
+    """For each candidate that something in the stage may need: the operation before which that need first arises; for others
+    the first of the stage, but where only those are wanted that are needed."""
     inside = set(backward)
     first: dict[int, int] = {}
     for f in reversed(candidates):
@@ -87,8 +121,8 @@ def _anchors(problem: Problem, k: int, backward: list[int], candidates: list[int
             for i in problem.readers[s]
             if (i in inside if i >= problem.backward_start else i in first)
         ]
-        if needs:
-            first[f] = min(needs)
+        if needs or not needed_only:
+            first[f] = min(needs, default=backward[0])
     return first
 
 
@@ -152,6 +186,9 @@ def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[li
         if extra:
             change[p].append((("rerun", f, k), extra, 1))
             change[p + 1].append((("rerun", f, k), -extra, -1))
+    for s, p, key, _, _ in overwritten_again(problem, windows):
+        change[p].append((key, -problem.size[s], -1))
+        change[p + 1].append((key, problem.size[s], 1))
     return base, change
 
 
@@ -184,9 +221,53 @@ def _retained(
             and windows.at[reader] == last
         ):
             last -= 1
+        tail = kept_after(problem, windows, s, k)
+        end = tail[0] if tail is not None else last
         if slot is not None:
             change[slot].append((("rerun", f, k), size, 1))
-            change[last + 1].append((("rerun", f, k), -size, -1))
-        change[last + 1].append((("hold", s, k), -size, -1))
+            change[end + 1].append((("rerun", f, k), -size, -1))
+        change[end + 1].append((("hold", s, k), -size, -1))
+        for at, key, _ in tail[1] if tail is not None else ():
+            change[end + 1].append((key, size, -1))
+            change[at + 1].append((key, -size, -1))
+            end = at
         if follower is not None:
             change[last + 1].append((("hold", s, follower), size, -1))
+
+
+def kept_after(
+    problem: Problem, windows: RerunWindows, s: int, k: int
+) -> tuple[int, list[tuple[int, Key, Key]]] | None:
+    """Of a storage in a stage in which reruns that are not settled are the last to read it: the position up to which it is there
+    in any case, and for each of these reads its position, the variable that says whether it is there until then, and the
+    rerun that asks for it."""
+    if windows.sure is None:
+        return None
+    readers = windows.readers[s, k]
+    surely = [at for at, g in readers if g < 0 or (g, k) in windows.sure]
+    end = surely[-1] if surely else windows.position.get((problem.producer[s], k), readers[0][0])
+    later = [(at, ("kept", s, at), ("rerun", g, k)) for at, g in readers if at > end]
+    return (end, later) if later else None
+
+
+def overwritten_again(
+    problem: Problem, windows: RerunWindows
+) -> Iterator[tuple[int, int, Key, tuple[int, int] | None, Key | None]]:
+    """Where windows say what is sure: reruns, and operations of the backward, that may write over an argument if nothing wants it
+    any more. The storage, the position, the variable that says so, the rerun, if it is one, and the variable that says
+    that something does want it, if anything can."""
+    if windows.sure is None:
+        return
+    turn = problem.backward_start
+    executed = [(f, k, windows.position[f, k]) for f, k, _ in windows.slots]
+    executed += [(i, windows.stage[i - turn], windows.at[i]) for i in problem.backward if problem.overwrites[i] < 0]
+    for i, k, p in executed:
+        for s in problem.may_overwrite[i]:
+            if (s, k) not in windows.readers or s in problem.pinned or s in problem.until_turn:
+                continue
+            later = [(at, g) for at, g in windows.readers[s, k] if at > p]
+            if any(g < 0 or (g, k) in windows.sure for _, g in later):
+                continue
+            after = [n for n in windows.stages[s] if n > k]
+            wanted = ("kept", s, later[0][0]) if later else ("hold", s, after[0]) if after else None
+            yield s, p, ("over", s, p), (i, k) if i < turn else None, wanted

@@ -1,0 +1,171 @@
+"""Large-neighbourhood search: where some operations run again is decided anew by an integer program, all other reruns stay.
+
+P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998. The program is
+that of `formulation` with a stage for every operation of the backward, as Checkmate has them, in which what settled reruns
+read is known, so memory is counted to the byte; it stays small since an operation that is settled has variables only where it
+runs again already. (That of a whole step would have a hundred thousand.)
+
+Free are rows of neighbours in the forward: one around an operation whose reruns take long, or two, between which memory is
+then traded. Rows grow where programs are solved to the end and shrink where they are not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection
+from itertools import accumulate
+
+from remate_runtime.step import FlatRerun
+
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..instance import Instance
+from ..local.greedy import greedy
+from ..local.polish import polish, pruned
+from ..pool import better
+from ..problem import Problem
+from .formulation import Formulation
+from .highs import SOLVER
+from .place import place
+from .warm_start import warm_start
+from .windows import RerunWindows, rerun_windows
+
+SEED = 20260101
+NODES = 2  # times those of the effort, in one program
+WORK = 1 / 500  # of that of the effort: programs are many, and most are solved at once
+USUAL = 500  # forward operations of a step that gets all the neighbourhoods of the effort
+FIRST, FEWEST, MOST = 150, 40, 350  # reruns that a program may choose among
+GROW, SHRINK = 1.15, 0.7  # their number, where programs are solved, or are not
+ANYWHERE, TWO = 0.25, 0.5  # share of the rows that lie anywhere, and of the neighbourhoods of two rows
+NARROW = 4  # operations of the shortest row
+WORTH = 1e-4  # % of the time of the step that an improvement takes off
+
+
+def neighbourhoods(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Improve on the best schedule known, or on a greedy one where none is, neighbourhood by neighbourhood. One that reruns in
+    the forward is left alone: the program has no such."""
+    if context.best is None:
+        yield from greedy(instance, request, context)
+    best = context.best
+    if best is None:
+        return
+    if best.order is not None:
+        instance = instance.ordered(best.order)
+    problem, rng, most = instance.problem, random.Random(SEED), float(FIRST)
+    stage = stages(problem)
+    for _ in range(_count(instance, request)):
+        if context.deadline.stopped() or best.time <= context.enough or not expressible(problem, best):
+            return
+        free = _free(problem, stage, best, rng, int(most))
+        made, solved = _solved(instance, request, context, stage, best, free)
+        most = min(MOST, GROW * most) if solved else max(FEWEST, SHRINK * most)
+        if made is None:
+            continue
+        found = yield Proposal(made, best)
+        if found.peak <= request.budget:
+            best = better(best, found) or best
+            best = yield from polish(problem, best, request.budget, context.deadline, start=best)
+
+
+def expressible(problem: Problem, given: Candidate) -> bool:
+    """Whether the program knows what this schedule does: it runs something again, and nothing before the turn."""
+    return bool(given.reruns) and all(rerun.before >= problem.backward_start for rerun in given.reruns)
+
+
+def stages(problem: Problem) -> tuple[int, ...]:
+    """A stage for every executed operation of the backward, by index minus turn."""
+    executed = accumulate(int(real) for real in problem.real[problem.backward_start :])
+    return tuple(max(0, n - 1) for n in executed)
+
+
+def windows_around(problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]) -> RerunWindows:
+    """Windows in which operations outside `free` run again where they do in a schedule, and those within it wherever something
+    that runs there reads what they make."""
+    allowed, sure = _allowed(problem, stage, given, free)
+    return rerun_windows(problem, stage, allowed, frozenset(sure))
+
+
+def _allowed(
+    problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]
+) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
+    turn, free = problem.backward_start, frozenset(free)
+    allowed: dict[int, set[int]] = {}
+    for rerun in given.reruns:
+        allowed.setdefault(rerun.op, set()).add(stage[rerun.before - turn])
+    sure = {(f, k) for f, ks in allowed.items() if f not in free for k in ks}
+    for f in sorted(free, reverse=True):
+        if f in problem.once:
+            continue
+        found = allowed.setdefault(f, set())
+        for s in problem.writes[f]:
+            for i in problem.readers[s] if s not in problem.pinned else ():
+                found |= {stage[i - turn]} if i >= turn else allowed.get(i, set())
+    return allowed, sure
+
+
+def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: random.Random, most: int) -> frozenset[int]:
+    """Operations to decide on anew, so many that a program has about `most` reruns to choose among."""
+    weight = [0] * len(problem.real)
+    for rerun in given.reruns:
+        weight[rerun.op] += problem.time[rerun.op] + 1
+    costly = [f for f in problem.forward if weight[f]]
+    at = {f: n for n, f in enumerate(problem.forward)}
+    centres = []
+    for _ in range(2 if rng.random() < TWO else 1):
+        anywhere = rng.random() < ANYWHERE
+        chosen = rng.choice(problem.forward) if anywhere else rng.choices(costly, [weight[f] for f in costly])[0]
+        centres.append((at[chosen], rng.random()))
+    width, found = NARROW, frozenset[int]()
+    while True:
+        rows = [range(max(0, c - int(share * width)), c - int(share * width) + width) for c, share in centres]
+        wider = frozenset(problem.forward[n] for row in rows for n in row if n < len(problem.forward))
+        allowed, sure = _allowed(problem, stage, given, wider)
+        if found and sum(map(len, allowed.values())) - len(sure) > most:
+            return found
+        found = wider
+        if width > 2 * len(problem.forward):
+            return found
+        width += max(1, width // 4)
+
+
+def _solved(
+    instance: Instance,
+    request: Request,
+    context: Context,
+    stage: tuple[int, ...],
+    best: Candidate,
+    free: Collection[int],
+) -> tuple[tuple[FlatRerun, ...] | None, bool]:
+    """Reruns that a program finds better than those of `best`, if any; and whether it was solved to the end."""
+    problem, effort = instance.problem, request.effort
+    windows = windows_around(problem, stage, best, free)
+    model = Formulation(problem, windows, instance.baseline.peak)
+    assert windows.sure is not None
+    result = model.around(
+        context.deadline,
+        request.budget,
+        windows.sure,
+        warm_start(problem, windows, best.reruns),
+        nodes=NODES * effort.nodes,
+        work=WORK * effort.work,
+    )
+    known = 100.0 * (best.time / max(1, problem.baseline_time) - 1.0)
+    solved = result.status in ("optimal", "gap", "infeasible")
+    if result.x is None or result.objective > known - WORTH:
+        return None, solved
+    return tuple(pruned(problem, place(problem, windows, model.chosen(result)))), solved
+
+
+def _count(instance: Instance, request: Request) -> int:
+    """Building a program costs as much as the step is long."""
+    size = max(1, len(instance.problem.forward))
+    return max(1, int(request.effort.neighbourhoods * min(1.0, USUAL / size)))
+
+
+NEIGHBOURHOODS = Strategy(
+    "neighbourhoods",
+    "integer programs for some operations of the best schedule, all other reruns where they are",
+    neighbourhoods,
+    reference="P. Shaw, Using constraint programming and local search methods to solve vehicle routing problems, CP 1998",
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)
