@@ -7,7 +7,8 @@
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Time: of forward and backward, CPU time of the process over eager's in the same round, so
 that other load meets both; median, and what half of the rounds lie within. Ready: CPU seconds of this process until two steps have run
-(planning, compiling; compilers that it starts not included).
+(planning, compiling; compilers that it starts not included; a plan that two rows share counts for the first). "remate
+compiled" is planned for compiled execution (cost="compiled"), but for 100%.
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ _COLORS = {  # by family, and how its line is broken
     "torch.compile": (RED, ""),
     "compile over checkpoint": ("#8250df", ""),
     "remate": (GREY, "4 2"),
-    "remate compiled": (BLUE, "4 2"),
-    "remate planned for compiled": (BLUE, ""),
+    "remate compiled": (BLUE, ""),
 }
 _WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
 
