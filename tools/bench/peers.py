@@ -6,9 +6,8 @@
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Time: of forward and backward, CPU time of the process over eager's in the same round, so
-that other load meets both; median, and what half of the rounds lie within. Ready: CPU seconds of this process until two steps have run
-(planning, compiling; compilers that it starts not included; a plan that two rows share counts for the first). "remate
-compiled" is planned for compiled execution (cost="compiled"), but for 100%.
+that other load meets both; median, and what half of the rounds lie within. "remate compiled at a peak" is planned with
+cost="compiled" and that peak as its budget.
 """
 
 from __future__ import annotations
@@ -40,12 +39,11 @@ _STEPS_TO_WARM_UP = 2  # torch.compile works in the first
 
 
 class _Ready(msgspec.Struct):
-    """A way whose step runs. predicted: bytes, None where nothing says. seconds: until it ran."""
+    """A way whose step runs. predicted: bytes, None where nothing says."""
 
     step: Callable[[], Any]
     peak: int
     predicted: int | None
-    seconds: float
 
 
 def measure(name: str, only: list[str], rounds: int) -> Model:
@@ -54,12 +52,8 @@ def measure(name: str, only: list[str], rounds: int) -> Model:
     failed: dict[str, str] = {}
     for key in only:
         try:
-            ready[key] = _made_ready(name, key)
-            print(
-                f"{name} {key}: {ready[key].peak} bytes, ready in {ready[key].seconds:.0f} s",
-                file=sys.stderr,
-                flush=True,
-            )
+            ready[key] = _made_ready(name, key, {other: one.peak for other, one in ready.items()})
+            print(f"{name} {key}: {ready[key].peak} bytes", file=sys.stderr, flush=True)
         except (RemateError, RuntimeError) as error:
             failed[key] = str(error).splitlines()[0]
             print(f"{name} {key}: {failed[key]}", file=sys.stderr, flush=True)
@@ -68,25 +62,28 @@ def measure(name: str, only: list[str], rounds: int) -> Model:
     rows = {key: Measured(tree=tree, failed=why) for key, why in failed.items()}
     for key, one in ready.items():
         low, high = times.quartiles[key]
-        figures: dict[str, Any] = {"peak": one.peak, "predicted": one.predicted, "ready": round(one.seconds, 1)}
+        figures: dict[str, Any] = {"peak": one.peak, "predicted": one.predicted}
         figures |= {"ns": times.median[key], "time": times.ratio[key], "low": low, "high": high, "rounds": rounds}
         rows[key] = Measured(tree=tree, **figures)
     return Model(name, SUBJECTS[name].describe, where, rows)
 
 
-def _made_ready(name: str, key: str) -> _Ready:
+def _made_ready(name: str, key: str, peaks: Mapping[str, int]) -> _Ready:
+    """peaks: of ways that are ready."""
     model, args, kwargs = SUBJECTS[name].build()
-    start = time.process_time()
-    made = WAYS[key].prepare(model, SUBJECTS[name], args, kwargs)
+    way = WAYS[key]
+    if way.at and way.at not in peaks:
+        raise RuntimeError(f"its budget is the peak of {way.at}, which is not known")
+    asked = {"budget": peaks[way.at]} if way.at else {}
+    made = way.prepare(model, SUBJECTS[name], args, kwargs, **asked)
     step = partial(training_step, made, args, kwargs)
     for _ in range(_STEPS_TO_WARM_UP):
         step()
-    seconds = time.process_time() - start
     clear_gradients(made, args, kwargs)
     foreseen = predicted_peak(made) if key.startswith("remate") else None
     peak = peak_bytes(step)
     clear_gradients(made, args, kwargs)
-    return _Ready(step, peak, foreseen, seconds)
+    return _Ready(step, peak, foreseen)
 
 
 def _tree() -> str:

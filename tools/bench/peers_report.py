@@ -30,13 +30,12 @@ _WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     """A way to train one model. tree: the commit that was measured, with a + where files were changed. failed: why there are no
-    figures. peak, predicted: bytes. ready: seconds. ns: of a step. time, low, high: over eager, its quartiles."""
+    figures. peak, predicted: bytes. ns: of a step. time, low, high: over eager, its quartiles."""
 
     tree: str
     failed: str = ""
     peak: int = 0
     predicted: int | None = None
-    ready: float = 0.0
     ns: int = 0
     time: float = 0.0
     low: float = 0.0
@@ -70,15 +69,15 @@ def report(models: Mapping[str, Model], ways: Mapping[str, Way]) -> str:
 
 
 def _table(model: Model, ways: Mapping[str, Way]) -> str:
-    rows = [("", "peak", "predicted", "time / eager", "half within", "ready", "tree", "")]
+    rows = [("", "peak", "predicted", "time / eager", "half within", "tree", "")]
     better = _dominated(model, ways)
     for key, one in model.rows.items():
         if one.failed:
-            rows.append((ways[key].label, one.failed, "", "", "", "", "", ""))
+            rows.append((ways[key].label, one.failed, "", "", "", "", ""))
             continue
         foreseen = "" if one.predicted is None else f"{(one.peak / one.predicted - 1) * 100:+.2f}%"
         figures = size(one.peak), foreseen, f"{one.time:.3f}", f"{one.low:.3f}–{one.high:.3f}"
-        rows.append((ways[key].label, *figures, f"{one.ready:.0f} s", one.tree, better.get(key, "")))
+        rows.append((ways[key].label, *figures, one.tree, better.get(key, "")))
     return f"{model.name}: {model.describe}; {model.environment}\n{table(rows)}\n"
 
 

@@ -24,7 +24,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 def _gpt2() -> Built:
-    return ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
+    return ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=4, length=256, vocab=2048)
 
 
 def _gpt2_without_dropout() -> Built:
@@ -38,11 +38,11 @@ def _gpt2_without_dropout() -> Built:
 
 
 def _llama() -> Built:
-    return ZOO["llama"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
+    return ZOO["llama"].build(layers=6, width=256, heads=4, batch=4, length=256, vocab=2048)
 
 
 def _encoder_decoder() -> Built:
-    return ZOO["t5"].build(layers=4, width=256, heads=4, batch=8, length=192, vocab=2048)
+    return ZOO["t5"].build(layers=4, width=256, heads=4, batch=4, length=192, vocab=2048)
 
 
 def _unet() -> Built:
@@ -79,19 +79,19 @@ def _lists(*paths: str) -> Callable[[nn.Module], list[nn.Module]]:
 SUBJECTS: dict[str, Subject] = {
     subject.name: subject
     for subject in (
-        Subject("gpt2", "GPT-2, 6 layers of 256, 8×256 tokens, dropout", _gpt2, _lists("transformer.h")),
+        Subject("gpt2", "GPT-2, 6 layers of 256, 4×256 tokens, dropout", _gpt2, _lists("transformer.h")),
         Subject(
             "gpt2_without_dropout",
-            "GPT-2, 6 layers of 256, 8×256 tokens, no dropout",
+            "GPT-2, 6 layers of 256, 4×256 tokens, no dropout",
             _gpt2_without_dropout,
             _lists("transformer.h"),
         ),
-        Subject("llama", "Llama, 6 layers of 256, 8×256 tokens", _llama, _lists("model.layers")),
+        Subject("llama", "Llama, 6 layers of 256, 4×256 tokens", _llama, _lists("model.layers")),
         Subject("resnet18", "ResNet-18, 16 images of 64×64", _resnet18, _of_type(BasicBlock)),
         Subject("unet", "U-Net, 4 images of 128×128", _unet, _of_type(DoubleConv)),
         Subject(
             "encoder_decoder",
-            "T5, 4+4 layers of 256, 8×192 tokens, dropout",
+            "T5, 4+4 layers of 256, 4×192 tokens, dropout",
             _encoder_decoder,
             _lists("encoder.block", "decoder.block"),
         ),

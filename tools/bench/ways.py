@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,19 +10,20 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate_runtime.format import Schedule
 
-from .subjects import SUBJECTS, Subject
+from .subjects import Subject
 
-Prepare = Callable[[nn.Module, Subject, tuple[Any, ...], dict[str, Any]], nn.Module]
+Prepare = Callable[..., nn.Module]  # model, subject, args, kwargs; and budget=, in bytes, of ways that have an `at`
 
 
 class Way(NamedTuple):
-    """family: what belongs to one curve. prepare: what makes a model ready; work that is left to the first steps, too."""
+    """family: what belongs to one curve. prepare: what makes a model ready; work that is left to the first steps, too.
+    at: the way whose measured peak is the budget."""
 
     label: str
     family: str
     prepare: Prepare
+    at: str = ""
 
 
 def eager(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -68,10 +67,11 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
     """torch.compile. budget: activation_memory_budget. blocks: over checkpointing of the blocks."""
 
     def prepare(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
+        import torch._functorch.config as functorch
         from torch._inductor.compile_fx import compile_fx
 
         def inductor(graph: Any, inputs: Any) -> Any:
-            with _configured(budget):
+            with functorch.patch(activation_memory_budget=budget or 1.0):
                 return compile_fx(graph, inputs)
 
         # A backend of its own: otherwise models of one class would share what the first was compiled to.
@@ -81,31 +81,18 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
     return prepare
 
 
-@contextlib.contextmanager
-def _configured(budget: float | None) -> Iterator[None]:
-    import torch._functorch.config as functorch
-    import torch._inductor.config as inductor
+def planned(engine: str = "eager", cost: str = "measured", share: int | None = None) -> Prepare:
+    """share: the budget in % of the peak without reruns; None: what `prepare` is told, in bytes."""
 
-    with inductor.patch(force_disable_caches=True), functorch.patch(activation_memory_budget=budget or 1.0):
-        yield
-
-
-def planned(budget: str, engine: str = "eager", cost: str = "measured") -> Prepare:
-    def prepare(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-        return remate_runtime.apply(model, _schedule(subject.name, budget, cost), engine=engine)
+    def prepare(
+        model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any], budget: int | None = None
+    ) -> nn.Module:
+        asked = f"{share}%" if budget is None else budget
+        return remate_runtime.apply(model, remate.plan(model, args, kwargs, budget=asked, cost=cost), engine=engine)
 
     return prepare
 
 
-@functools.cache
-def _schedule(name: str, budget: str, cost: str) -> Schedule:
-    """One file for both engines."""
-    model, args, kwargs = SUBJECTS[name].build()
-    return remate.plan(model, args, kwargs, budget=budget, cost=cost)
-
-
-_INTERPRETED = (100, 80, 60, 40)  # % of the peak without reruns
-_COMPILED = (80, 60, 40, 25)  # where 100 would be the same plan
 WAYS: dict[str, Way] = {
     "eager": Way("eager", "eager", eager),
     "checkpoint": Way("checkpoint per block", "checkpoint", checkpointed),
@@ -113,15 +100,23 @@ WAYS: dict[str, Way] = {
     "compile": Way("torch.compile", "torch.compile", compiled(None)),
     **{
         f"compile-{share}": Way(f"compile, memory budget .{share // 10}", "torch.compile", compiled(share / 100))
-        for share in (50, 30, 10)
+        for share in (50, 10)
     },
     "compile-checkpoint": Way("compile over checkpoint", "compile over checkpoint", compiled(None, blocks=True)),
-    **{f"remate-{share}": Way(f"remate, {share}%", "remate", planned(f"{share}%")) for share in _INTERPRETED},
-    "remate-100-compiled": Way("remate compiled, 100%", "remate compiled", planned("100%", "compiled")),
     **{
-        f"remate-{share}-compiled": Way(
-            f"remate compiled, {share}%", "remate compiled", planned(f"{share}%", "compiled", "compiled")
+        f"remate-{share}": Way(f"remate, {share}%", "remate", planned(share=share))  # % of the peak without reruns
+        for share in (100, 80, 60, 40)
+    },
+    "remate-100-compiled": Way("remate compiled, 100%", "remate compiled", planned("compiled", share=100)),
+    **{
+        f"remate-for-{other}": Way(
+            f"remate compiled, at {what}'s peak", "remate compiled", planned("compiled", "compiled"), other
         )
-        for share in _COMPILED
+        for other, what in (
+            ("compile", "torch.compile"),
+            ("compile-50", "budget .5"),
+            ("compile-10", "budget .1"),
+            ("compile-checkpoint", "compile over checkpoint"),
+        )
     },
 }

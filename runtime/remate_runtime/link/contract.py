@@ -111,6 +111,26 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     )
 
 
+def keeps_contract(linked: Linked, other: Linked) -> bool:
+    """Whether what `linked` promises holds for `other`, the same step with more reruns: the same deliveries, nothing read
+    in backward that is not watched, and nothing later."""
+    if [e for e in linked.events if isinstance(e, Deliver | Update)] != [
+        e for e in other.events if isinstance(e, Deliver | Update)
+    ]:
+        return False
+    graph = linked.graph
+    callers = (
+        {at for at, value in enumerate(graph.values) if value.producer < 0},
+        {graph.root[v] for v in graph.outputs},
+    )
+    read = zip(callers, _reads_of_backward(linked), _reads_of_backward(other), strict=True)
+    if any((now - before) & seen for seen, before, now in read):
+        return False
+    last = _last_segments(linked)
+    later = {owner for owner, segment in _last_segments(other).items() if segment > last.get(owner, -1)}
+    return later.isdisjoint(callers[0])
+
+
 def _last_segments(linked: Linked) -> dict[int, int]:
     """By owner of a storage that backward reads, the number of the delivery before which it does so last."""
     graph, last, segment = linked.graph, dict[int, int](), 0

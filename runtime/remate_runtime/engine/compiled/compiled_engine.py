@@ -18,6 +18,7 @@ from ..eager.eager_engine import EAGER
 from ..eager.instructions import InstructionCompiler, Slots
 from .artefacts import Artefacts
 from .fit import Fitted, fit
+from .fused_reruns import with_fused_reruns
 from .inductor import unavailable
 from .lives import Piece, drop, pieces, sources
 from .memory import Planned
@@ -65,9 +66,11 @@ def _start_auto() -> Compile:
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
     """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
-    linked, contract, graph = step.linked, step.contract, step.linked.graph
+    contract, graph = step.contract, step.linked.graph
     if device.type != graph.device:
         check_kernels(tuple(step.operators.items()), device, graph.device)
+    step = with_fused_reruns(step)
+    linked = step.linked
     rows, left = computations(linked)
     fitted = fit(step, rows, left, artefacts)
     _tell(fitted, step.budget)

@@ -17,6 +17,7 @@ from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .compiled_engine import computations
 from .fit import fit
+from .fused_reruns import with_fused_reruns
 from .inductor import unavailable
 
 
@@ -48,8 +49,8 @@ def foresee(schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: C
     names = [value.name for value in linked.graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]
     contract = step_contract(linked, tuple(output_leaves(schedule.model.outputs)), names)
     live = operators(linked.graph, verified.where, namespaces)
-    step = LinkedStep(linked, contract, live, verified.leaves, budget)
-    rows, left = computations(linked)
+    step = with_fused_reruns(LinkedStep(linked, contract, live, verified.leaves, budget))
+    rows, left = computations(step.linked)
     fitted = fit(step, rows, left, artefacts)
     operations = linked.graph.operations
     ns = 0

@@ -99,7 +99,7 @@ def compiles(graph: Graph, op: Op) -> bool:
         return False
     values = [value for value in (*op.reads, *op.writes) if value is not None]
     name, written = op.op.split(".")[1], {graph.values[value].type.dtype for value in op.writes if value is not None}
-    if name in _BY_NUMBER or (name in _DIVIDES and written <= _INTEGERS):
+    if (name in _BY_NUMBER and not _has_looked_up(graph, op)) or (name in _DIVIDES and written <= _INTEGERS):
         return False
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
@@ -107,6 +107,17 @@ def compiles(graph: Graph, op: Op) -> bool:
         if any(name.startswith("aten.as_strided") for name in chain) or kinds & _INTERPRETED:
             return False
     return True
+
+
+def _has_looked_up(graph: Graph, op: Op) -> bool:
+    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused them."""
+    name = op.op.split(".")[1]
+    if name not in ("nll_loss_backward", "nll_loss2d_backward"):
+        return False
+    loss, target = name.replace("backward", "forward"), op.args[2]
+    return any(
+        one.op.split(".")[1] == loss and one.args[1] == target for one in graph.operations[: graph.backward_start]
+    )
 
 
 def views_to(graph: Graph, value: int) -> list[int]:
