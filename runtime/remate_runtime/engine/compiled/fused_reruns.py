@@ -16,6 +16,7 @@ import torch
 from ...link.contract import keeps_contract
 from ...link.events import Linked, Rerun, Run
 from ...link.linker import link
+from ...link.simulator import simulate
 from ...step.graph import FlatRerun, Op
 from ..compiled_step import LinkedStep
 from .exact import exact
@@ -47,7 +48,8 @@ _WRITTEN = 17, 16  # weight of a byte that forward writes for backward alone, an
 
 
 def with_fused_reruns(step: LinkedStep) -> LinkedStep:
-    """The step as the compiled engine executes it."""
+    """The step as the compiled engine executes it: without more than it may hold even where nothing of it compiles."""
+    most = max(step.budget, simulate(step.linked).peak)
     barred: set[int] = set(exact(step.linked))
     while True:
         added = fused_reruns(step, barred)
@@ -58,7 +60,8 @@ def with_fused_reruns(step: LinkedStep) -> LinkedStep:
         # What chooses by roundings must not run again fused otherwise.
         choosing = exact(linked) & {rerun.op for rerun in added}
         if not choosing:
-            return step._replace(linked=linked) if keeps_contract(step.linked, linked) else step
+            keeps = keeps_contract(step.linked, linked) and simulate(linked).peak <= most
+            return step._replace(linked=linked) if keeps else step
         barred |= choosing
 
 
