@@ -60,10 +60,18 @@ class _Search:
         kept = [one for one in self._found.values() if one.foreseen.peak <= self._limit]
         if not kept:
             smallest = min(one.foreseen.peak for one in self._found.values())
-            raise InfeasibleError(self._limit, smallest, 0, self._settings.strategy)
+            keep_all = self._instance.baseline.peak
+            raise InfeasibleError(self._limit, smallest, self._floor(), self._settings.strategy, baseline=keep_all)
         best = min(kept, key=lambda one: (one.foreseen.ns, one.schedule.solve.time))
         compiled = Compiled(self._limit, best.foreseen.peak)
         return replace(best.schedule, solve=replace(best.schedule.solve, compiled=compiled))
+
+    def _floor(self) -> int:
+        """However it is compiled, the step ends with its gradients, where those are held. (What the interpreter proves counts
+        what compiled segments never make.)"""
+        graph = self._step.captured.graph
+        owners = {graph.root[value] for _, value in graph.gradients} if graph.delivered == "held" else set[int]()
+        return sum(graph.nbytes(owner) for owner in owners if graph.values[owner].kind == "op")
 
     def _attempts(self) -> None:
         """Plan for what promises to hold as much as may be; between a budget that is too small and one that is too large."""

@@ -83,8 +83,11 @@ def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.
 def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_compiled, "foresee", lambda *_: Foreseen(1 << 40, 1, 1 << 40))
     model, args = build()
-    with pytest.raises(remate.InfeasibleError):
+    with pytest.raises(remate.InfeasibleError, match="none was found") as caught:
         planned(model, args)
+    parameters = sum(4 * one.numel() for one in model.parameters())
+    assert caught.value.floor == parameters  # whose gradients the step ends with
+    assert caught.value.smallest == 1 << 40
 
 
 def test_it_is_an_ordinary_schedule(made: Schedule) -> None:

@@ -85,7 +85,7 @@ def in_backward(model: nn.Module, seen: list[str]) -> None:
         def update(parameter: torch.Tensor) -> None:
             seen.append(name)
             with torch.no_grad():
-                parameter.sub_(parameter.grad, alpha=0.1)  # type: ignore[arg-type]
+                parameter.sub_(parameter.grad, alpha=1e-4)  # type: ignore[arg-type]
             parameter.grad = None
 
         return update
