@@ -17,6 +17,7 @@ from remate_runtime.link import held_by_call, link, simulate
 from remate_runtime.step import Graph
 
 from ..strategy import Candidate
+from ..strategy.pareto import undominated
 
 Some = TypeVar("Some")
 STATES = 200  # of the knapsack behind each kind; what is left out lies close to others
@@ -80,11 +81,8 @@ def smallest(kinds: Sequence[Sequence[Choice]]) -> tuple[Choice, ...]:
 
 def _allowed(kind: Sequence[Choice], bound: int) -> list[Choice]:
     """Those that take no more at work, without those that hold more and are no faster than another one."""
-    kept: list[Choice] = []
-    for one in sorted(kind, key=lambda one: (one.held, one.time, one.at_work)):
-        if one.at_work <= bound and (not kept or one.time < kept[-1].time):
-            kept.append(one)
-    return kept
+    within = sorted((one for one in kind if one.at_work <= bound), key=lambda one: one.at_work)
+    return undominated(within, lambda one: (one.held, one.time))
 
 
 def _merged(states: Sequence[_State], choices: Iterable[Choice], limit: int) -> list[_State]:
@@ -95,11 +93,7 @@ def _merged(states: Sequence[_State], choices: Iterable[Choice], limit: int) -> 
         for state in states
         if state.held + one.held <= limit
     ]
-    kept: list[_State] = []
-    for state in sorted(made, key=lambda state: (state.held, state.time)):
-        if not kept or state.time < kept[-1].time:
-            kept.append(state)
-    return _thinned(kept, STATES)
+    return _thinned(undominated(made, lambda state: (state.held, state.time)), STATES)
 
 
 def _thinned(given: list[Some], count: int) -> list[Some]:

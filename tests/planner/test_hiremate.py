@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from remate.partition.hierarchy import BlockSpan
-from remate.partition.leaf_graph import LeafGraph
+from remate.partition.leaf_graph import LeafGraph, leaf_graph
 from remate.partition.partitioning import partition
 from remate.strategy import QUICK, Deadline, Instance, Request, policy, solve
 from remate.strategy.blocks.block_plan import BlockPlan, simulated_plan
@@ -19,6 +19,7 @@ from remate.strategy.levels.hiremate import Levels, Solvers, levelled, whole_aga
 from remate.strategy.levels.level_model import LevelModel
 from remate.strategy.levels.options import Part
 from remate.strategy.levels.tree import Node, tree
+from remate.strategy.problem import Problem
 from remate_runtime.link import link, simulate
 from remate_runtime.step import Graph
 
@@ -122,3 +123,23 @@ def test_a_deadline_ends_it_with_what_there_is() -> None:
     assert all(len(part.options) == 1 for part in made.root.parts)
     assert ("levels", QUICK) not in instance.kept, "what the clock has cut short is not kept"
     assert isinstance(made.root, LevelModel)
+
+
+@pytest.mark.parametrize("seed", [21, 23])
+def test_a_step_no_larger_than_a_leaf_is_planned_as_by_checkmate(seed: int) -> None:
+    graph = random_graph(seed, 10)
+    budget = int(0.75 * Instance(graph).baseline.peak)
+    found = [solve(Instance(graph), Request(budget, effort=QUICK), policy(name)) for name in ("hiremate", "checkmate")]
+    assert found[0].time <= found[1].time
+
+
+def test_nodes_offer_what_has_the_least_peak() -> None:
+    """Of every node between leaf and root, a plan near to the least limit that its program meets."""
+    step = partition(layers(16))
+    about = Levels(Instance(step.captured.graph, step.parts), Deadline(), QUICK)
+    inner = next(node for node in about.tree.parts if node.parts)
+    leaf = leaf_graph(about.instance.graph, inner.span, about.readers)
+    parts = about._parts(inner, Problem(leaf.graph))
+    least = list(module.smaller(LevelModel(Problem(leaf.graph), parts), Deadline(), QUICK))[-1]
+    peak = simulated_plan(leaf, least)
+    assert min(plan.backward_peak for plan in about._plans(inner)) <= peak.backward_peak

@@ -17,6 +17,7 @@ from ..effort import Effort
 from ..milp.formulation import Formulation
 from ..milp.place import place
 from ..milp.windows import rerun_windows
+from ..pareto import undominated
 from ..problem import Problem
 from .block_plan import BlockPlan, simulated_plan
 
@@ -102,12 +103,9 @@ def worth_having(plans: Iterable[BlockPlan], keep: BlockPlan) -> list[BlockPlan]
 
 
 def _undominated(plans: Iterable[BlockPlan]) -> list[BlockPlan]:
-    """Without the plans that another one equals or betters in every figure."""
-    kept: list[BlockPlan] = []
-    for plan in sorted(plans, key=lambda p: (p.time, p.retained, p.backward_peak, p.forward_peak, len(p.reruns))):
-        if not any(all(x <= y for x, y in zip(k.figures, plan.figures, strict=True)) for k in kept):
-            kept.append(plan)
-    return sorted(kept, key=lambda p: (p.retained, p.time))
+    """Without the plans that another one equals or betters in every figure, those that retain least first."""
+    kept = undominated(sorted(plans, key=lambda plan: len(plan.reruns)), lambda plan: plan.figures)
+    return sorted(kept, key=lambda plan: (plan.retained, plan.time))
 
 
 def _thinned(plans: list[BlockPlan], keep: BlockPlan) -> list[BlockPlan]:

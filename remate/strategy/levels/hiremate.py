@@ -22,7 +22,7 @@ from ...errors import NotApplicableError
 from ...partition.canonical import exports, form, readers_of, storages
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import LeafGraph, leaf_graph
-from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_frontier import block_frontier, trade_off, worth_having
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..blocks.block_selection import BlockSelection
@@ -31,13 +31,14 @@ from ..effort import Effort, shared_effort
 from ..feedback import Answer, feedback
 from ..instance import Instance
 from ..local.polish import polish
+from ..milp.checkmate import checkmate, checkmate_fits
 from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
 from ..pool import better
 from ..problem import Problem
 from .level_model import LevelModel
 from .options import Part, part
-from .tree import Node, tree
+from .tree import LARGEST, Node, tree
 
 LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without reruns
 FEWER = 4  # part of the solves that a leaf gets for each limit
@@ -80,6 +81,8 @@ def levelled(
 
         for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):
             found.setdefault(plan.reruns, plan)
+    for reruns in smaller(model, deadline, each):
+        found.setdefault(reruns, simulated_plan(leaf, reruns))
     return [*worth_having(found.values(), keep), *whole_again(leaf, once)]
 
 
@@ -168,7 +171,10 @@ def levels(instance: Instance, effort: Effort, deadline: Deadline) -> Levels:
 
 
 def hiremate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
-    """The root's program under the budget, corrected by what the simulator says; the best is polished."""
+    """The root's program under the budget, corrected by what the simulator says; the best is polished. A step that is no larger than
+    a leaf is one, solved as in the paper by Checkmate's program, if it is small enough for that, too."""
+    if len(instance.problem.forward) <= LARGEST and checkmate_fits(instance, request):
+        yield from checkmate(instance, request, context)
     found = levels(instance, request.effort, context.deadline)
     root, leaves, deadline = found.root, found.leaves, context.deadline
 
@@ -189,17 +195,24 @@ def hiremate(instance: Instance, request: Request, context: Context) -> Proposal
         yield from polish(instance.problem, best, request.budget, context.deadline)
 
 
-def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
-    """Nearer and nearer to the least limit under which the program has a solution. Returns what fits, if anything does."""
-    low, high, best = 0.0, float(root.baseline), None
-    while high - low > LEAST * high and not context.deadline.stopped():
+def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRerun, ...]]:
+    """What the program of a node answers nearer and nearer to the least limit under which it has a solution."""
+    low, high = 0.0, float(model.baseline)
+    while high - low > LEAST * high and not deadline.stopped():
         middle = (low + high) / 2
-        result = root.solve(context.deadline, middle, request.effort, gap=TIGHT, stage="least")
+        result = model.solve(deadline, middle, effort, gap=TIGHT, stage="least")
         if result.x is None:
             low = middle
-            continue
-        high = middle
-        found = yield Proposal(tuple(root.reruns(result)))
+        else:
+            high = middle
+            yield tuple(model.reruns(result))
+
+
+def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
+    """What has the least peak. Returns what fits, if anything does."""
+    best: Candidate | None = None
+    for reruns in smaller(root, context.deadline, request.effort):
+        found = yield Proposal(reruns)
         if found.peak <= request.budget and (best is None or found.time < best.time):
             best = found
     return best

@@ -76,9 +76,14 @@ def rounded(instance: Instance, request: Request, context: Context) -> Proposals
             yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
 
 
+def checkmate_fits(instance: Instance, request: Request) -> bool:
+    """Whether the model of a step is small enough for the effort."""
+    return instance.view(horizon).variables <= LARGEST * request.effort.nodes
+
+
 def _model(instance: Instance, request: Request) -> EveryStage:
-    size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
-    if size > most:
+    if not checkmate_fits(instance, request):
+        size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
         raise NotApplicableError(
             f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up to "
             f"{most:,}\n  hint: ask for more effort, for another strategy, or for auto"
