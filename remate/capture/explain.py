@@ -27,6 +27,10 @@ _INSTEAD = {  # by operator: a way that is known to work
     "aten._pack_padded_sequence": _PADDED,
 }
 _YES_OR_NO = ("aten.equal", "aten.allclose", "aten.is_nonzero")
+_CAUSAL = (
+    "say is_causal=True (or False) in the call, of nn.Transformer src_is_causal= and tgt_is_causal=: without, it looks at "
+    "the mask's values to find out"
+)
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
@@ -38,6 +42,8 @@ def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
     message, hint = _what(error)
     if hint == _BRANCH and isinstance(_module(model, module), nn.RNNBase):
         hint = _PADDED
+    if hint == _BRANCH and isinstance(_module(model, module), nn.TransformerEncoder | nn.TransformerDecoder):
+        hint = _CAUSAL
     call = static_parts(model, module)
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 

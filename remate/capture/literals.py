@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from remate_runtime.format import DTYPES, MEMORY_FORMATS, TensorType
+from remate_runtime.live import MAX_CONSTANT
 
 from ..errors import CaptureError
 from .trees import literal
 
-MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
 _DTYPES = {getattr(torch, name): short for short, (name, _) in DTYPES.items() if hasattr(torch, name)}
 _BIG = (
     "register it as a buffer of the module (register_buffer(..., persistent=False)): buffers are not stored in the file"

@@ -33,6 +33,7 @@ from remate_runtime.live import (
     is_torchs,
     make_digest,
     record,
+    record_attribute,
     replaced_forward,
     same,
 )
@@ -111,7 +112,7 @@ class Reads:
         value = attribute(thing, name)
         if isinstance(getattr(type(thing), name, None), property):
             return  # what its getter reads is seen by itself
-        seen[name] = record(value, self._code.source)
+        seen[name] = record_attribute(thing, name, self._code.source)
         if is_config(value) or (not isinstance(value, _NO_OBJECTS) and is_own(type(value).__module__)):
             self._hold(value, id(thing), name)
 
@@ -153,7 +154,7 @@ class Reads:
         for key, seen in self._seen.items():
             for name, was in seen.items():
                 raw = attribute(things[key], name)
-                now = record(raw, self._code.source)
+                now = record_attribute(things[key], name, self._code.source)
                 if was is not OPAQUE and now is not OPAQUE and not same(was, now):
                     self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
         self.stored = []

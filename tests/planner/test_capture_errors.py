@@ -382,3 +382,12 @@ def test_parameters_that_come_with_the_first_call():
     with pytest.raises(CaptureError, match="no shape yet") as caught:
         remate.plan(model, (x(),), budget="100%")
     assert "once" in caught.value.hint
+
+
+def test_an_encoder_that_looks_at_its_mask_is_told_the_argument_that_says_it():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 1)
+    mask = torch.nn.Transformer.generate_square_subsequent_mask(4)
+    with pytest.raises(CaptureError, match="say is_causal=True"):
+        capture(model, (torch.zeros(2, 4, 8), mask))
+    capture(model, (torch.zeros(2, 4, 8), mask), {"is_causal": True})

@@ -12,6 +12,7 @@ from .attributes import (
     is_forwards_own,
     is_torchs,
     record,
+    record_attribute,
     replaced_forward,
 )
 from .beside import example_call
@@ -34,12 +35,13 @@ from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .guard import Guard
 from .ownership import is_own, qualified
 from .parts import digest_of_parts, part_digest
-from .values import OPAQUE, is_config
+from .values import MAX_CONSTANT, OPAQUE, is_config
 
 __all__ = [
     "BEYOND_EAGER",
     "CHECKPOINTS",
     "FORWARDS_OWN_FLAG",
+    "MAX_CONSTANT",
     "MISSING",
     "OPAQUE",
     "Code",
@@ -73,6 +75,7 @@ __all__ = [
     "part_digest",
     "qualified",
     "record",
+    "record_attribute",
     "replaced_forward",
     "same",
     "shown",

@@ -53,9 +53,18 @@ def underlying(found: Any) -> Any:
     return found.fget if isinstance(found, property) else found
 
 
-def record(value: Any, source: Hash) -> Any:
+def record(value: Any, source: Hash, tensors: bool = False) -> Any:
     """As `recorded`, of what `attribute` gives."""
-    return ABSENT if value is MISSING else recorded(value, source)
+    return ABSENT if value is MISSING else recorded(value, source, tensors)
+
+
+def record_attribute(thing: Any, name: str, source: Hash) -> Any:
+    """What a digest writes for `thing.name`. Tensors of modules are theirs, and read at every call; those of their classes
+    and of configs are constants of the step."""
+    held = getattr(thing, "__dict__", {})
+    own = isinstance(thing, nn.Module) and any(name in held.get(each, ()) for each in REGISTERED)
+    own = own or (isinstance(thing, nn.Module) and name in held)
+    return record(attribute(thing, name), source, tensors=not own)
 
 
 def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -32,6 +32,7 @@ class Code:
 
     functions: hash by qualified name, None where the source cannot be read. values: globals by `module.name`. held: for
     every global in `values`, and every function and method that was followed by name, what holds it, and its key there.
+    cells: what closures hold, by the name of the function and of the variable.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class Code:
         self._working = False
         self.values: dict[str, Any] = {}
         self.held: dict[str, tuple[Mapping[str, Any], str]] = {}
+        self.cells: dict[str, types.CellType] = {}
 
     @property
     def functions(self) -> dict[str, str | None]:
@@ -129,8 +131,9 @@ class Code:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             held = _cell(cell)
             if held is not _NOTHING and name != "__class__" and not isinstance(held, nn.Module):
-                value = recorded(held, lambda inner: self._source(inner, depth + 1))
+                value = recorded(held, lambda inner: self._source(inner, depth + 1), tensors=True)
                 if value is not OPAQUE:
+                    self.cells[f"{qualified(function)}.{name}"] = cell
                     yield name, value
 
     def _reference(self, bound: _Names, reference: Reference) -> None:
@@ -157,7 +160,7 @@ class Code:
 
     def _value(self, place: Place, found: Any) -> None:
         name, holder, key = place
-        value = recorded(found, self.source)
+        value = recorded(found, self.source, tensors=True)
         if value is not OPAQUE and not (isinstance(value, dict) and "object" in value):
             self.values[name] = value
             self.held[name] = (holder, key)

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..format.module_paths import fold_paths, unfold_paths
 from ..format.schedule import Digest, ModuleGroup
-from .attributes import MISSING, attribute, hook_name, hooks_of, record, replaced_forward
+from .attributes import MISSING, attribute, hook_name, hooks_of, record_attribute, replaced_forward
 from .code import Code
 from .differences import Differences
 from .ownership import is_own, package_version, qualified
@@ -156,7 +156,7 @@ def _compare_class(found: Differences, group: ModuleGroup, path: str, thing: Any
 def _compare_reads(found: Differences, group: ModuleGroup, index: int, path: str, thing: Any, code: Code) -> None:
     for name, value in group.reads.items():
         was = at_index(value, index)
-        now = record(attribute(thing, name), code.source)
+        now = record_attribute(thing, name, code.source)
         if not accepts(was, now):
             found.attribute(path, group.kind, name, was, now)
 

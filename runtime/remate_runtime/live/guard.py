@@ -3,9 +3,12 @@ functions that the plan depends on, against what they were when the schedule was
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
+from types import CellType
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
 from ..errors import REPLAN, StaleModelError
@@ -19,6 +22,7 @@ from .attributes import (
     hook_name,
     hooks_of,
     record,
+    record_attribute,
     replaced_forward,
     underlying,
 )
@@ -26,7 +30,9 @@ from .code import Code
 from .differences import CHECKPOINTS, assignment, checkpoints, is_number, live_hint, shown, told_settings
 from .digest import accepts, at_index, at_path, same
 from .ownership import qualified
+from .values import is_constant
 
+_MANY = 256  # items of a container that are looked through for tensors
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _FORWARD, _FORWARD_PRE, _BACKWARD, _BACKWARD_PRE = HOOKS.values()
 _HINT = (
@@ -55,7 +61,8 @@ class Guard:
         self._reads = [read for group in groups for read in self._of(group, model)]
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
         self._hooks = {path: tuple(hooks_of(module)) for path, module in self._modules.items() if path}
-        self._held = {name: (*held, held[0].get(held[1], MISSING)) for name, held in code.held.items()}
+        self._held = {name: (*held, self._global(*held)) for name, held in code.held.items()}
+        self._cells = {name: (cell, self._holds(cell)) for name, cell in code.cells.items()}
         defining = (_defining(type(module), "forward") for module in self._modules.values())
         self._classes = {base: vars(base)["forward"] for base in defining if base is not None}
         self._prepare()
@@ -64,13 +71,22 @@ class Guard:
         for index, path in enumerate(unfold_paths(group.at)):
             thing = self._modules.get(path) if path in self._modules else at_path(model, path)
             for name, value in group.reads.items() if thing is not MISSING else ():
-                was, now = at_index(value, index), record(attribute(thing, name), self._code.source)
+                was, now = at_index(value, index), record_attribute(thing, name, self._code.source)
                 yield _Read(path, group.kind, thing, name, was if accepts(was, now) else now)
 
+    def _global(self, holder: Mapping[str, Any], key: str) -> Any:
+        """What a digest writes of it: functions by their source, tensors by their contents."""
+        return record(underlying(holder.get(key, MISSING)), self._code.source, tensors=True)
+
+    def _holds(self, cell: CellType) -> Any:
+        return record(cell.cell_contents, self._code.source, tensors=True)
+
     def _prepare(self) -> None:
-        """What `check` looks up: plain lookups in dicts, contents of containers, attributes that have to be asked for."""
+        """What `check` looks up: plain lookups in dicts, contents of containers and versions of tensors in them, attributes
+        that have to be asked for."""
         entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
         self._contents: list[tuple[Any, Any]] = []
+        self._versions: list[tuple[torch.Tensor, int]] = []
         self._asked: list[tuple[Any, str, Any]] = []
 
         def entry(owner: Any, holder: Mapping[str, Any], name: str) -> None:
@@ -90,14 +106,22 @@ class Guard:
                 entry(base, vars(base), read.name)
             elif read.name not in held and not isinstance(read.thing, nn.Module):
                 self._asked.append((read.thing, read.name, getattr(read.thing, read.name, MISSING)))
-            if isinstance(found, list | dict | set):
-                partly = isinstance(read.was, dict) and "length" in read.was and "hash" not in read.was
-                self._contents.append((found, len(found) if partly else found.copy()))
-        for name, (holder, key, _) in self._held.items():
+            self._content(found, read.was)
+        for name, (holder, key, was) in self._held.items():
             entry(name, holder, key)
+            self._content(holder.get(key, MISSING), was)
+        for cell, was in self._cells.values():
+            self._asked.append((cell, "cell_contents", cell.cell_contents))
+            self._content(cell.cell_contents, was)
         self._bare = [vars(self._modules[path]) for path in self._hooks if not _has_hooks(vars(self._modules[path]))]
         self._hooked = [path for path in self._hooks if _has_hooks(vars(self._modules[path]))]
         self._entries = list(entries.values())
+
+    def _content(self, found: Any, was: Any) -> None:
+        if isinstance(found, list | dict | set):
+            partly = isinstance(was, dict) and "length" in was and "hash" not in was
+            self._contents.append((found, len(found) if partly else found.copy()))
+        self._versions += [(tensor, tensor._version) for tensor in _constants(found)]
 
     def check(self) -> None:
         """Raise StaleModelError, naming what changed and what to do."""
@@ -131,6 +155,9 @@ class Guard:
         return not global_hooks() and self._holds_what_it_held()
 
     def _holds_what_it_held(self) -> bool:
+        for tensor, version in self._versions:
+            if tensor._version != version:
+                return False
         try:
             for contents, was in self._contents:
                 if (len(contents) if type(was) is int else contents) != was:
@@ -145,20 +172,20 @@ class Guard:
 
     def _numbers(self) -> list[str]:
         """Attributes that were a number and are another one."""
-        found = [(read, record(attribute(read.thing, read.name), self._code.source)) for read in self._reads]
+        found = [(read, record_attribute(read.thing, read.name, self._code.source)) for read in self._reads]
         changed = [read for read, now in found if is_number(now) and is_number(read.was) and not accepts(read.was, now)]
         return [f"{read.path}.{read.name}".lstrip(".") for read in changed]
 
     def _settings(self) -> str:
         found: dict[str, None] = {}
         for read in self._reads:
-            if not accepts(read.was, record(attribute(read.thing, read.name), self._code.source)):
+            if not accepts(read.was, record_attribute(read.thing, read.name, self._code.source)):
                 found.update(dict.fromkeys(assignment(read.path, read.name, read.was)))
         return told_settings(found)
 
     def _faults(self) -> Iterator[str]:
         for read in self._reads:
-            now = record(attribute(read.thing, read.name), self._code.source)
+            now = record_attribute(read.thing, read.name, self._code.source)
             if not accepts(read.was, now):
                 yield f"{_place(read.path, read.kind)}: attribute {read.name} was {shown(read.was)}, is {shown(now)}"
         for path, module in self._modules.items():
@@ -173,16 +200,29 @@ class Guard:
             for hook in [hook for hook in was if hook not in now]:
                 yield f"{_place(path, kind)}: the hook {hook_name(*hook)!r} is gone, and a schedule computes with it"
         for name, (holder, key, was) in self._held.items():
-            now = record(underlying(holder.get(key, MISSING)), self._code.source)
-            before = record(underlying(was), self._code.source)
-            if not same(now, before):
-                yield f"global {name!r} was {shown(before)}, is {shown(now)}"
+            now = self._global(holder, key)
+            if not same(now, was):
+                yield f"global {name!r} was {shown(was)}, is {shown(now)}"
+        for name, (cell, was) in self._cells.items():
+            now = self._holds(cell)
+            if not same(now, was):
+                yield f"{name!r}, which a closure holds, was {shown(was)}, is {shown(now)}"
         for base, was in self._classes.items():
             now = vars(base).get("forward", MISSING)
             if now is not was:
                 yield f"class {qualified(base)!r}: its forward was replaced by {qualified(now)!r}"
         for hook in global_hooks():
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
+
+
+def _constants(found: Any) -> Iterator[torch.Tensor]:
+    """Tensors whose contents the plan depends on: the value of a global, or inside of a container."""
+    if is_constant(found) and not found.is_inference():
+        yield found
+    elif isinstance(found, list | tuple | dict):
+        for item in itertools.islice(found.values() if isinstance(found, dict) else found, _MANY):
+            if isinstance(item, torch.Tensor | list | tuple | dict):
+                yield from _constants(item)
 
 
 def _has_hooks(held: Mapping[str, Any]) -> bool:

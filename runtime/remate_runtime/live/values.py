@@ -19,6 +19,7 @@ from ..kernels.overloads import SHORT_DTYPES
 from .ownership import qualified
 
 _LONG = 200  # characters of a text that is written down
+MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
 _MANY = 64  # plain values inside one attribute that are written down
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 _UNSEEN = (torch.Tensor, nn.Module, torch.Generator, torch.device, torch.cuda.Stream)
@@ -39,9 +40,10 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def recorded(value: Any, source: Hash) -> Any:
-    """What a digest writes for a value, or OPAQUE. source: the hash of a function of the user's own, None of any other."""
-    made = _recorded(value, source, 0)
+def recorded(value: Any, source: Hash, tensors: bool = False) -> Any:
+    """What a digest writes for a value, or OPAQUE. source: the hash of a function of the user's own, None of any other.
+    tensors: a tensor is written, too; those inside of containers always are, as far as a step may hold their contents."""
+    made = _tensor(value) if tensors and isinstance(value, torch.Tensor) else _recorded(value, source, 0)
     if isinstance(made, (list, dict)) and _count(made) > _MANY:
         return {"length": len(value), "hash": short_hash(json.dumps(made, sort_keys=True))}
     return made
@@ -63,11 +65,32 @@ def _recorded(value: Any, source: Hash, depth: int) -> Any:
         return str(value) if written else {"length": len(value), "hash": short_hash(value)}
     if isinstance(value, torch.dtype):
         return {"dtype": SHORT_DTYPES[value]} if value in SHORT_DTYPES else {"is": str(value)}
+    if isinstance(value, torch.Tensor) and depth:
+        return _tensor(value)
     if isinstance(value, _UNSEEN):
         return OPAQUE
     if isinstance(value, (list, tuple, set, frozenset, Mapping)):
         return _container(value, source, depth)
     return _by_name(value, source, depth)
+
+
+def _tensor(value: torch.Tensor) -> Any:
+    """Hash of a tensor's contents, if a step could hold them as a constant."""
+    with torch._C.DisableTorchFunction():  # a trace may be listening
+        if not is_constant(value):
+            return OPAQUE
+        return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{value.tolist()}")}
+
+
+def is_constant(value: Any) -> bool:
+    """Whether forward reads this tensor as a constant, unless a module registers it: its contents go into the step."""
+    return (
+        type(value) is torch.Tensor
+        and not value.requires_grad
+        and value.layout is torch.strided
+        and value.device.type != "meta"
+        and value.numel() <= MAX_CONSTANT
+    )
 
 
 def _container(value: Any, source: Hash, depth: int) -> Any:
