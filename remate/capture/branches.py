@@ -33,6 +33,11 @@ class Branches:
     def taken(self) -> list[str]:
         return list(self._taken.values())
 
+    @property
+    def learned(self) -> bool:
+        """Whether there is a function that is told so."""
+        return bool(self._compiled)
+
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
         """torch.compiler.is_compiling() answers as this object says. Not that it is exported: what a model does for export

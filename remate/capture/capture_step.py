@@ -29,6 +29,7 @@ from .origins import complete, origins
 from .planted import planted
 from .reads import Hooks
 from .refused_layers import refuse_layers
+from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
@@ -88,12 +89,12 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
     branches = Branches()
     try:
         with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
-            traced = _traced(step, signature, branches)
+            joint = _traced(step, signature, branches)
     except Exception as error:
         _refuse_draws(step)
         raise explained(error, step.watch, step.model) from error
     _refuse_draws(step)
-    return step, branches, _captured(signature, step, traced)
+    return step, branches, _captured(signature, step, joint)
 
 
 def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], signature: Signature) -> bool:
@@ -116,7 +117,7 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
     """The joint graph, on the branches that eager takes as far as they can be traced."""
     while True:
         try:
-            return torch_api.trace(step, signature.tensors, branches, step.has_live, step.stepwise)
+            return traced(step, signature.tensors, branches)
         except torch_api.DATA_DEPENDENT as error:
             if not branches.learn(error):
                 raise

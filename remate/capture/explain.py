@@ -8,8 +8,9 @@ from torch import nn
 
 from ..errors import CaptureError
 from . import torch_api
+from .places import failed_line
 from .static_parts import static_parts
-from .watch import Watch, failed_line
+from .watch import Watch
 
 _BRANCH = (
     "write the choice with tensor operations (torch.where, masking), or take it out of the module; "

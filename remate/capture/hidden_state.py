@@ -11,6 +11,28 @@ import torch
 _DEPTH = 3  # of lists in lists among arguments
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
+_Tensor: Any = torch.Tensor
+UNSEEN = frozenset({_Tensor.device.__get__, _Tensor.layout.__get__})
+"""What kinds of fake tensors answer themselves, so that it is not seen of all of them."""
+_CONVERSIONS: dict[Any, dict[str, Any]] = {
+    _Tensor.char: {"dtype": torch.int8},
+    _Tensor.cpu: {"device": torch.device("cpu")},
+    _Tensor.bfloat16: {"dtype": torch.bfloat16},
+    _Tensor.byte: {"dtype": torch.uint8},
+    _Tensor.double: {"dtype": torch.float64},
+    _Tensor.float: {"dtype": torch.float32},
+    _Tensor.bool: {"dtype": torch.bool},
+    _Tensor.half: {"dtype": torch.float16},
+    _Tensor.int: {"dtype": torch.int32},
+    _Tensor.long: {"dtype": torch.int64},
+}
+
+
+def as_conversion(function: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """`x.float()` is `x.to(dtype=torch.float32)`, as functional tensors call it."""
+    found = _CONVERSIONS.get(function)
+    return (function, kwargs) if found is None else (_Tensor.to, {**kwargs, **found})
+
 
 class Calls:
     """Calls of functions of tensors, by run of forward."""
@@ -31,6 +53,15 @@ class Calls:
         whole = not self._known or self._at == len(self._first)
         self._known = True
         return whole
+
+    def without(self, parts: list[tuple[int, int]]) -> Calls:
+        """Those of the first run but for some, from one up to another, in order."""
+        made = Calls()
+        made._known, at = self._known, 0
+        for start, end in [*parts, (len(self._first), len(self._first))]:
+            made._first += self._first[at:start]
+            at = end
+        return made
 
     def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What this call was in the first run and what it is now; nothing if they are the same."""

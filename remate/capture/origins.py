@@ -6,7 +6,7 @@ import msgspec
 from torch.fx import Graph, Node
 
 from . import torch_api
-from .watch import Place
+from .places import Place
 
 
 class Origin(msgspec.Struct, frozen=True):

@@ -62,6 +62,7 @@ class Reads:
         self._patched: dict[type, Any] = {}
         self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # configs, and their attributes before forward
         self._changed: dict[tuple[int, str], Change] = {}
+        self._noting: Callable[[], None] | None = None
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
 
     @contextmanager
@@ -80,6 +81,8 @@ class Reads:
             return found
 
         def write(module: nn.Module, name: str, value: Any) -> None:
+            if reads._noting is not None:
+                reads._noting()
             if id(module) in reads._paths:
                 reads._written.setdefault(id(module), set()).add(name)
             usual(module, name, value)
@@ -95,6 +98,15 @@ class Reads:
                 del kind.__getattribute__
             self._patched.clear()
             self._notice_changes()
+
+    @contextmanager
+    def noting(self, wrote: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile `wrote` is called whenever forward sets an attribute of a module."""
+        self._noting = wrote
+        try:
+            yield
+        finally:
+            self._noting = None
 
     def _read(self, module: nn.Module, name: str, found: Any) -> None:
         if id(module) not in self._paths or name in _MACHINERY or name.startswith("__"):

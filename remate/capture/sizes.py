@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import torch
 
-from .watch import user_place
+from .places import user_place
 
 Tree = int | tuple[Any, ...]  # a number that was read, or (operation, operands...): ("mod", 211, 8)
 

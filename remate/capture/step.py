@@ -12,11 +12,12 @@ import torch
 
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
+from .places import user_place
 from .reads import Reads
 from .signature import argument_names
 from .sizes import SizeLog
 from .stored import Arguments, lost, stored_trees
-from .watch import Watch, user_place
+from .watch import Watch
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -158,6 +159,7 @@ class TracedModule(torch.nn.Module):
 
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         returned = len(found)
+        self.watch.finished([tensor for _, tensor in found])
         kept, self.lost = stored_trees(attributes, leaf)
         for path, tensor in self.reads.stored:
             self.lost += lost(path, [tensor])

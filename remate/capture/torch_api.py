@@ -33,8 +33,8 @@ from .eager_kernels import eager_kernels
 from .hot_paths import hot_paths
 from .known_values import known_values
 from .layouts import real_layouts
+from .places import Place
 from .remembered import remembered
-from .watch import Place
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 _MODULE_KEY = "remate"
@@ -79,19 +79,9 @@ def is_subclass(tensor: torch.Tensor) -> bool:
     return is_traceable_wrapper_subclass(tensor)
 
 
-def trace(
-    step: torch.nn.Module, leaves: list[torch.Tensor], branches: Branches, rates_vary: bool, stepwise: bool
-) -> Traced:
-    """The joint forward and backward graph of `step(*leaves)`. rates_vary, stepwise: as of `eager_kernels`. Nothing runs on data;
-    may raise anything that torch does."""
-    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-
-    mode = detect_fake_mode([*leaves, *step.parameters(), *step.buffers()])
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = []
-    for leaf in leaves:
-        fake = leaf if is_fake(leaf) else mode.from_tensor(leaf.detach(), static_shapes=True)
-        fakes.append(fake.detach().requires_grad_(leaf.requires_grad))
+@contextlib.contextmanager
+def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise: bool) -> Iterator[None]:
+    """While forwards are traced with tensors of `mode`. rates_vary, stepwise: as of `eager_kernels`."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(node_meta.preserve_node_meta())
         for context in (
@@ -101,13 +91,48 @@ def trace(
             eager_kernels(rates_vary, stepwise),
             _without_checks(),
             hot_paths(),
+            real_layouts(mode),
+            remembered(mode),
+            known_values(mode),
         ):
             stack.enter_context(context)
-        stack.enter_context(real_layouts(mode))
-        stack.enter_context(remembered(mode))
-        stack.enter_context(known_values(mode))
-        joint = aot_export_joint_with_descriptors(stack, step, tuple(fakes))
-    graph = joint.graph_module
+        yield
+
+
+def mode_of(step: torch.nn.Module, leaves: list[torch.Tensor]) -> FakeTensorMode:
+    """That of the step's tensors if they are fake, else a new one."""
+    mode = detect_fake_mode([*leaves, *step.parameters(), *step.buffers()])
+    return mode or FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    made = tensor if is_fake(tensor) else mode.from_tensor(tensor.detach(), static_shapes=True)
+    return made.detach().requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+    """As forward is traced; gives what makes tensors like those that `joint` calls it with, of fake ones."""
+    from torch._functorch._aot_autograd.functional_utils import to_fun
+    from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+    above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+    with mode, above, FunctionalTensorMode(_allow_token_discovery=True):
+        yield to_fun
+
+
+def joint(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
+    """The joint forward and backward graph of `step(*leaves)`, which are fake; within `tracing`. Nothing runs on data; may raise
+    anything that torch does."""
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+    with contextlib.ExitStack() as stack:
+        made = aot_export_joint_with_descriptors(stack, step, tuple(leaves))
+    return read(made.graph_module)
+
+
+def read(graph: torch.fx.GraphModule) -> Traced:
+    """A joint graph with what it takes and gives."""
     inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}
     output = graph.graph.output_node()
     descriptors = output.meta["desc"]
@@ -177,6 +202,14 @@ def unmark() -> None:
 def marked(node: Node) -> tuple[str, Place] | None:
     """(module, place) of a forward node."""
     return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+
+
+def moved(meta: dict[str, Any], path: str, to: str) -> None:
+    """Let what `mark` left in a node's meta say that its module, below `path`, is below `to`."""
+    found = (meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+    if found is not None:
+        module, place = found
+        meta["nn_module_stack"] = {_MODULE_KEY: (to + module.removeprefix(path), place)}
 
 
 def is_backward(node: Node) -> bool:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError
-from .hidden_state import Calls
+from .hidden_state import UNSEEN, Calls, as_conversion
+from .places import Place, calling_place
 from .refused_calls import refusal
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(__file__) + os.sep
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`, lines
-    after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not known."""
-
-    line: str = ""
-    source: str = ""
+if TYPE_CHECKING:
+    from .repeats.recording import Recorder, Replay
 
 
 class Watch(TorchFunctionMode):
@@ -51,6 +40,9 @@ class Watch(TorchFunctionMode):
         self.stack: list[str] = []
         self.place = Place()
         self._calls = Calls()
+        self._outer = Place()
+        self._recorder: Recorder | None = None
+        self._replay: Replay | None = None
 
     @property
     def module(self) -> str:
@@ -65,25 +57,86 @@ class Watch(TorchFunctionMode):
             self._calls.begin()
             with self:
                 yield
-            if not self._calls.end():
+            if not (self._calls.end() if self._replay is None else self._replay.whole):
                 raise self._other_step("some operations in one call, none in the next")
         finally:
             for hook in hooks:
                 hook.remove()
 
+    @contextmanager
+    def within(self, path: str, caller: Place) -> Iterator[None]:
+        """While the module at `path` runs without having been called. caller: the line that calls it in the model, if it is
+        the user's."""
+        self.stack.append(path)
+        self._outer = caller
+        self._changed(path, self.place)
+        try:
+            yield
+        finally:
+            self._outer = Place()
+            self.stack.remove(path)
+
+    def expect_without(self, parts: list[tuple[int, int]]) -> None:
+        """From now on forward makes the calls of its first run but for these, from one up to another."""
+        self._calls = self._calls.without(parts)
+
+    @contextmanager
+    def followed_by(self, recorder: Recorder) -> Iterator[None]:
+        """Meanwhile `recorder` is told what forward asks of torch."""
+        self._recorder = recorder
+        try:
+            yield
+        finally:
+            self._recorder = None
+
+    @contextmanager
+    def repeating(self, replay: Replay) -> Iterator[None]:
+        """Meanwhile nothing is computed: `replay` says what functions of tensors return."""
+        self._replay = replay
+        try:
+            yield
+        finally:
+            self._replay = None
+
+    def forget(self) -> None:
+        """Whatever forward did so far."""
+        self._calls, self._recorder = Calls(), None
+
+    def finished(self, returned: list[torch.Tensor]) -> None:
+        """Forward has returned these tensors."""
+        if self._recorder is not None:
+            self._recorder.finished(returned)
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        place = user_place(sys._getframe(1))
+        if func in UNSEEN:
+            return func(*args, **(kwargs or {}))
+        place, is_users = calling_place(sys._getframe(1))
+        if not is_users and self._outer.line:
+            place = self._outer
         if place != self.place:
             self.place = place
             self._changed(self.module, place)
         refused = refusal(func)
         if refused is not None:
             raise CaptureError(refused[0], self.module, place.line, refused[1])
-        differs = self._calls.differs(func, args, kwargs or {})
+        called, named = as_conversion(func, kwargs or {})
+        if self._replay is not None:
+            result = self._replay.called(called, args, named, self.module, place)
+            return result if self._made is None else self._made(func, result)
+        differs = self._calls.differs(called, args, named)
         if differs:
             raise self._other_step(differs)
-        result = func(*args, **(kwargs or {}))
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception as error:
+            self._note(called, args, named, error, place)  # which forward may handle
+            raise
+        self._note(called, args, named, result, place)
         return result if self._made is None else self._made(func, result)
+
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
+        if self._recorder is not None:
+            self._recorder.called(func, args, kwargs, result, self.module, place)
 
     def _other_step(self, differs: str) -> CaptureError:
         return CaptureError(
@@ -104,43 +157,3 @@ class Watch(TorchFunctionMode):
             while self.stack.pop() != name:
                 pass
             self._changed(self.module, self.place)
-
-
-def user_place(frame: FrameType | None) -> Place:
-    """The line of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
-    library = Place()
-    while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, "<")):
-            return _place(frame)
-        if not library.line and f"{os.sep}nn{os.sep}modules{os.sep}" in file and not file.endswith("module.py"):
-            library = _place(frame)
-        frame = frame.f_back
-    return library
-
-
-def _place(frame: FrameType) -> Place:
-    file, number = os.path.basename(frame.f_code.co_filename), frame.f_lineno
-    function = _function(frame)
-    name = function.co_qualname.replace("<locals>.", "")
-    return Place(f"{file}:{number}", f"{file}:{name}+{max(0, number - function.co_firstlineno)}")
-
-
-def _function(frame: FrameType) -> CodeType:
-    """The code that a line is counted in. A comprehension is part of the function that it stands in, as it is from
-    Python 3.12 on, where it has no frame of its own."""
-    while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>") and frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code
-
-
-def failed_line(error: BaseException) -> str:
-    """`file.py:line` of the user's code that raised `error`, "" if none did."""
-    line = ""
-    inside = False
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        inside = inside or file.startswith(_HERE)
-        if inside and not file.startswith((_TORCH, _HERE, "<")):
-            line = f"{os.path.basename(file)}:{number}"
-    return line

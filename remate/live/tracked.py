@@ -14,7 +14,7 @@ import msgspec
 
 from remate_runtime.format import Tree
 
-from ..capture.watch import user_place
+from ..capture.places import user_place
 from ..errors import CaptureError
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {

@@ -1,0 +1,145 @@
+"""Which calls of modules do the same: ask the same of torch, in the same order, with the same of their tensors.
+
+What forward reads to decide that (attributes, layer numbers, globals, closures, the clock) does not matter then: every one of these
+modules has run, and what came of it is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from .candidates import LEAST, SHARE
+from .recording import BlockCall, Event, Modes, Recorder
+from .specs import GRAD, OPAQUE, Tensor, is_opaque, renamed, tensors
+
+_LOOKS_FARTHER = ("as_strided", "as_strided_", "set_", "resize_", "resize_as_")  # than the layout of a tensor
+
+
+class Form(msgspec.Struct, frozen=True):
+    """What a call does, with names of its own for tensors. key: equal for calls that do the same. inputs, outputs: numbers of
+    the tensors that it is given, and of those that it makes and returns. made: spec of the result."""
+
+    key: Any
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    made: Any
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A call that is not traced. used: of its outputs, whether anything is computed from them. modes: in which it begins."""
+
+    call: BlockCall
+    form: Form
+    used: tuple[bool, ...]
+    modes: Modes
+
+
+def form(call: BlockCall, events: Sequence[Event]) -> Form | None:
+    """None for what cannot be compared. events: of all of forward."""
+    names: dict[int, Any] = {number: ("own", name) for number, (name, _, _) in call.own.items()}
+    inputs = [tensor for tensor in tensors(call.given) if tensor.number not in names]
+    names |= {tensor.number: ("in", at) for at, tensor in enumerate(inputs)}
+    own = tuple((name, layout, kind) for name, layout, kind in call.own.values())
+    made_here: dict[int, None] = {}
+
+    def known(tensor: Tensor) -> Any:
+        return names.get(tensor.number, OPAQUE), tensor.layout
+
+    def made(tensor: Tensor) -> Any:
+        if tensor.number not in names:
+            names[tensor.number] = ("at", len(names))
+            made_here[tensor.number] = None
+        return known(tensor)
+
+    steps = []
+    for event in events[call.start : call.end]:
+        inside = _below(call.path, event.module)
+        args = renamed(event.args, known)
+        steps.append((event.function, args, renamed(event.made, made), inside, event.place, event.modes))
+        farther = getattr(event.function, "__name__", "") in _LOOKS_FARTHER
+        if farther or inside is None or event.opaque or is_opaque(args):
+            return None
+    result = renamed(call.made, known)
+    outputs = tuple(dict.fromkeys(t.number for t in tensors(call.made) if t.number in made_here))
+    if is_opaque((result, call.given)) or {t.number for t in tensors(call.made)} & call.own.keys():
+        return None
+    key = (type(call.module), own, renamed(call.given, known), tuple(steps), result)
+    return Form(key, tuple(t.number for t in inputs), outputs, call.made)
+
+
+def blocks(recorder: Recorder, delivered: Sequence[int]) -> list[list[Block]]:
+    """Calls that do the same, by kind; of calls within calls the outer ones. None where most of forward would be traced all the
+    same. delivered: numbers of tensors that get a gradient from outside."""
+    uses = _Uses(recorder, delivered)
+    usable = {id(call) for call in recorder.settled() if call.start < call.end and not uses.adds_gradients(call)}
+    enough = SHARE * len(recorder.events)
+    if sum(call.end - call.start for call in _outer(recorder.calls, usable)) < enough:
+        return []
+    chosen: list[list[Block]] = []
+    level = [call for call in recorder.calls if call.above is None]
+    while level:
+        kinds: dict[Any, list[Block]] = {}
+        for call in level:
+            found = form(call, recorder.events) if id(call) in usable else None
+            if found is not None and uses.closed(call, found):
+                modes = recorder.events[call.start].modes
+                used = tuple(uses.last.get(number, -1) >= call.end for number in found.outputs)
+                kinds.setdefault((found.key, call.graph, used), []).append(Block(call, found, used, modes))
+        repeated = [kind for kind in kinds.values() if len(kind) >= LEAST and any(kind[0].used)]
+        chosen += repeated
+        taken = {id(block.call) for kind in repeated for block in kind}
+        above = {id(call) for call in level} - taken
+        level = [call for call in recorder.calls if call.above is not None and id(call.above) in above]
+    saved = sum(block.call.end - block.call.start for kind in chosen for block in kind[1:])
+    return chosen if saved >= enough else []
+
+
+def _outer(calls: Sequence[BlockCall], usable: set[int]) -> list[BlockCall]:
+    """Of the usable ones those that are part of no other."""
+    inner: set[int] = set()
+    for call in calls:  # what is part of a call comes after it
+        if call.above is not None and (id(call.above) in usable or id(call.above) in inner):
+            inner.add(id(call))
+    return [call for call in calls if id(call) in usable and id(call) not in inner]
+
+
+class _Uses:
+    """When each tensor is used, first and last, by event; what forward returns is used at the end."""
+
+    def __init__(self, recorder: Recorder, delivered: Sequence[int]) -> None:
+        self._events = recorder.events
+        self.first: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self._differentiated: dict[int, int] = {}  # the last use that a gradient may come from
+        for at, event in enumerate(recorder.events):
+            passes = any(tensor.layout[GRAD] for tensor in tensors(event.made))
+            for tensor in tensors(event.args):
+                self.first.setdefault(tensor.number, at)
+                self.last[tensor.number] = at
+                if passes:
+                    self._differentiated[tensor.number] = at
+        self.last |= dict.fromkeys(recorder.final, len(recorder.events))
+        self._differentiated |= dict.fromkeys(delivered, len(recorder.events))
+
+    def closed(self, call: BlockCall, found: Form) -> bool:
+        """Nothing that a call makes is used elsewhere, but for what it returns, and nothing of its own."""
+        within = {tensor.number for event in self._events[call.start : call.end] for tensor in tensors(event.made)}
+        made = within.difference(call.own, found.inputs, found.outputs)
+        own = all(self.first.get(n, call.start) >= call.start and self.last.get(n, -1) < call.end for n in call.own)
+        return own and all(self.last.get(number, -1) < call.end for number in made)
+
+    def adds_gradients(self, call: BlockCall) -> bool:
+        """Whether a gradient that a call gives is added to one that was there before. Autograd does that within the call's
+        backward, where a node that stands for it cannot; see `pasting`."""
+        given = [tensor.number for tensor in tensors(call.given) if tensor.layout[GRAD]]
+        return any(self._differentiated.get(number, -1) >= call.end for number in given)
+
+
+def _below(path: str, module: str) -> str | None:
+    """The path of a module from the one at `path`; None if it is not below."""
+    if module == path:
+        return ""
+    return module.removeprefix(f"{path}.") if module.startswith(f"{path}.") else None

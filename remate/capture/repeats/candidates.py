@@ -1,0 +1,50 @@
+"""Which modules of a model are worth a look: several that look alike, and make up most of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+LEAST = 3
+"""Modules that do the same: tracing one by itself takes about as long as tracing it twice in its place."""
+SHARE = 0.5
+"""Of a step, that need not be traced: below it the first run of forward, which is thrown away, costs more than that saves."""
+
+
+def candidates(model: nn.Module) -> dict[str, nn.Module]:
+    """Modules that look like others: of one class, with parameters that look the same, with parts. Not those whose forward
+    somebody replaced, and those that update statistics, which are traced in their places. Empty where they are but a small part
+    of the model."""
+    alike: dict[Any, dict[str, nn.Module]] = {}
+    for path, module in model.named_modules():
+        own = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters())
+        whole = module._modules or len(module._parameters) > 2
+        if path and own and whole and "forward" not in vars(module) and not _updates_statistics(module):
+            alike.setdefault((type(module), own), {})[path] = module
+    several = [kind for kind in alike.values() if len(kind) >= LEAST]
+    found = {path: module for kind in several for path, module in kind.items()}
+    saved = sum(_size(module) for kind in several for module in _all_but_first(kind, found))
+    return found if saved >= SHARE * _size(model) else {}
+
+
+def _updates_statistics(module: nn.Module) -> bool:
+    return any(isinstance(m, _NormBase) and m.training and m.track_running_stats for m in module.modules())
+
+
+def _size(module: nn.Module) -> int:
+    """A rough measure of what it does."""
+    return sum(1 for _ in module.modules())
+
+
+def _all_but_first(kind: Mapping[str, nn.Module], found: Mapping[str, nn.Module]) -> Iterator[nn.Module]:
+    """Of one kind, those that stand in no other module of `found`."""
+    outer = [module for path, module in kind.items() if not any(above in found for above in _above(path))]
+    yield from outer[1:]
+
+
+def _above(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[:n]) for n in range(1, len(parts)))

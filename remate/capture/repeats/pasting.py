@@ -1,0 +1,119 @@
+"""A traced graph in which nodes stand for blocks, and then the graphs of these blocks in their places."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import torch
+from torch.fx import GraphModule, Node
+
+from .. import torch_api
+from .errors import UnlikeError
+from .opaque import FORWARD, STANDS_FOR, Standing, standing
+from .template import PATH, Key, Template
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """template: of the block at `path`."""
+
+    template: Template
+    path: str
+
+
+def paste(module: GraphModule, instances: Mapping[int, Instance]) -> None:
+    """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be the graph
+    of the whole."""
+    constants: dict[tuple[int, str], str] = {}
+    made: dict[int, dict[Node, Node]] = {}
+    for node in list(module.graph.nodes):
+        if node.target is not STANDS_FOR:
+            continue
+        what = standing(node.args[1])
+        instance = instances[what.number]
+        given = node.args[0]
+        if what.part == FORWARD:
+            keys = dict(zip(instance.template.takes, given, strict=True))
+            env = made[what.number] = _placed(instance.template, keys)
+        else:
+            env = made[what.number]
+            env |= _placed(instance.template, _tangents(instance.template, given))
+        _copy(module, node, what, instance, env, constants)
+        _connect(module, node, what, instance.template, env)
+
+
+def _placed(template: Template, keys: Mapping[Key, Node]) -> dict[Node, Node]:
+    return {node: keys[key] for node, key in template.placeholders.items() if key in keys}
+
+
+def _tangents(template: Template, given: list[Node]) -> dict[Key, Node]:
+    order = sorted(key for key in template.placeholders.values() if key[0] == "grad")
+    return dict(zip(order, given, strict=True))
+
+
+def _copy(
+    module: GraphModule,
+    place: Node,
+    what: Standing,
+    instance: Instance,
+    env: dict[Node, Node],
+    constants: dict[tuple[int, str], str],
+) -> None:
+    """The operations of one part before `place`."""
+    backward = what.part != FORWARD
+    with module.graph.inserting_before(place):
+        for node in instance.template.module.graph.nodes:
+            if node.op in ("placeholder", "output") or torch_api.is_backward(node) != backward:
+                continue
+            if node.op == "get_attr":
+                name = _constant(module, instance.template.module, str(node.target), constants)
+                new = module.graph.get_attr(name)
+            else:
+                new = module.graph.node_copy(node, env.__getitem__)
+            env[node] = new
+            new.meta = _meta(node.meta, what.number, instance.path)
+
+
+def _constant(module: GraphModule, source: GraphModule, name: str, constants: dict[tuple[int, str], str]) -> str:
+    key = id(source), name
+    if key not in constants:
+        constants[key] = f"_constant_of_a_block_{len(constants)}"
+        setattr(module, constants[key], getattr(source, name))
+    return constants[key]
+
+
+def _meta(meta: Mapping[str, Any], number: int, path: str) -> dict[str, Any]:
+    """What is known of an operation of the block at `path`."""
+    made = dict(meta)
+    if "seq_nr" in made:
+        made["seq_nr"] = (number, made["seq_nr"])
+    torch_api.moved(made, PATH, path)
+    return made
+
+
+def _connect(module: GraphModule, place: Node, what: Standing, template: Template, env: dict[Node, Node]) -> None:
+    """Let what reads the results of `place` read those of the block, and take it away."""
+    forward = what.part == FORWARD
+    results = template.outputs if forward else tuple(template.grads.values())
+    for user in list(place.users):
+        if user.target is not operator.getitem:
+            raise UnlikeError("a list of tensors is read otherwise")
+        at = user.args[1]
+        assert isinstance(at, int)
+        found = env[results[at]]
+        if not forward:
+            _refuse_other_order(user)
+        user.replace_all_uses_with(found)
+        module.graph.erase_node(user)
+    module.graph.erase_node(place)
+
+
+def _refuse_other_order(grad: Node) -> None:
+    """Autograd sums gradients as they come: (a + b1) + b2, where b1 and b2 are from one block, and within its backward. Added to
+    another afterwards they would be rounded otherwise, and later."""
+    for user in grad.users:
+        is_sum = user.target is torch.ops.aten.add.Tensor and torch_api.sequence(user) is None
+        if is_sum and user.args[0] is not grad:
+            raise UnlikeError("its gradient is added to another")

@@ -1,0 +1,80 @@
+"""Arguments and results of functions, written so that two calls can be compared: tensors by number, everything else by value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from ..sizes import TracedSize
+
+_PLAIN = (bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
+_SEQUENCES = (tuple, list, torch.Size)
+OPAQUE: Any = ("opaque",)  # what cannot be compared
+GRAD = 5
+"""Where a layout says whether the tensor requires a gradient."""
+
+
+class Tensor(NamedTuple):
+    """A tensor. number: which. layout: all that operators see of it beside its values."""
+
+    number: int
+    layout: tuple[Any, ...]
+
+
+def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    shape = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride())), int(tensor.storage_offset())
+    return (*shape, tensor.dtype, tensor.device, tensor.requires_grad, tensor.is_conj(), tensor.is_neg())
+
+
+def spec(value: Any, tensor: Callable[[torch.Tensor], Tensor]) -> Any:
+    """(type, ...) of a value and of what it holds. tensor: numbers tensors."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        return tensor(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind is int or kind is TracedSize:
+        return int, int(value)
+    if kind is float:
+        return float, float.__repr__(value)  # nan is nan, and -0.0 is not 0.0
+    if kind in _SEQUENCES:
+        return kind, tuple(spec(item, tensor) for item in value)
+    if kind is dict and all(type(key) is str for key in value):
+        return dict, tuple((key, spec(item, tensor)) for key, item in value.items())
+    if kind is slice:
+        return slice, tuple(spec(item, tensor) for item in (value.start, value.stop, value.step))
+    return OPAQUE
+
+
+def value(written: Any, tensor: Callable[[Any], Any]) -> Any:
+    """What a spec was made of, with other tensors. Sequences, dicts and plain values only."""
+    kind, held = written[0], written[1]
+    if kind not in (*_SEQUENCES, dict, int, float, *_PLAIN):
+        return tensor(written)
+    if kind is dict:
+        return {key: value(item, tensor) for key, item in held}
+    if kind in _SEQUENCES:
+        return kind(value(item, tensor) for item in held)
+    return float(held) if kind is float else held
+
+
+def tensors(written: Any) -> Iterator[Tensor]:
+    """The tensors of a spec, in order."""
+    if isinstance(written, Tensor):
+        yield written
+    elif isinstance(written, tuple):
+        for item in written:
+            yield from tensors(item)
+
+
+def renamed(written: Any, name: Callable[[Tensor], Any]) -> Any:
+    """A spec with its tensors replaced."""
+    if isinstance(written, Tensor):
+        return name(written)
+    return tuple(renamed(item, name) for item in written) if isinstance(written, tuple) else written
+
+
+def is_opaque(written: Any) -> bool:
+    return written is OPAQUE or (isinstance(written, tuple) and any(is_opaque(item) for item in written))

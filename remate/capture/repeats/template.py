@@ -1,0 +1,157 @@
+"""A block traced by itself, on tensors like those that it is given in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from .. import torch_api, trees
+from ..step import TracedModule
+from ..torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Traced
+from .alike import Block, form
+from .errors import UnlikeError
+from .opaque import BACKWARD, FORWARD, Parts, tangent_layout, text
+from .recording import AUTOCAST, Recorder
+from .specs import GRAD, Tensor, layout, tensors
+
+PATH = "block"  # of the block in what is traced
+_OWN, _IN = "own", "in"
+Key = tuple[str, Any]
+
+
+class Template(msgspec.Struct, frozen=True):
+    """module: the joint graph of a block. placeholders: (own, name), (in, index) or (grad, index) of each. outputs: nodes of what
+    forward makes; grads: of gradients, by what they belong to. takes: the tensors that stand for the block in another
+    graph, in order."""
+
+    module: GraphModule
+    placeholders: dict[Node, Key]
+    outputs: tuple[Node, ...]
+    grads: dict[Key, Node]
+    plain: tuple[int, ...]
+    takes: tuple[Key, ...]
+
+    def parts(self, number: int) -> Parts:
+        """What stands for the block that has this number."""
+        made = [node.meta["val"] for node in self.outputs]
+        grads = list(self.grads)
+        tangents = {key[1]: node.meta["val"] for node, key in self.placeholders.items() if key[0] == "grad"}
+        return Parts(
+            text(number, FORWARD, made),
+            text(number, BACKWARD, [self.grads[key].meta["val"] for key in grads]),
+            self.plain,
+            tuple(tangent_layout(tangents[at]) for at in sorted(tangents)),
+            tuple(grads.index(key) if key in self.grads else None for key in self.takes),
+        )
+
+
+class _Alone(nn.Module):
+    """Calls the forward of one module, and returns the tensors that it makes; those from which nothing is computed have no
+    gradient. Its arguments are none of the step's leaves, of which autocast keeps casts."""
+
+    def __init__(self, block: Block) -> None:
+        super().__init__()
+        self.block = block.call.module
+        self._of = block
+        self.traced: TracedModule | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        assert self.traced is not None
+        watch, recorder = self.traced.watch, Recorder()
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.ops.aten.alias.default, (args, kwargs))
+        with watch.followed_by(recorder), watch.within(PATH, self._of.call.caller), self._cast():
+            with torch._C.DisableTorchFunction():
+                call = recorder.entered(self.block, PATH, args, kwargs)
+            made = self.block.forward(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            recorder.left(call, made, recorder.written)
+        found = form(call, recorder.events)
+        if found is None or found.key != self._of.form.key:
+            raise UnlikeError("it does something else by itself")
+        leaves = recorder.tensors(found.outputs)
+        return tuple(t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
+
+    @contextmanager
+    def _cast(self) -> Iterator[None]:
+        """As where the block stands."""
+        with ExitStack() as stack:
+            for kind, dtype in zip(AUTOCAST, self._of.modes.casts, strict=True):
+                if dtype is not None:
+                    stack.enter_context(torch.autocast(kind, dtype, cache_enabled=self._of.modes.cache))
+            yield
+
+
+def template(block: Block, mode: Any) -> Template:
+    """Trace `block` by itself. Raises UnlikeError where that is not what it does in its place, and whatever tracing raises."""
+    alone = _Alone(block)
+    args, kwargs = block.call.tensors
+    differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
+    names = [str(at) for at, differs in enumerate(differ) if differs]
+    step = TracedModule(alone, args, kwargs, names, None)
+    alone.traced = step
+    leaves = [_like(layout(tensor), mode) for tensor in trees.tensors((args, kwargs))]
+    return _read(torch_api.joint(step, leaves), block, differ)
+
+
+def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
+    """A tensor of `mode` with this layout."""
+    shape, strides, offset, dtype, device, grad, *_ = kind
+    with mode:
+        whole = torch.empty(
+            offset + 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)), dtype=dtype, device=device
+        )
+        return whole.as_strided(shape, strides, offset).requires_grad_(grad)
+
+
+def _outputs(block: Block) -> list[Tensor]:
+    by_number = {tensor.number: tensor for tensor in tensors(block.call.made)}
+    return [by_number[number] for number in block.form.outputs]
+
+
+def _read(traced: Traced, block: Block, differ: list[bool]) -> Template:
+    def key(port: Any) -> Key:
+        if port.kind in (PARAMETER, BUFFER):
+            return _OWN, port.key.removeprefix(f"model.{PATH}.")
+        return (_IN, port.key) if port.kind == INPUT else ("grad", port.key)
+
+    graph = traced.module.graph
+    placeholders = {node: key(traced.inputs[node.name]) for node in graph.find_nodes(op="placeholder")}
+    outputs: dict[int, Node] = {}
+    grads: dict[Key, Node] = {}
+    for port, node in traced.outputs:
+        if port.kind == MUTATION:
+            raise UnlikeError("it writes into a tensor")
+        if node is not None and port.kind == OUTPUT:
+            outputs[port.key] = _bare(node)
+        if node is not None and port.kind == GRADIENT:
+            grads[key(port.key)] = node
+    made = tuple(outputs[at] for at in range(len(block.form.outputs)))
+    if any(node.op == "placeholder" for node in made):
+        raise UnlikeError("it returns what it is given")
+    for node, kind in zip(made, _outputs(block), strict=True):
+        if layout(node.meta["val"])[:5] != kind.layout[:5]:
+            raise UnlikeError("what it makes is laid out otherwise")
+    takes = [(_OWN, name) for name, _, _ in block.call.own.values()]
+    takes += [(_IN, at) for at in range(len(block.form.inputs))]
+    if not {key for key in placeholders.values() if key[0] != "grad"} <= set(takes):
+        raise UnlikeError("it takes something else by itself")
+    plain = tuple(at for at, differs in enumerate(differ) if not differs)
+    return Template(traced.module, placeholders, made, grads, plain, tuple(takes))
+
+
+def _bare(node: Node) -> Node:
+    """An output without the copy that TracedModule put around it, and without what takes its gradient away."""
+    if node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
+        node = node.args[0]
+    while node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+        below = node.args[0]
+        assert isinstance(below, Node)
+        node = below
+    return node

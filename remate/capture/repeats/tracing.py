@@ -1,0 +1,115 @@
+"""The joint graph of a step, its repeated blocks traced once.
+
+A trace runs forward twice; what it asks of torch is recorded the first time. Where most of it are calls of modules that ask the
+same as others, the trace is given up then. One block of each kind is traced by itself, and must ask the same there; the step is
+traced with a node for each block, the rest of forward must ask what it asked before; and the blocks' graphs take the
+places of the nodes. Wherever anything differs the whole step is traced as it is.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+
+from .. import torch_api
+from ..branches import Branches
+from ..step import TracedModule
+from ..torch_api import Traced
+from .alike import Block
+from .candidates import candidates
+from .errors import UnlikeError
+from .first_run import Repeats, recorded
+from .opaque import Opaque, Parts
+from .pasting import Instance, paste
+from .recording import replaced_forwards
+from .specs import layout, renamed, spec, value
+from .template import Template, template
+
+_log = logging.getLogger(__name__)
+
+
+def traced(step: TracedModule, leaves: list[torch.Tensor], branches: Branches) -> Traced:
+    """The joint graph of `step(*leaves)`. May raise anything that torch does."""
+    mode = torch_api.mode_of(step, leaves)
+    with torch_api.tracing(mode, branches, step.has_live, step.stepwise):
+        fakes = [torch_api.fake(leaf, mode) for leaf in leaves]
+        modules = {} if step.has_live or branches.learned else candidates(step.model)
+        if not modules:
+            return torch_api.joint(step, fakes)
+        try:
+            with recorded(step, modules):
+                return torch_api.joint(step, fakes)
+        except Repeats as repeats:
+            found = repeats
+        return _with_blocks(step, fakes, mode, found) or torch_api.joint(step, fakes)
+
+
+def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced | None:
+    """None where what repeats cannot be shown to."""
+    try:
+        return _pasted(step, fakes, mode, repeats)
+    except Exception as error:  # tracing the whole step says what is wrong
+        _log.debug("blocks that repeat are traced one by one: %s", error, exc_info=True)
+        step.watch.forget()
+        return None
+
+
+def _pasted(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced:
+    instances: dict[int, Instance] = {}
+    places: dict[str, tuple[Block, Parts]] = {}
+    for kind in repeats.kinds:
+        made = _template(kind[0], mode)
+        for block in kind if made is not None else ():
+            assert made is not None
+            number = len(instances)
+            instances[number] = Instance(made, block.call.path)
+            places[block.call.path] = block, made.parts(number)
+    if not instances:
+        raise UnlikeError("no block can be traced by itself")
+    decisions = None if step.sizes is None else list(step.sizes.decisions)
+    told = step.tree, step.outputs, step.opaque, step.lost
+    step.watch.expect_without(sorted((block.call.start, block.call.end) for block, _ in places.values()))
+    modules = {path: block.call.module for path, (block, _) in places.items()}
+    with replaced_forwards(modules, lambda path, module, forward: _stand_in(*places[path])):
+        found = torch_api.joint(step, fakes)
+    if told != (step.tree, step.outputs, step.opaque, step.lost):
+        raise UnlikeError("forward returns something else")
+    if step.sizes is not None and decisions is not None:
+        step.sizes.decisions[:] = decisions
+    paste(found.module, instances)
+    return torch_api.read(found.module)
+
+
+def _template(block: Block, mode: Any) -> Template | None:
+    try:
+        return template(block, mode) if block.modes.grads else None
+    except Exception as error:
+        _log.debug("%s cannot be traced by itself: %s", block.call.path, error, exc_info=True)
+        return None
+
+
+def _stand_in(block: Block, parts: Parts) -> Any:
+    """A forward that makes one node of the block."""
+    form = block.form
+    wanted = renamed(block.call.given, lambda tensor: ("tensor", tensor.layout))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            given: list[torch.Tensor] = []
+
+            def seen(tensor: torch.Tensor) -> Any:
+                given.append(tensor)
+                return "tensor", layout(tensor)
+
+            found = spec((args, kwargs), seen)
+            if found != wanted or len(given) != len(form.inputs):
+                raise UnlikeError("it is given something else")
+            module = block.call.module
+            own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            made = Opaque.apply(parts, *(own[name] for name, _, _ in block.call.own.values()), *given)
+            tensors = dict(zip(form.outputs, made, strict=True)) | dict(zip(form.inputs, given, strict=True))
+            return value(form.made, lambda tensor: tensors[tensor.number])
+
+    return run

@@ -1,0 +1,120 @@
+"""Blocks that do the same are traced once, and the step is the one that tracing all of them gives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.capture import torch_api
+from remate.capture.capture_step import capture
+from remate.capture.captured import Captured
+from remate.capture.repeats import alike, candidates, tracing
+from remate.capture.repeats.errors import UnlikeError
+from tests.models import ZOO
+
+from .repeating_models import KINDS, STATE, Setting, Stack
+
+
+def both(
+    build: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Captured, Captured, int]:
+    """Captured with and without; and how many blocks were not traced."""
+    count = 0
+    usual = tracing.paste
+
+    def counting(module: Any, instances: Any) -> None:
+        nonlocal count
+        usual(module, instances)
+        count = len(instances)
+
+    monkeypatch.setattr(tracing, "paste", counting)
+    for module in (alike, candidates):
+        monkeypatch.setattr(module, "SHARE", 0.0)  # however little it saves
+    quick = capture(*build())
+    monkeypatch.setattr(tracing, "candidates", lambda model: {})
+    return quick, capture(*build()), count
+
+
+def differs(one: Captured, other: Captured) -> str:
+    """The first difference, "" if there is none."""
+    for first, second in zip(one.graph.operations, other.graph.operations, strict=False):
+        if repr(first) != repr(second):
+            return f"{first}\n{second}"
+    return "" if repr(one) == repr(other) else "elsewhere"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", KINDS)
+def test_the_step_is_that_of_tracing_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, pasted = KINDS[name]
+
+    def build() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+        STATE.clear()
+        Setting.flag = False
+        torch.manual_seed(0)
+        return make(), (torch.randn(2, 8, 4),), {}
+
+    quick, whole, count = both(build, monkeypatch)
+    assert differs(quick, whole) == ""
+    assert count == pasted
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ZOO)
+def test_steps_of_the_zoo_are_those_of_tracing_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick, whole, _ = both(ZOO[name].build, monkeypatch)
+    assert differs(quick, whole) == ""
+
+
+def traces(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How often something is traced to its end while `model` is captured."""
+    count = 0
+    usual = torch_api.joint
+
+    def counting(*given: Any) -> Any:
+        nonlocal count
+        found = usual(*given)
+        count += 1
+        return found
+
+    monkeypatch.setattr(torch_api, "joint", counting)
+    capture(model, (torch.randn(2, 8, 4),), {})
+    return count
+
+
+@pytest.mark.parametrize("name", ["shared", "shared once", "rates", "batch norm", "written"])
+def test_what_cannot_be_put_together_is_traced_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is seen in the first run of forward, which is then the one that every trace makes."""
+    assert traces(KINDS[name][0](), monkeypatch) == 1
+    assert alike.SHARE > 0
+
+
+def test_blocks_that_are_a_small_part_of_the_step_are_traced_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mostly(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x
+            for _ in range(40):
+                y = (y + 1).tanh()
+            return super().forward(x) + y.mean()
+
+    assert traces(Mostly(), monkeypatch) == 1
+    assert traces(Stack(), monkeypatch) == 2  # the block, and the step around it
+
+
+def test_a_block_that_cannot_be_traced_by_itself_is_told_to_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*given: Any) -> Any:
+        raise UnlikeError("it is another")
+
+    whole = capture(Stack(), (torch.ones(2, 8, 4),), {})
+    monkeypatch.setattr(tracing, "template", fails)
+    with caplog.at_level(logging.DEBUG, "remate.capture"):
+        assert differs(capture(Stack(), (torch.ones(2, 8, 4),), {}), whole) == ""
+    assert "blocks.0 cannot be traced by itself: it is another" in caplog.text
