@@ -70,7 +70,10 @@ def elements(tensor: torch.Tensor, module: str, source: str) -> tuple[Any, ...]:
     """Elements of a constant in row-major order. Raise CaptureError if it is too large to be written down."""
     if tensor.requires_grad:
         message = "forward uses a tensor that needs a gradient but is no parameter of the model"
-        raise CaptureError(message, module, source, "register it as a Parameter, or pass it as an input")
+        hint = "register it as a Parameter, or pass it as an input"
+        if isinstance(tensor, torch.nn.Parameter):
+            hint += "; if it is one, backward runs its module again (a checkpoint of your own): switch that off"
+        raise CaptureError(message, module, source, hint)
     if tensor.numel() > MAX_CONSTANT:
         size = f"{tensor.numel()} elements, over {MAX_CONSTANT}"
         raise CaptureError(f"forward uses a constant tensor of {size}", module, source, _BIG)

@@ -85,6 +85,7 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
     with contextlib.ExitStack() as stack:
         stack.enter_context(node_meta.preserve_node_meta())
         for context in (
+            torch.inference_mode(False),
             torch.enable_grad(),
             branches.answered(),
             _full_precision(),

@@ -99,6 +99,17 @@ def test_changes_after_apply_are_refused(
         planned(X)  # not once only
 
 
+def test_a_class_that_gets_a_forward_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Plain(nn.Linear):
+        pass
+
+    model = nn.Sequential(Plain(8, 8))
+    planned = apply(model, schedule_of(model, (X,)))
+    monkeypatch.setattr(Plain, "forward", lambda self, x: x * 2, raising=False)
+    with pytest.raises(StaleModelError, match=r"Plain': has got a forward of its own"):
+        planned(X)
+
+
 def test_what_is_set_back_runs_again(sources: Sources, schedule: Schedule) -> None:
     model = sources.build()
     planned = apply(model, schedule)

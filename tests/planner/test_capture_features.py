@@ -265,6 +265,14 @@ def test_autocast_inside() -> None:
     assert "aten._to_copy" in ops(compare(Returns(function), (x(),)))
 
 
+@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+def test_planned_where_no_gradients_are_made(around: Any) -> None:
+    model = torch.nn.Linear(4, 4)
+    with around():
+        captured = capture(model, (torch.zeros(2, 4),))
+    assert [leaf.grad for leaf in output_leaves(captured.model.outputs)] == [True]
+
+
 def test_no_grad_inside() -> None:
     def function(self: Any, a: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():

@@ -97,6 +97,9 @@ class Guard:
             entry(module, vars(module), "forward")
         for base in self._classes:
             entry(base, vars(base), "forward")
+        for kind in {type(module) for module in self._modules.values()}:
+            for base in itertools.takewhile(lambda base: base not in self._classes, kind.__mro__):
+                entry(base, vars(base), "forward")  # there is none yet
         for read in self._reads:
             found = attribute(read.thing, read.name)
             held = getattr(read.thing, "__dict__", {})
@@ -211,6 +214,10 @@ class Guard:
             now = vars(base).get("forward", MISSING)
             if now is not was:
                 yield f"class {qualified(base)!r}: its forward was replaced by {qualified(now)!r}"
+        for kind in {type(module): None for module in self._modules.values()}:
+            base = _defining(kind, "forward")
+            if base is not None and base not in self._classes:
+                yield f"class {qualified(base)!r}: has got a forward of its own, {qualified(vars(base)['forward'])!r}"
         for hook in global_hooks():
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
 
