@@ -74,11 +74,24 @@ class _Building:
 
     def _results(self, op: Op) -> list[tuple[int, fx.Node]]:
         kwargs = {name: self._argument(value) for name, value in op.kwargs.items()}
+        args = tuple(map(self._argument, op.args))
+        if op.op == "aten.convolution_backward":
+            args = (args[0], self._as_image(op.args[1]), *args[2:])
         # Of what lies otherwise than declared there may be no view of that shape.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
-        node = self.fx.call_function(operator_, tuple(map(self._argument, op.args)), kwargs)
+        node = self.fx.call_function(operator_, args, kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
         return [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+
+    def _as_image(self, argument: Any) -> fx.Node:
+        """What the caller gave, as channels last: a copy of the image, or Inductor copies the gradient of the first convolution,
+        which has many channels."""
+        node = self._value(argument.value)
+        kind = self.graph.values[argument.value]
+        if kind.kind == "input" and len(kind.type.shape) == 4 and kind.type.strides is None:
+            last = {"memory_format": torch.channels_last}
+            return self.fx.call_function(torch.ops.aten.clone.default, (node,), last)
+        return node
 
     def _argument(self, argument: Any) -> Any:
         if isinstance(argument, Ref):

@@ -140,8 +140,10 @@ def _compile_here(about: tuple[int, dict[str, Any]], job: tuple[Any, ...]) -> No
 def _retraced(
     module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
 ) -> fx.GraphModule:
-    """The graph in the operators that Inductor lowers. What is not free is laid out as declared."""
+    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it cuts them
+    apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
     from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch.fx.experimental.proxy_tensor import make_fx
 
     interpreter = fx.Interpreter(module)
@@ -155,6 +157,7 @@ def _retraced(
     for old, new in zip(before, after, strict=True):
         new.target = new.name = old.name
     traced.graph.eliminate_dead_code()
+    traced = joint_graph_passes(traced)
     traced.recompile()
     output = traced.graph.output_node()
     output.meta["user_visible_output_idxs"] = [at for at in range(len(gives)) if at not in free]
