@@ -63,10 +63,9 @@ def main() -> None:
             rows.append(row(name, budget))
             print("  ".join(rows[-1]), flush=True)
             gc.collect()
-    text = f"{environment()}\n\n{table(rows)}\n"
-    if asked.update:
-        RESULTS.write_text(text, encoding="utf-8")
-    sys.stdout.write(text)
+            if asked.update:
+                RESULTS.write_text(f"{environment()}\n\n{table(rows)}\n", encoding="utf-8")
+    sys.stdout.write(f"{table(rows)}\n")
 
 
 if __name__ == "__main__":
