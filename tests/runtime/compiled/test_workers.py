@@ -176,3 +176,26 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, mo
     model, x = seeded(Layers(0.375)), data(4, 8)  # as above: it is in Inductor's cache
     planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=just_in_time), engine="compiled")
     assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
+
+
+@pytest.mark.slow
+def test_a_damaged_file_in_the_cache_is_compiled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from torch._inductor.utils import clear_caches
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, x = seeded(Layers(0.875, 1)), data(4, 8)
+    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    for damaged in (False, True):
+        clear_caches()
+        planned = apply(copy.deepcopy(model), schedule, engine="compiled")
+        with caplog.at_level(logging.INFO, "remate_runtime"):
+            assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
+        assert any("cannot be read back" in line for line in caplog.messages) == damaged
+        assert not any("is interpreted" in line for line in caplog.messages)
+        files = list(tmp_path.rglob("*.py"))
+        assert files
+        for file in files:
+            file.unlink()
+            file.write_bytes(b"damaged")

@@ -13,7 +13,7 @@ import torch
 from ...format.tensor_type import TensorType
 from ...kernels.overloads import empty
 from .graphs import SegmentGraph
-from .inductor import Compiled, DoesNotCompileError, Held, compiled, held
+from .inductor import Compiled, DoesNotCompileError, Held, compiled, compiled_anew, has_been_compiled, held
 from .workers import prepare
 from .workspaces import Workspaces, made_up
 
@@ -48,7 +48,7 @@ class Artefacts:
         key = _key(about)
         if key not in self._known:
             try:
-                run = compiled(about.module, about.takes, about.gives, about.donated, about.free, key)
+                run = _compiled(about, key, what)
                 lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
                 _check(about, lie)
                 self._known[key] = run, lie
@@ -72,6 +72,21 @@ class Artefacts:
         if function.key not in self._ns:
             self._ns[function.key] = min(_taken(function) for _ in range(_RUNS))
         return self._ns[function.key]
+
+
+def _compiled(about: SegmentGraph, key: str, what: str) -> Compiled:
+    given = about.module, about.takes, about.gives, about.donated, about.free, key
+    known = has_been_compiled(key)
+    try:
+        return compiled(*given)
+    except DoesNotCompileError:
+        raise
+    except Exception as error:  # whatever loading a damaged file raises
+        if not known:
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        _log.warning("%s has been compiled here, but it cannot be read back (%s): it is compiled again", what, reason)
+        return compiled_anew(*given)
 
 
 def _taken(function: Function) -> int:

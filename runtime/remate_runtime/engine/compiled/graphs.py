@@ -89,7 +89,7 @@ class _Building:
         node = self._value(argument.value)
         kind = self.graph.values[argument.value]
         if kind.kind == "input" and len(kind.type.shape) == 4 and kind.type.strides is None:
-            last = {"memory_format": torch.channels_last}
+            last: Any = {"memory_format": torch.channels_last}
             return self.fx.call_function(torch.ops.aten.clone.default, (node,), last)
         return node
 

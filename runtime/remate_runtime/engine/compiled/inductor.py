@@ -87,6 +87,14 @@ def compiled(
     return found
 
 
+def compiled_anew(*given: Any) -> Compiled:
+    """As `compiled`, past what Inductor keeps on disk."""
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        return compiled(*given)
+
+
 def has_been_compiled(tag: str) -> bool:
     """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it. Where
     that has been emptied since, it is compiled again."""
