@@ -2,7 +2,7 @@
 
     python -m tools.bench.peers gpt2                          # measure a model, and keep the figures
     python -m tools.bench.peers unet --only compile,remate-60-compiled   # some of its rows again
-    python -m tools.bench.peers --write                       # the table and the picture of all that was kept
+    python -m tools.bench.peers --write                       # table and picture of all that was kept
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Time: of forward and backward, CPU time of the process over eager's in the same round, so

@@ -15,7 +15,7 @@ from .text import table
 from .ways import Way
 
 RESULTS = Path(__file__).with_name("results")
-TABLE, PICTURE = RESULTS / "peers.txt", RESULTS / "peers.svg"
+TABLE, PICTURE = RESULTS / "peers_compiled.txt", RESULTS / "peers_compiled.svg"
 _COLORS = {  # by family, and how its line is broken
     "eager": (INK, ""),
     "checkpoint": ("#9a6700", ""),
