@@ -23,6 +23,8 @@ def test_loop(loop: Loop) -> None:
     found = outcome(loop)
     assert found.bitwise
     assert found.scheduled >= SCHEDULED.get(loop.name, 4)
+    assert found.programs <= found.shapes
+    assert found.shapes > 1 or not loop.dims
     assert found.peak <= found.budget < found.keep_all
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -118,3 +119,11 @@ def test_a_block_that_cannot_be_traced_by_itself_is_told_to_the_log(
     with caplog.at_level(logging.DEBUG, "remate.capture"):
         assert differs(capture(Stack(), (torch.ones(2, 8, 4),), {}), whole) == ""
     assert "blocks.0 cannot be traced by itself: it is another" in caplog.text
+
+
+def test_gradients_of_another_layout_are_no_anomaly() -> None:
+    """The template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is told of that."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        capture(*ZOO["mlp_mixer"].build())
+    assert [str(warning.message) for warning in told] == []

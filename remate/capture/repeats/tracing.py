@@ -9,6 +9,7 @@ places of the nodes. Wherever anything differs the whole step is traced as it is
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import torch
@@ -49,7 +50,9 @@ def traced(step: TracedModule, leaves: list[torch.Tensor], branches: Branches) -
 def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced | None:
     """None where what repeats cannot be shown to."""
     try:
-        return _pasted(step, fakes, mode, repeats)
+        with warnings.catch_warnings():  # tracing finds anomalies, and would tell of an UnlikeError in backward
+            warnings.filterwarnings("ignore", message="Error detected in OpaqueBackward")
+            return _pasted(step, fakes, mode, repeats)
     except Exception as error:  # tracing the whole step says what is wrong
         _log.debug("blocks that repeat are traced one by one: %s", error, exc_info=True)
         step.watch.forget()

@@ -14,12 +14,14 @@ from .models import batches, classifier, collated, language_model, texts
 
 
 class Loop(NamedTuple):
-    """needs: packages beside torch. build: makes the model, the same one every time. train: the loop."""
+    """needs: packages beside torch. build: makes the model, the same one every time. train: the loop. dims: for `plan`; all calls
+    are within."""
 
     name: str
     needs: tuple[str, ...]
     build: Callable[[], Any]
     train: Callable[[Any], None]
+    dims: dict[str, dict[int, str]] | None = None
 
 
 def _plain(model: Any) -> None:
@@ -193,6 +195,13 @@ LOOPS = (
     Loop("HF Trainer", ("transformers", "accelerate"), language_model, _trainer(False)),
     Loop(
         "HF Trainer, varied lengths, smaller last batch", ("transformers", "accelerate"), language_model, _trainer(True)
+    ),
+    Loop(
+        "HF Trainer, the same, one file with dims",
+        ("transformers", "accelerate"),
+        language_model,
+        _trainer(True),
+        {name: {0: "b=2..4", 1: "t=16..64"} for name in ("input_ids", "attention_mask", "labels")},
     ),
     Loop("TRL SFTTrainer, the backbone", ("transformers", "trl"), _backbone, _sft),
     Loop("accelerate (bf16), accumulation", ("accelerate",), classifier, _accelerate),

@@ -6,6 +6,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 import remate
 from remate.measure.beside_eager import try_schedule
@@ -17,11 +18,13 @@ BUDGET = "85%"
 
 
 class Outcome(NamedTuple):
-    """bitwise: parameters and buffers are equal behind the loop. scheduled: calls that ran the schedule. peak: bytes of a
-    step, measured; budget, keep_all: bytes."""
+    """bitwise: parameters and buffers are equal behind the loop. scheduled: calls that ran the schedule, of so many shapes,
+    by so many programs. peak: bytes of a step, measured; budget, keep_all: bytes."""
 
     bitwise: bool
     scheduled: int
+    shapes: int
+    programs: int
     peak: int
     budget: int
     keep_all: int
@@ -36,15 +39,15 @@ def outcome(loop: Loop) -> Outcome:
         recorded = loop.build()
         with remate.record(recorded) as call:
             _train(loop, recorded)
-        schedule = remate.plan(call, budget=BUDGET)
+        schedule = remate.plan(call, budget=BUDGET, dims=loop.dims)
         model = loop.build()
         with call.state.in_effect(model, cast=False):  # Trainer sets `use_cache` before it trains
-            planned = apply(model, schedule, otherwise="original")
+            planned = apply(model, schedule, otherwise="error" if loop.dims else "original")
         ran = planned._remate_step.steps[0]
-        counted, run = [0], ran.run
+        shapes, run = list[Any](), ran.run
 
         def counting(*call: Any) -> object:
-            counted[0] += 1
+            shapes.append(tuple(leaf.shape for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor)))
             return run(*call)
 
         ran.run = counting
@@ -53,7 +56,8 @@ def outcome(loop: Loop) -> Outcome:
             trial = try_schedule(call.model, call.args, call.kwargs, schedule, 1)
     pairs = zip(eager.state_dict().values(), model.state_dict().values(), strict=True)
     bitwise = all(torch.equal(one, other) for one, other in pairs)
-    return Outcome(bitwise, counted[0], trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
+    used = len(shapes), len(set(shapes)), len(ran._steps._kept)
+    return Outcome(bitwise, *used, trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
 
 
 def _train(loop: Loop, model: torch.nn.Module) -> None:
