@@ -196,7 +196,8 @@ def _tangent(given: torch.Tensor | None, type_: TensorType, device: torch.device
 
 def _batched(tensor: torch.Tensor) -> bool:
     """Whether it stands for many, of `torch.func.vmap` or of what autograd's is_grads_batched uses."""
-    return "Batched" in str(torch._C._dispatch_keys(tensor))  # autograd's own kind has no Python name
+    kinds: Any = torch._C._functorch  # type: ignore[attr-defined]
+    return kinds.is_batchedtensor(tensor) or kinds.is_legacy_batchedtensor(tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -8,7 +8,6 @@ says, which the kernel does not read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import torch
@@ -147,14 +146,10 @@ def _check(tensors: tuple[torch.Tensor, ...], told: tuple[int, int, list[int]], 
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)}, where the others ask for {shape}, none empty")
     if layer_input.dtype not in (torch.float32, torch.bfloat16):
         raise ValueError(f"elements of {layer_input.dtype}")
-    if 2 * (time + 1) * batch * max(width, gates) >= _MOST or max(map(_elements, tensors)) >= _MOST:
+    if 2 * (time + 1) * batch * max(width, gates) >= _MOST or max(tensor.numel() for tensor in tensors) >= _MOST:
         raise ValueError("more elements than oneDNN counts")
 
 
 def _same(tensor: torch.Tensor, other: torch.Tensor) -> None:
     if tensor.dtype is not other.dtype or tensor.device != other.device:
         raise ValueError(f"tensors of {tensor.dtype} and {other.dtype}, or on more than one device")
-
-
-def _elements(tensor: torch.Tensor) -> int:
-    return prod(tensor.shape)
