@@ -31,7 +31,7 @@ class Effort(msgspec.Struct, frozen=True):
 
 
 QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 30, 6e7, 20_000)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000)
 THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 

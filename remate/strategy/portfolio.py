@@ -104,7 +104,7 @@ AUTO = Policy(
         Step("chen-sqrt"),
         Step("treewidth"),
     ),
-    finish=(Step("polish"), Step("recreate", share=0.5), Step("neighbourhoods")),
+    finish=(Step("polish"), Step("recreate", share=0.25), Step("neighbourhoods")),
     each=("fastsa",),
 )
 

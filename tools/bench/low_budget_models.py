@@ -86,9 +86,9 @@ def _densenet121() -> Built:
 def _llama() -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    size: dict[str, Any] = {"hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 32000}
+    size: dict[str, Any] = {"hidden_size": 2048, "intermediate_size": 5504, "vocab_size": 32000}
     config = LlamaConfig(num_hidden_layers=32, num_attention_heads=32, use_cache=False, **size)
-    ids = torch.zeros(1, 2048, dtype=torch.long)
+    ids = torch.zeros(8, 2048, dtype=torch.long)
     model: nn.Module = LlamaForCausalLM(config)
     return model.bfloat16(), (), {"input_ids": ids, "labels": ids}
 
@@ -154,7 +154,7 @@ MODELS: dict[str, tuple[str, Callable[[], Built]]] = {
     "resnet50": ("ResNet-50, 64 images of 224×224", on_meta(_resnet50)),
     "resnet101": (LARGE["resnet101"].describe, LARGE["resnet101"].build),
     "unet": (LARGE["unet"].describe, LARGE["unet"].build),
-    "llama": ("Llama, 32 layers of 4096, 2048 tokens, bf16", on_meta(_llama)),
+    "llama": ("Llama, 32 layers of 2048, 8×2048 tokens, bf16", on_meta(_llama)),
     "vit": (
         "ViT-L/16, 24 layers of 1024, 32 images of 224×224",
         _zoo("vit", layers=24, width=1024, heads=16, batch=32, image=IMAGE, patch=16),

@@ -1,74 +1,152 @@
-"""Plans and proofs where memory is scarce: large models under low budgets, by several strategies.
+"""Plans and proofs where memory is scarce: large networks, budget by budget, held against what the planner is to reach.
 
-    python -m tools.bench.low_budgets                                      # all, by auto and hiremate
-    python -m tools.bench.low_budgets resnet101@20% unet@floor --strategies auto,hiremate,rockmate
+    python -m tools.bench.low_budgets                             # all, by auto, one after the other
+    python -m tools.bench.low_budgets resnet101 unet@floor        # these alone
+    python -m tools.bench.low_budgets --tables                    # what is stored, as text
 
-Budget: a share of the peak without reruns, or `floor`: 1.02 times the least that is proven to be needed. Plan, bound: time
-over that without reruns, in %, costs of an H200 by roofline; gap: between the two. CPU: seconds of one solve from nothing,
-one thread, normal effort, capture not in it.
+A row that is in the store (`results/low_budgets.jsonl`) is not measured again but with `--again`, so the table may come of
+several runs; each row is stored as soon as it is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
 
 from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError, NotApplicableError
 from remate.strategy import Instance, Request, policy, solve
-from tests.models import ZOO
 
-from .models import LARGE
-from .text import environment
+from .low_budget_models import MODELS
+from .text import environment, table
 
-CASES = ("resnet101@20%", "fourier@20%", "unet@floor", "unet@40%", "t5@floor", "mixer@floor")
+RESULTS = Path(__file__).parent / "results"
+STORE, NOTES = RESULTS / "low_budgets.jsonl", RESULTS / "low_budgets_notes.txt"
+FLOOR = "floor"
+BUDGETS = ("80%", "60%", "40%", "20%", FLOOR)
 ABOVE = 1.02  # times the floor
+TARGETS = {"80%": 0.5, "60%": 0.5, "40%": 0.5, "20%": 3.0, FLOOR: 5.0}  # gap between plan and proof, %
+HEAD = f"""Budget: a share of the peak without reruns, or {ABOVE} times the least that is proven to be needed (floor); in brackets what it
+is of the peak. Plan, bound: time over that without reruns, in %, costs of an H200 by roofline; gap: between the two; aim: what it
+is to be at most (! : missed). again: operations that run again. CPU: seconds of one solve from nothing, one thread, normal
+effort, capture not in it (aim: 60). below: the budget is below the floor, so nothing fits. The machine was busy with other
+work. Rows that are not there were not run."""
+
+
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One solve. operations: of the step. share: of the peak without reruns. plan, bound: % of the time without reruns; plan is
+    None where nothing was found; least: then, the smallest peak that was, as a share. below: the budget is below the floor.
+    cpu: seconds."""
+
+    model: str
+    budget: str
+    strategy: str
+    operations: int
+    share: float
+    plan: float | None = None
+    bound: float = 0.0
+    again: int = 0
+    cpu: float = 0.0
+    found_by: str = ""
+    least: float = 0.0
+    below: bool = False
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.model, self.budget, self.strategy
 
 
 def instance(name: str) -> Instance:
-    """A model of this bench at its size, or one of tests/models at its own."""
-    build = LARGE[name].build if name in LARGE else ZOO[name].build
-    step = prepare(*build(), cost="h200")
+    """A network, captured and priced."""
+    step = prepare(*MODELS[name][1](), cost="h200")
     return Instance(step.captured.graph, step.parts)
 
 
-def line(case: str, strategy: str, about: Instance) -> str:
-    """One solve, told in a line."""
-    share = case.partition("@")[2]
-    base = about.baseline.peak
-    budget = int(ABOVE * about.floor) if share == "floor" else parse_budget(share).resolve(base)
-    before = time.process_time()
-    head = f"{case:16} {100 * budget / base:5.1f}%  {strategy:12}"
+def measured(name: str, budget: str, strategy: str, known: Instance) -> Row:
+    """One solve from nothing of what the step's views are built anew for."""
+    about = Instance(known.graph, known.blocks)
+    base, before = about.baseline.peak, time.process_time()
+    most = int(ABOVE * about.floor) if budget == FLOOR else parse_budget(budget).resolve(base)
+    row = Row(name, budget, strategy, len(about.graph.operations), most / base)
+    if most < about.floor:
+        return msgspec.structs.replace(row, below=True)
     try:
-        found = solve(Instance(about.graph, about.blocks), Request(budget), policy(strategy))
+        found = solve(about, Request(most), policy(strategy))
     except (InfeasibleError, NotApplicableError) as error:
-        least = (
-            f"smallest {100 * error.smallest / base:.1f}%" if isinstance(error, InfeasibleError) else "not applicable"
-        )
-        return f"{head}       -  {least}, {time.process_time() - before:.1f} s"
+        least = error.smallest / base if isinstance(error, InfeasibleError) else 0.0
+        return msgspec.structs.replace(row, least=least, cpu=time.process_time() - before)
     plan, bound = (100 * (made / found.baseline_time - 1) for made in (found.time, found.lower_bound))
-    spent = time.process_time() - before
-    return f"{head} {plan:7.2f} {bound:7.2f} {plan - bound:6.2f} {spent:7.1f}  {found.strategy}"
+    return msgspec.structs.replace(
+        row,
+        plan=plan,
+        bound=bound,
+        again=len(found.reruns),
+        cpu=time.process_time() - before,
+        found_by=found.strategy,
+    )
+
+
+def stored() -> list[Row]:
+    """What has been measured, the latest of each."""
+    lines = STORE.read_bytes().splitlines() if STORE.exists() else []
+    rows = (msgspec.json.decode(line, type=Row) for line in lines)
+    return list({row.key: row for row in rows}.values())
+
+
+def told(rows: Sequence[Row]) -> str:
+    """The table."""
+    order = {(name, budget): n for n, (name, budget) in enumerate((m, b) for m in MODELS for b in BUDGETS)}
+    lines = [("model", "budget", "", "plan", "bound", "gap", "aim", "again", "CPU", "found by")]
+    for row in sorted(rows, key=lambda row: (order[row.model, row.budget], row.strategy)):
+        head = (row.model, row.budget, f"({100 * row.share:.1f}%)")
+        if row.below:
+            lines.append((*head, "below", "", "", "", "", "", ""))
+        elif row.plan is None:
+            lines.append((*head, "-", "", "", "", "", f"{row.cpu:.1f}", f"smallest {100 * row.least:.1f}%"))
+        else:
+            gap, aim = row.plan - row.bound, TARGETS[row.budget]
+            figures = (f"{row.plan:.2f}", f"{row.bound:.2f}", f"{gap:.2f}", f"{aim}{'!' if gap > aim else ' '}")
+            lines.append((*head, *figures, str(row.again), f"{row.cpu:.1f}", row.found_by))
+    return table(lines)
+
+
+def write() -> None:
+    """The stored rows as text, with what is said of them."""
+    rows = stored()
+    STORE.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in sorted(rows, key=lambda row: row.key)))
+    torch.set_num_threads(1)  # as HiGHS runs; told in the head
+    models = "\n".join(f"{name}: {MODELS[name][0]}" for name in MODELS if any(row.model == name for row in rows))
+    parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, told(rows)]
+    notes = [NOTES.read_text(encoding="utf-8")] if NOTES.exists() else []
+    (RESULTS / "low_budgets.txt").write_text("\n\n".join([*parts, *notes]).rstrip() + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=CASES, metavar="MODEL@BUDGET")
-    parser.add_argument("--strategies", default="auto,hiremate")
+    parser.add_argument("cases", nargs="*", default=list(MODELS), metavar="MODEL[@BUDGET]")
+    parser.add_argument("--strategies", default="auto")
+    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
+    parser.add_argument("--tables", action="store_true", help="write what is stored, measure nothing")
     args = parser.parse_args()
-    print(f"python -m tools.bench.low_budgets; {environment()}\n{(__doc__ or '').split(chr(10) * 2)[-1]}")
-    print(
-        f"{'model':16} {'budget':>6}  {'strategy':12} {'plan':>7} {'bound':>7} {'gap':>6} {'CPU':>7}  found by",
-        flush=True,
-    )
-    known: dict[str, Instance] = {}
-    for case in args.cases:
-        name = case.partition("@")[0]
-        if name not in known:
-            known[name] = instance(name)
-        for strategy in args.strategies.split(","):
-            print(line(case, strategy, known[name]), flush=True)
+    known = set() if args.again else {row.key for row in stored()}
+    for case in () if args.tables else args.cases:
+        name, _, budget = case.partition("@")
+        wanted = [(b, s) for b in ([budget] if budget else BUDGETS) for s in args.strategies.split(",")]
+        wanted = [(b, s) for b, s in wanted if (name, b, s) not in known]
+        about = instance(name) if wanted else None
+        for b, strategy in wanted:
+            assert about is not None
+            row = measured(name, b, strategy, about)
+            with STORE.open("ab") as store:
+                store.write(msgspec.json.encode(row) + b"\n")
+            print(told([row]).splitlines()[-1], flush=True)
+    write()
 
 
 if __name__ == "__main__":

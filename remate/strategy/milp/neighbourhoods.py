@@ -31,11 +31,12 @@ from .windows import RerunWindows, rerun_windows
 
 SEED = 20260101
 NODES = 2  # times those of the effort, in one program
-WORK = 1 / 500  # of that of the effort: programs are many, and most are solved at once
+WORK = 1 / 1000  # of that of the effort: programs are many, and most are solved at once
 USUAL = 500  # forward operations of a step that gets all the neighbourhoods of the effort
-FIRST, FEWEST, MOST = 150, 40, 350  # reruns that a program may choose among
+FIRST, FEWEST, MOST = 150, 40, 300  # reruns that a program may choose among
 GROW, SHRINK = 1.15, 0.7  # their number, where programs are solved, or are not
 ANYWHERE, TWO = 0.25, 0.5  # share of the rows that lie anywhere, and of the neighbourhoods of two rows
+PATIENCE = 3  # part of the neighbourhoods in a row that bring nothing before it ends
 NARROW = 4  # operations of the shortest row
 WORTH = 1e-4  # % of the time of the step that an improvement takes off
 
@@ -52,16 +53,24 @@ def neighbourhoods(instance: Instance, request: Request, context: Context) -> Pr
         instance = instance.ordered(best.order)
     problem, rng, most = instance.problem, random.Random(SEED), float(FIRST)
     stage = stages(problem)
-    for _ in range(_count(instance, request)):
-        if context.deadline.stopped() or best.time <= context.enough or not expressible(problem, best):
+    count, vain = _count(instance, request), 0
+    for _ in range(count):
+        if (
+            vain > count // PATIENCE
+            or context.deadline.stopped()
+            or best.time <= context.enough
+            or not expressible(problem, best)
+        ):
             return
         free = _free(problem, stage, best, rng, int(most))
         made, solved = _solved(instance, request, context, stage, best, free)
         most = min(MOST, GROW * most) if solved else max(FEWEST, SHRINK * most)
+        vain += 1
         if made is None:
             continue
         found = yield Proposal(made, best)
         if found.peak <= request.budget:
+            vain = 0 if found.time < best.time else vain
             best = better(best, found) or best
             best = yield from polish(problem, best, request.budget, context.deadline, start=best)
 
