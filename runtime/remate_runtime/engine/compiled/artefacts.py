@@ -82,11 +82,23 @@ def _compiled(about: SegmentGraph, key: str, what: str) -> Compiled:
     except DoesNotCompileError:
         raise
     except Exception as error:  # whatever loading a damaged file raises
-        if not known:
+        if not known and not _is_of_files(error):
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        _log.warning("%s has been compiled here, but it cannot be read back (%s): it is compiled again", what, reason)
+        _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, reason)
         return compiled_anew(*given)
+
+
+def _is_of_files(error: BaseException | None) -> bool:
+    """Whether it is about a file: one that another process was killed at, say."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "inner_exception", None)  # of Inductor's own
+        if isinstance(error, OSError | ImportError | EOFError) or isinstance(inner, OSError | ImportError | EOFError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _taken(function: Function) -> int:
