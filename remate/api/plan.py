@@ -134,7 +134,8 @@ def plan(
     None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
-    "auto": the size of the batch, where the model allows. Planned at is the example; within a budget in bytes, the
+    "auto": the size of the batch, where the model allows, for three traces more, so it is no default: planning a GPT-2 of
+    48 layers takes three times as long (tools/bench/results/planning.txt). Planned at is the example; within a budget in bytes, the
     largest size. live: attributes that change while training, read from the model at every call: `["alpha", "h.*.drop.p"]`, of
     modules or of configs that they hold; each is a number, and its range follows from what forward does with it. at: parts of
     the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole: forward is run once on

@@ -1,0 +1,68 @@
+"""What planning costs, by stage: CPU seconds beyond imports, for one size and for every batch size.
+
+    python -m tools.bench.planning -o tools/bench/results/planning.txt
+
+Models of the size people train, without storage; costs from the roofline model of an H200; budget: 60 % of the peak without
+reruns. In one process, each after a small model of its kind was planned, so that nothing is imported meanwhile. `before`: with every
+block traced, as it was until blocks that do the same were traced once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import remate
+from remate.capture.repeats import tracing
+
+from .models import LARGE
+from .text import environment, table
+
+MODELS = ("gpt2", "gpt2-xl")
+STAGES = ("tracing", "fitting and pricing", "partition, solving, writing")
+
+
+def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int]:
+    """CPU seconds of each stage, and how often the model was traced."""
+    model, args, kwargs = LARGE[name].build()
+    marks: list[tuple[float, str]] = []
+    options: dict[str, Any] = {"dims": dims, "progress": lambda text: marks.append((time.process_time(), text))}
+    found = (lambda model: {}) if before else tracing.candidates
+    with mock.patch.object(tracing, "candidates", found):
+        start = time.process_time()
+        remate.plan(model, args, kwargs, budget="60%", cost="h200", **options)
+        end = time.process_time()
+    traced = [at for at, (_, text) in enumerate(marks) if text.startswith("tracing")]
+    priced = marks[traced[-1] + 1][0]
+    solving = next(mark for mark, text in marks if text.startswith("looking for blocks"))
+    return [priced - start, solving - priced, end - solving], len(traced)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("--models", nargs="+", choices=sorted(LARGE), default=MODELS)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    seconds("gpt2", "auto", False)  # imports
+    rows: list[tuple[str, ...]] = [("", "dims", "blocks", "traces", *STAGES, "all")]
+    for name in chosen.models:
+        for dims in (None, "auto"):
+            for before in (True, False):
+                spent, traces = seconds(name, dims, before)
+                ways = "before" if before else "once"
+                figures = (f"{each:.1f}" for each in (*spent, sum(spent)))
+                rows.append((name, dims or "none", ways, str(traces), *figures))
+                print(rows[-1], flush=True)
+    text = f"python -m tools.bench.planning; {environment()}\n\n{table(rows)}\n"
+    print(text)
+    if chosen.output:
+        chosen.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
