@@ -96,8 +96,8 @@ AUTO = Policy(
     ),
     smallest=(
         Step("exact", tiny),
+        Step("flat-squeeze"),  # before the beam, which takes long where nothing fits
         Step("beam"),
-        Step("flat-squeeze"),
         Step("anneal"),
         Step("greedy"),
         Step("rotor"),
