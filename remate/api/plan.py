@@ -133,7 +133,8 @@ def plan(
     parameters' gradients when backward delivers them, which budget and peak assume: "held" to the end of the step (`.grad` is
     None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
-    "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8) if it is not from 2 to the example's size;
+    "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8); without one it is from 2 to the example's size, as far as
+    the step is the same there: its lower end and its steps are looked for, and `progress` is told why they are what they are;
     "auto": the size of the batch, where the model allows, for three traces more, so it is no default: planning a GPT-2 of
     48 layers takes three times as long (tools/bench/results/planning.txt). Planned at is the example; within a budget in bytes, the
     largest size. live: attributes that change while training, read from the model at every call: `["alpha", "h.*.drop.p"]`, of

@@ -7,6 +7,7 @@ silently lose the backward of custom autograd functions.
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,6 +92,7 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
             _full_precision(),
             eager_kernels(rates_vary, stepwise),
             _without_checks(),
+            _untold(),
             hot_paths(),
             real_layouts(mode),
             remembered(mode),
@@ -167,6 +169,23 @@ def _without_checks() -> Iterator[None]:
         distribution.set_default_validate_args(saved)
         if effect is not None:
             holder.register(effect)
+
+
+class _Untold(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("failed while attempting to run meta")
+
+
+@contextlib.contextmanager
+def _untold() -> Iterator[None]:
+    """Fake tensors log the traceback of every operator that refuses its arguments. What comes of it is raised as a CaptureError,
+    or forward handles it."""
+    log, silent = logging.getLogger(FakeTensor.__module__), _Untold()
+    log.addFilter(silent)
+    try:
+        yield
+    finally:
+        log.removeFilter(silent)
 
 
 @contextlib.contextmanager

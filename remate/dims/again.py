@@ -6,6 +6,8 @@ from typing import Any
 
 from remate_runtime.format import Dimension, Schedule, open_axes
 
+from .samples import range_text
+
 
 def asked_again(schedule: Schedule, positional: list[str]) -> Any:
     """What `remate.plan` takes for `dims` so that the same sizes of the same inputs are left open, over the same ranges; None if
@@ -19,13 +21,10 @@ def asked_again(schedule: Schedule, positional: list[str]) -> Any:
 
 def _spec(tree: Any, dims: dict[str, Dimension]) -> Any:
     if "tensor" in tree:
-        return {axis: _text(name, dims[name]) for axis, name in open_axes(tree["tensor"], dims).items()}
+        named = open_axes(tree["tensor"], dims).items()
+        return {axis: range_text(name, dims[name].min, dims[name].max, dims[name].multiple) for axis, name in named}
     for kind in ("tuple", "list"):
         if kind in tree:
             return [_spec(child, dims) for child in tree[kind]]
     below = tree.get("dict", tree.get("fields"))
     return None if below is None else {key: _spec(child, dims) for key, child in below.items()}
-
-
-def _text(name: str, dim: Dimension) -> str:
-    return f"{name}={dim.min}..{dim.max}" + (f"/{dim.multiple}" if dim.multiple > 1 else "")

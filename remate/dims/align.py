@@ -32,13 +32,15 @@ class Place(msgspec.Struct, frozen=True):
 
 class Difference(msgspec.Struct, frozen=True):
     """The first structural difference of two steps. what: in words; module, source: of the operation, where there is one.
-    more: operations that the second has more than the first, by operator. hint: what would serve, where that is known."""
+    more: operations that the second has more than the first, by operator. hint: what would serve, where that is known.
+    everywhere: steps at other sizes differ likewise."""
 
     what: str
     module: str
     source: str
     more: dict[str, int]
     hint: str = ""
+    everywhere: bool = False
 
 
 def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference | None:
@@ -49,7 +51,7 @@ def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference |
         what = _operation_differs(one, first, other, second)
         if what:
             mixed = first.op == second.op and numbers_in(first) and numbers_in(second)
-            return Difference(what, modules[at], first.source, more, _APART if mixed else "")
+            return Difference(what, modules[at], first.source, more, _APART if mixed else "", bool(mixed))
     if more:
         longer = max((one, other), key=lambda graph: len(graph.operations))
         op = longer.operations[min(len(one.operations), len(other.operations))]
@@ -58,7 +60,8 @@ def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference |
         if first.kind == second.kind == "constant" and first.data != second.data:
             reader = next((op for op in one.operations if at in op.reads), None)
             where = "" if reader is None else reader.source
-            return Difference("a tensor that forward makes from Python numbers holds others", "", where, more)
+            what = "a tensor that forward makes from Python numbers holds others"
+            return Difference(what, "", where, more, everywhere=True)
     ends = ("backward_start", "outputs", "gradients", "updates", "root")
     ends_differ = any(getattr(one, name) != getattr(other, name) for name in ends)
     sources_differ = [_source(v) for v in one.values] != [_source(v) for v in other.values]

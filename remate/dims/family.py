@@ -14,18 +14,18 @@ from remate_runtime.format import Real, Size
 from remate_runtime.step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Difference, Place, difference, rows
+from .align import Place, difference, rows
 from .asked import SMALLEST, AskedSize
+from .faults import arguments, fault_at, fitter_of
 from .fitting import Fitter
-from .guards import Guard, divided_by, first_other, guards
+from .guards import guards
+from .narrowing import Narrowed, by_condition, by_search
 from .samples import Range, spread
 from .survey import Shot, Sizes, Survey
-from .words import only_where, other_structure, spelled, still_open, undecided, unfitted
+from .words import still_open, undecided, unfitted
 
-_ROUNDS = 6  # of narrowing a range
+_ROUNDS = 4  # of narrowing each range
 _MORE = 12  # captures beyond the first ones, to tell expressions apart
-_DIVISORS = {2, 4, 8, 16}
-_LARGEST_DIVISOR = 64
 _PROBES = 512  # sizes at which candidates and conditions are tried
 
 
@@ -37,12 +37,6 @@ class Family(msgspec.Struct, frozen=True):
     shots: tuple[Shot, ...]
     fitter: Fitter
     said: tuple[str, ...] = ()
-
-
-class _Narrowed(Exception):  # noqa: N818
-    def __init__(self, to: Range, why: str) -> None:
-        super().__init__(why)
-        self.to, self.why = to, why
 
 
 def asked_ranges(sizes: Iterable[AskedSize], planned: Sizes) -> tuple[Range, ...]:
@@ -65,10 +59,10 @@ def family(survey: Survey, ranges: Sequence[Range]) -> Family:
     """The step of `survey` over `ranges`, or over what is left of them where nobody gave their ends. Raises DimsError where it
     is not one step, with what differs and where; CaptureError where a size cannot be captured."""
     current, said = list(ranges), list[str]()
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS * len(current) + 1):
         try:
             return replace(_family(survey, current), said=tuple(said))
-        except _Narrowed as narrowed:
+        except Narrowed as narrowed:
             said.append(narrowed.why)
             current = [narrowed.to if each.name == narrowed.to.name else each for each in current]
     raise DimsError(f"forward decides by its sizes in too many ways: {'; '.join(said)}", hint="leave them fixed")
@@ -80,13 +74,13 @@ def _family(survey: Survey, ranges: Sequence[Range]) -> Family:
     corners = [{one.name: end(one) for one in ranges} for end in (_least, _most)]
     for sizes in [*_samples(survey, ranges, first), *corners]:
         _add(survey, ranges, shots, sizes)
-    fitter = _fitter(ranges, shots)
+    fitter = fitter_of(ranges, shots)
     for _ in range(_MORE):
         sizes = _telling_apart(ranges, shots, fitter)
         if sizes is None:
             break
         _add(survey, ranges, shots, sizes)
-        fitter = _fitter(ranges, shots)
+        fitter = fitter_of(ranges, shots)
     else:
         sizes = _telling_apart(ranges, shots, fitter)
         if sizes is not None:
@@ -119,63 +113,17 @@ def _samples(survey: Survey, ranges: Sequence[Range], first: Shot) -> list[Sizes
 
 def _numbers(graph: Graph) -> set[int]:
     """All that stand in a step, so that samples are none of them."""
-    return {n for value in graph.values for n in (*value.type.shape, *(value.type.strides or ()))} | _arguments(graph)
-
-
-def _arguments(graph: Graph) -> set[int]:
-    found: set[int] = set()
-
-    def look(value: object) -> None:
-        if isinstance(value, tuple):
-            for item in value:
-                look(item)
-        elif type(value) is int:
-            found.add(abs(value))
-
-    for op in graph.operations:
-        look(op.args)
-        look(tuple(op.kwargs.values()))
-    return found
+    return {n for value in graph.values for n in (*value.type.shape, *(value.type.strides or ()))} | arguments(graph)
 
 
 def _add(survey: Survey, ranges: Sequence[Range], shots: list[Shot], sizes: Sizes) -> None:
-    """One more capture, which must have the structure of the first. Raises _Narrowed, DimsError."""
-    first = shots[0]
+    """One more capture, which must have the structure of the first. Raises Narrowed, DimsError."""
     if any(shot.sizes == sizes for shot in shots):
         return
-    try:
-        shot = survey.at(sizes)
-    except CaptureError as error:
-        message = f"at {spelled(sizes)} {error.message}" + (f" ({error.source})" if error.source else "")
-        raise DimsError(message, hint="give a range in which the model runs") from error
-    found = difference(first.captured.graph, shot.captured.graph, first.captured.modules)
-    if found is not None:
-        shot, found = _one_size(survey, first, shot, found)
-        guard = first_other(first.log.decisions, shot.log.decisions, _fitter(ranges, [first, shot]))
-        if guard is not None and not guard.holds(shot.sizes):
-            _narrow(ranges, guard)
-        raise other_structure(found, first.sizes, shot.sizes, guard)
-    shots.append(shot)
-
-
-def _one_size(survey: Survey, first: Shot, other: Shot, found: Difference) -> tuple[Shot, Difference]:
-    """A difference that one size alone makes, if one does: that of `other` which differs, the others as planned."""
-    for name in first.sizes if len(first.sizes) > 1 else ():
-        sizes = {**first.sizes, name: other.sizes[name]}
-        try:
-            alone = survey.at(sizes)
-        except CaptureError:
-            continue
-        differs = difference(first.captured.graph, alone.captured.graph, first.captured.modules)
-        if differs is not None:
-            return alone, differs
-    return other, found
-
-
-def _fitter(ranges: Sequence[Range], shots: Sequence[Shot]) -> Fitter:
-    divisors = _arguments(shots[0].captured.graph) | divided_by([shot.log.decisions for shot in shots]) | _DIVISORS
-    useful = sorted(d for d in divisors if 1 < d <= _LARGEST_DIVISOR)
-    return Fitter({one.name: one.numbers() for one in ranges}, [shot.sizes for shot in shots], useful)
+    fault = fault_at(survey, ranges, shots[0], sizes)
+    if fault is not None:
+        raise by_search(survey, ranges, shots[0], fault)
+    shots.append(survey.at(sizes))
 
 
 def _telling_apart(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> Sizes | None:
@@ -236,44 +184,11 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 
 
 def _hold(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> None:
-    """What forward decided by sizes comes out the same at all sizes of the ranges. Raises _Narrowed, DimsError."""
+    """What forward decided by sizes comes out the same at all sizes of the ranges. Raises Narrowed, DimsError."""
     found, lost = guards([shot.log.decisions for shot in shots], fitter)
     if lost:
         raise undecided(lost[0], [one.name for one in ranges])
     probes = list(_probes(ranges)) if found else []
     for guard in found:
         if not all(guard.holds(sizes) for sizes in probes):
-            _narrow(ranges, guard)
-            raise only_where(guard, ranges)
-
-
-def _narrow(ranges: Sequence[Range], guard: Guard) -> None:
-    """Raise _Narrowed where a condition on one size leaves a range, or multiples, around what is planned, and nobody asked for
-    what it takes away."""
-    if len(guard.dims) != 1:
-        return
-    one = next(each for each in ranges if each.name in guard.dims)
-    holds = [guard.holds({one.name: n}) for n in one.numbers()]
-    numbers = one.numbers()
-    if one.planned not in numbers or not holds[at := numbers.index(one.planned)]:
-        return
-    low = next((k + 1 for k in range(at, -1, -1) if not holds[k]), 0)
-    high = next((k - 1 for k in range(at, len(numbers)) if not holds[k]), len(numbers) - 1)
-    kept = replace(one, min=numbers[low], max=numbers[high])
-    if sum(holds) == high - low + 1 > 1:
-        taken = (kept.min != one.min and one.given[0]) or (kept.max != one.max and one.given[1])
-        if not taken:
-            why = f"the step holds for {guard} only ({guard.place}): {one.name} is from {kept.min} to {kept.max}"
-            raise _Narrowed(kept, why)
-    step = _step([n for n, held in zip(numbers, holds, strict=True) if held])
-    every = [n for n in numbers if n % step == 0] if step else []
-    if step > one.multiple and one.multiple == 1 and every == [n for n, h in zip(numbers, holds, strict=True) if h]:
-        kept = replace(one, min=every[0], max=every[-1], multiple=step)
-        why = f"the step holds for {guard} only ({guard.place}): {one.name} is a multiple of {step}"
-        raise _Narrowed(kept, why)
-
-
-def _step(numbers: Sequence[int]) -> int:
-    """The distance of numbers that are multiples of it; 0 if they are none."""
-    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    return step if step and all(n % step == 0 for n in numbers) else 0
+            raise by_condition(ranges, guard)

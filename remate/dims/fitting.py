@@ -1,7 +1,7 @@
 """Expressions of sizes that give known numbers at known sizes: all of a small grammar that do, not only the first one.
 
 Candidates of a row, from simple to involved: sums of up to two products of dimensions and a number; products in which one or two
-dimensions are divided, rounding down; those with another product or number added. Their coefficients are solved for
+dimensions are divided, rounding down; sums of three products; products with a division, with another product or number added. Their coefficients are solved for
 exactly from as many sizes as there are unknowns, and hold at all others. Which divisors there are is given: a step divides by
 numbers that stand in it (strides of convolutions and pools) or that forward was seen to divide by.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class Fitter:
         self._one = self._part(constant(1))
         self._products = [self._part(size) for size in _products(list(ranges))]
         quotients = {
-            name: [self._part(atom) for atom in _quotients(name, numbers, divisors)] for name, numbers in ranges.items()
+            name: [self._part(atom) for atom in _quotients(name, {*numbers, *(at[name] for at in sizes)}, divisors)]
+            for name, numbers in ranges.items()
         }
         plain = [self._one, *self._products]
         self._divided = [quotient.times(more) for each in quotients.values() for quotient in each for more in plain]
@@ -81,7 +82,7 @@ class Fitter:
         return self._known[key]
 
     def _searched(self, row: tuple[int, ...]) -> list[Size]:
-        found = [*self._sums(row), *self._quotients(row)]
+        found = [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
         for more in [self._one, *self._products] if len(row) > 2 else ():
             if found:
                 break
@@ -133,6 +134,11 @@ class Fitter:
                         yield from _combined(chosen, row)
                 for chosen in itertools.combinations(self._products, count - 1) if count > 1 else ():
                     yield from _combined([*chosen, self._one], row)
+
+    def _sums_of_three(self, row: Sequence[int]) -> Iterator[Size]:
+        """`b*t+b*s+b`: what several inputs that were joined have together."""
+        for chosen in itertools.combinations(self._products, 3) if len(row) > 3 else ():
+            yield from _combined(chosen, row)
 
     def _reals(self, row: Sequence[float]) -> Iterator[Real]:
         for size in self._rounded(row):
@@ -225,15 +231,18 @@ def _products(names: Sequence[str]) -> list[Size]:
     return [size for _, size in sorted(made, key=lambda pair: pair[0])]
 
 
-def _quotients(name: str, numbers: Sequence[int], divisors: Sequence[int]) -> Iterator[Size]:
-    """Quotients of a dimension, rounded down; of those that are equal for all numbers that it may be, the simplest."""
-    seen: set[tuple[int, ...]] = {tuple(numbers)}
+def _quotients(name: str, numbers: Collection[int], divisors: Sequence[int]) -> Iterator[Size]:
+    """Quotients of a dimension, rounded down; of those that are equal for all numbers that it may be, or was, the simplest."""
+    every = np.array(sorted(numbers), dtype=np.int64)
+    seen = {every.tobytes()}
     for divisor, scale in itertools.product(sorted(divisors), _SCALES):
         low, high = (-divisor, 2 * divisor) if scale == 1 else (0, divisor)
         for offset in sorted(range(low, high), key=abs):
+            values = ((every * scale + offset) // divisor).tobytes()
+            if values in seen:
+                continue
             size = divided(dimension(name) * constant(scale) + constant(offset), divisor)
-            values = tuple(size.at({name: number}) for number in numbers)
-            if values not in seen and any(factor.divisor > 1 for term in size.terms for factor in term.factors):
+            if any(factor.divisor > 1 for term in size.terms for factor in term.factors):
                 seen.add(values)
                 yield size
 

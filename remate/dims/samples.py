@@ -11,6 +11,11 @@ _BEYOND = 64  # how far above a narrow range samples may lie
 _GRID = 4096  # numbers of a range that expressions and conditions are tried at
 
 
+def range_text(name: str, least: int, most: int, multiple: int = 1) -> str:
+    """A range as people write it: `t=16..1024/8`."""
+    return f"{name}={least}..{most}" + (f"/{multiple}" if multiple > 1 else "")
+
+
 class Range(msgspec.Struct, frozen=True):
     """The numbers that a size may be: both ends included, in steps of `multiple`. planned: what it is in the plan. given: which
     ends somebody asked for; the others may move."""
@@ -21,6 +26,9 @@ class Range(msgspec.Struct, frozen=True):
     planned: int
     multiple: int = 1
     given: tuple[bool, bool] = (False, False)
+
+    def __str__(self) -> str:
+        return range_text(self.name, self.min, self.max, self.multiple)
 
     def numbers(self) -> Sequence[int]:
         """Those that it may be, thinned out to some thousands (ends and neighbours of powers of two stay)."""

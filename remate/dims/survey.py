@@ -10,6 +10,7 @@ import torch
 
 from ..capture.captured import Captured
 from ..capture.sizes import SizeLog
+from ..errors import CaptureError
 from ..live.capturing import captured
 from .asked import Asking
 from .resize import resized
@@ -43,7 +44,7 @@ class Survey:
         self.asking = asking
         self._model, self._args, self._kwargs, self._differentiate = model, tuple(args), dict(kwargs), differentiate
         self._progress, self._live = progress, tuple(live)
-        self._shots: dict[tuple[int, ...], Shot] = {}
+        self._shots: dict[tuple[int, ...], Shot | CaptureError] = {}
 
     @property
     def example(self) -> Sizes:
@@ -54,11 +55,19 @@ class Survey:
         key = tuple(sizes[size.name] for size in self.asking.sizes)
         if key not in self._shots:
             self._progress(f"tracing forward and backward at {spelled(sizes)}")
-            log = SizeLog()
-            args, kwargs = self._args, self._kwargs
-            if sizes != self.example:
-                args, kwargs = resized(self.asking, args, kwargs, sizes)
-            options: Any = {"sizes": log, "probing": not self._shots, "stepwise": True, "say": self._progress}
-            made = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
-            self._shots[key] = Shot(sizes, made, log)
-        return self._shots[key]
+            try:
+                self._shots[key] = self._captured(sizes)
+            except CaptureError as error:
+                self._shots[key] = error
+        found = self._shots[key]
+        if isinstance(found, CaptureError):
+            raise found
+        return found
+
+    def _captured(self, sizes: Sizes) -> Shot:
+        log = SizeLog()
+        args, kwargs = self._args, self._kwargs
+        if sizes != self.example:
+            args, kwargs = resized(self.asking, args, kwargs, sizes)
+        options: Any = {"sizes": log, "probing": not self._shots, "stepwise": True, "say": self._progress}
+        return Shot(sizes, captured(self._model, args, kwargs, self._differentiate, self._live, **options), log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import DimsError
+from ..errors import CaptureError, DimsError
 from .align import Difference, Place, Row
 from .guards import Guard
 from .samples import Range
@@ -19,15 +19,14 @@ def spelled(sizes: Sizes) -> str:
 
 def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | None) -> DimsError:
     """The step at `other` is not that at `one`. guard: what forward decided differently, if that was seen."""
-    at = ", ".join(part for part in (f"module {found.module!r}" if found.module else "", found.source) if part)
-    message = f"the step at {spelled(other)} is not that at {spelled(one)}: {found.what}" + (f" ({at})" if at else "")
+    message = f"the step at {spelled(other)} is not that at {spelled(one)}: {found.what}{place_of(found)}"
     names = " and ".join(name for name in one if one[name] != other[name])
     if guard is not None:
         message += f"; forward decides by its size at {guard.place}: the step planned is that of {guard}"
         hint = f"give {names} a range in which {guard}, or leave it fixed"
     elif any(other[name] == 1 != one[name] for name in one):
         hint = f"at size 1 PyTorch copies less: give {names} a range from 2, and plan a file of its own for 1"
-    elif loop := _per_size(found, one, other):
+    elif loop := unrolled(found, one, other):
         message += f"; {loop}"
         hint = f"leave {names} fixed: a loop over it is unrolled while tracing"
     else:
@@ -35,7 +34,27 @@ def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | 
     return DimsError(message, hint)
 
 
-def _per_size(found: Difference, one: Sizes, other: Sizes) -> str:
+def place_of(found: Difference) -> str:
+    """` (module 'h.0', model.py:12)`, as far as it is known."""
+    at = ", ".join(part for part in (f"module {found.module!r}" if found.module else "", found.source) if part)
+    return f" ({at})" if at else ""
+
+
+def not_captured(sizes: Sizes, what: str, error: CaptureError) -> DimsError:
+    """A size at which the model cannot be traced."""
+    made = DimsError(f"at {spelled(sizes)} {what}", "give a range in which the model runs")
+    made.__cause__ = error
+    return made
+
+
+def instead(error: DimsError, kept: Range) -> DimsError:
+    """The error, with the range that works."""
+    made = DimsError(error.message, f'write "{kept}", for which it is one step, or leave {kept.name} fixed')
+    made.__cause__ = error.__cause__
+    return made
+
+
+def unrolled(found: Difference, one: Sizes, other: Sizes) -> str:
     """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
     more = sum(found.more.values())
     for name in one:

@@ -124,7 +124,7 @@ def test_a_branch_becomes_the_range() -> None:
 
 
 def test_a_branch_within_the_range_that_was_asked_for() -> None:
-    with pytest.raises(DimsError, match=r"models\.py:\d+.*t > 20"):
+    with pytest.raises(DimsError, match=r"models\.py:\d+.*t > 20.*\n  hint: write .t=21\.\.32"):
         planned(Branches(), features(3, 32), {"x": {1: "t=8..32"}})
 
 
@@ -153,7 +153,8 @@ def test_what_cannot_be_left_open_says_why(model: nn.Module, told: str) -> None:
 
 def test_a_table_that_ends() -> None:
     with pytest.raises(
-        DimsError, match=r"at t=\d+ .* position \d+ of an embedding that has 64 rows \(models\.py:\d+\)"
+        DimsError,
+        match=r"at t=\d+ .* position \d+ of an embedding that has 64 rows \(models\.py:\d+\)\n  hint: write .t=2\.\.64",
     ):
         planned(Attention(64), tokens(3, 16), {"tokens": {1: "t=2..96"}})
 

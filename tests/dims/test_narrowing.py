@@ -1,0 +1,152 @@
+"""A range ends where the step is another one: found by captures where nobody gave its ends, else told."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.errors import DimsError
+from remate_runtime import Schedule
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*over its budget")
+T = {"x": {0: "b", 1: "t"}}
+
+
+class Around(nn.Module):
+    """A layer, and what is done with its result."""
+
+    def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.then = nn.Linear(4, 8), then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.then(self.layer(x)).tanh().pow(2).mean()
+
+
+class Filtered(nn.Module):
+    """A kernel of five without padding, and one of three with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 8, 5), nn.Conv1d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x.transpose(1, 2)).relu()).pow(2).mean()
+
+
+class Shifted(nn.Module):
+    """Each token is told by those before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.embed(x).tanh())
+        return F.cross_entropy(logits[:, :-1].reshape(-1, 16), x[:, 1:].reshape(-1))
+
+
+class Joined(nn.Module):
+    """Two sequences as one, of which the mean is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Parameter(torch.zeros(1, 1, 4)), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        whole = torch.cat([self.first.expand(x.shape[0], -1, -1), self.layer(x), self.layer(y)], 1)
+        return whole.softmax(1).pow(2).mean()
+
+
+def features(b: int, t: int) -> torch.Tensor:
+    return torch.randn(b, t, 4, generator=torch.Generator().manual_seed(b * t))
+
+
+def tokens(b: int, t: int) -> torch.Tensor:
+    return torch.randint(16, (b, t), generator=torch.Generator().manual_seed(b * t))
+
+
+def planned(model: nn.Module, args: Any, dims: Any, said: list[str] | None = None) -> Schedule:
+    options: Any = {"progress": None if said is None else said.append}
+    return remate.plan(model, args, budget="100%", cost="cpu", dims=dims, **options)
+
+
+def trained(model: nn.Module, args: Any) -> list[torch.Tensor | None]:
+    model.zero_grad()
+    loss = model(*args)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+def assert_trains(model: nn.Module, schedule: Schedule, calls: list[Any]) -> None:
+    theirs, applied = copy.deepcopy(model), remate_runtime.apply(copy.deepcopy(model), schedule)
+    for args in calls:
+        pairs = zip(trained(theirs, args), trained(applied, args), strict=True)
+        assert all(torch.equal(one, two) for one, two in pairs if one is not None and two is not None)
+
+
+def windows(y: torch.Tensor) -> torch.Tensor:
+    return y.unfold(1, 4, 2)
+
+
+def patches(y: torch.Tensor) -> torch.Tensor:
+    return y.view(y.shape[0], y.shape[1] // 4, 32)
+
+
+def mirrored(y: torch.Tensor) -> torch.Tensor:
+    return F.pad(y.transpose(1, 2), (3, 2), mode="reflect")
+
+
+@pytest.mark.parametrize(
+    ("model", "make", "kept", "why"),
+    [
+        (Filtered(), features, (5, 24, 1), r"t is from 5 \(at t=4 .*Kernel size.* \(test_narrowing\.py:\d+\)"),
+        (Shifted(), tokens, (3, 24, 1), r"t is from 3 \(the step at t=2 is another one"),
+        (Around(windows), features, (4, 24, 1), r"t is from 4 \(at t=3 .* size is 4 \(test_narrowing\.py:\d+\)"),
+        (Around(patches), features, (4, 24, 4), r"t is a multiple of 4 \(at t=23 .* is invalid for input"),
+        (Around(mirrored), features, (4, 24, 1), r"t is from 4 \(at t=3 .*[Pp]adding size"),
+    ],
+    ids=["kernel", "shift", "windows", "patches", "mirror"],
+)
+def test_the_range_is_what_the_model_allows(
+    model: nn.Module, make: Any, kept: tuple[int, int, int], why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said: list[str] = []
+    schedule = planned(model, (make(5, 24),), T, said)
+    b, t = schedule.model.dims["b"], schedule.model.dims["t"]
+    assert (b.min, b.max, t.min, t.max, t.multiple) == (2, 5, *kept)
+    assert any(re.match(why, line) for line in said), said
+    assert "Traceback" not in capfd.readouterr().err
+    assert_trains(
+        model, schedule, [(make(*sizes),) for sizes in ((5, 24), (2, t.min), (3, 20), (4, t.min + t.multiple))]
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted", "told"),
+    [
+        (Filtered(), "t=3..24", r'at t=3 .*Kernel size.*\n  hint: write "t=5\.\.24"'),
+        (Around(patches), "t=2..24", r'is invalid for input.*\n  hint: write "t=4\.\.24/4"'),
+    ],
+    ids=["least", "multiple"],
+)
+def test_what_was_asked_for_is_not_taken_away(model: nn.Module, wanted: str, told: str) -> None:
+    with pytest.raises(DimsError, match=told):
+        planned(model, (features(3, 24),), {"x": {1: wanted}})
+
+
+def test_several_sizes_in_one_axis() -> None:
+    """The number of elements is a sum of three products."""
+    model = Joined()
+    dims = {"x": {0: "b", 1: "t"}, "y": {0: "b", 1: "s"}}
+    schedule = planned(model, (features(4, 12), features(4, 9)), dims)
+    assert_trains(model, schedule, [(features(b, t), features(b, s)) for b, t, s in ((4, 12, 9), (2, 2, 9), (3, 7, 2))])
