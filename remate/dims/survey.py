@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,4 +71,8 @@ class Survey:
         if sizes != self.example:
             args, kwargs = resized(self.asking, args, kwargs, sizes)
         options: Any = {"sizes": log, "probing": not self._shots, "stepwise": True, "say": self._progress}
-        return Shot(sizes, captured(self._model, args, kwargs, self._differentiate, self._live, **options), log)
+        with warnings.catch_warnings():
+            if self._shots:
+                warnings.simplefilter("ignore")  # said of the first trace
+            found = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
+        return Shot(sizes, found, log)

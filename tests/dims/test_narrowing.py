@@ -76,8 +76,8 @@ def tokens(b: int, t: int) -> torch.Tensor:
 
 
 def planned(model: nn.Module, args: Any, dims: Any, said: list[str] | None = None) -> Schedule:
-    options: Any = {"progress": None if said is None else said.append}
-    return remate.plan(model, args, budget="100%", cost="cpu", dims=dims, **options)
+    say = None if said is None else said.append
+    return remate.plan(model, args, budget="100%", cost="cpu", dims=dims, progress=say)
 
 
 def trained(model: nn.Module, args: Any) -> list[torch.Tensor | None]:
