@@ -82,7 +82,7 @@ def compare(old: Analysis, new: Analysis) -> Changes:
         graph=() if same_step else graph_changes(old, new),
         costs=_costs(old, new),
         model=_model(a, b),
-        solve=_fields(a.solve, b.solve, skip=("note", "profile", *_true_figures(old, new))),
+        solve=_solve(old, new),
         other=_other(a, b),
         effect=_effect(old, new),
     )
@@ -114,6 +114,14 @@ def _true_figures(old: Analysis, new: Analysis) -> tuple[str, ...]:
     """Those that both files state as they are: the effect says them."""
     found = [(opened.schedule.solve, computed(opened)) for opened in (old, new)]
     return tuple(name for name in FIGURES if all(getattr(solve, name) == true[name] for solve, true in found))
+
+
+def _solve(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
+    """Of a record in it, such as `compiled`, each field by its path."""
+    a, b = old.schedule.solve, new.schedule.solve
+    compiled = [msgspec.to_builtins(one.compiled) or {} for one in (a, b)]
+    fields = _fields(a, b, skip=("note", "profile", "compiled", *_true_figures(old, new)))
+    return (*fields, *_entries("compiled", *compiled))
 
 
 def _costs(old: Analysis, new: Analysis) -> CostChange | None:

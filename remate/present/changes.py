@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..inspect.decisions import Choice, Decision
@@ -17,7 +18,7 @@ def described(changes: Changes, limit: int | None = SHOWN) -> str:
         return "the schedules are equal"
     parts = [_decisions(changes.decisions, limit), _plans(changes), _graph(changes, limit)]
     parts.append(_costs(changes.costs))
-    parts += [_fields("model", changes.model, limit), _fields("solve", changes.solve, limit)]
+    parts += [_fields("model", changes.model, limit), _fields("solve", [*map(_in_words, changes.solve)], limit)]
     if changes.other:
         parts.append("also: " + plain(", ".join(changes.other)))
     return "\n\n".join([part for part in parts if part] + [effect(changes.effect)])
@@ -84,7 +85,18 @@ def _costs(costs: CostChange | None) -> str:
 _KINDS = {"added": "added", "removed": "removed", "changed": "changed"}
 
 
-def _fields(title: str, fields: tuple[FieldChange, ...], limit: int | None) -> str:
+def _in_words(change: FieldChange) -> FieldChange:
+    """A change of what was asked of the engine "compiled" and of what it was predicted to hold, as `show` has it."""
+    what = _COMPILED.get(change.field)
+    if what is None:
+        return change
+    return FieldChange(what, *("none" if nbytes is None else size(nbytes) for nbytes in (change.old, change.new)))
+
+
+_COMPILED = {"compiled/budget": "budget where compiled", "compiled/peak": "peak where compiled"}
+
+
+def _fields(title: str, fields: Sequence[FieldChange], limit: int | None) -> str:
     rows = [(f"  {f.field}", f"{_value(f.old)} -> {_value(f.new)}") for f in fields[:limit]]
     return "\n".join([title, table(rows), *_rest(len(fields), limit, "  ")]) if rows else ""
 

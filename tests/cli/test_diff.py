@@ -77,6 +77,21 @@ def test_another_profile_is_one_line(remate: Remate) -> None:
     )
 
 
+def test_what_was_planned_for_compiled_execution(remate: Remate) -> None:
+    """As sizes, not as the file's record; a peak that an edit made unknown is none."""
+    for name, text in (("a.json", '"budget": 2097152, "peak": 1048576'), ("new.json", '"budget": 1048576')):
+        change("mlp.json", ('"cost": "cpu"', f'"cost": "cpu", "compiled": {{{text}}}'), to=name)
+    found = [remate("diff", old, "new.json").out for old in ("a.json", "mlp.json")]
+    assert "solve\n  budget where compiled  2.00 MiB -> 1.00 MiB\n  peak where compiled    1.00 MiB -> none\n" in found[0]
+    assert "solve\n  budget where compiled  none -> 1.00 MiB\n\n" in found[1]
+    told = json.loads(remate("diff", "a.json", "new.json", "--format", "json").out)["solve"]
+    assert told == [
+        {"field": "compiled/budget", "old": 2097152, "new": 1048576},
+        {"field": "compiled/peak", "old": 1048576, "new": None},
+    ]
+    assert "2.00 MiB -> 1.00 MiB" in remate("diff", "a.json", "new.json", "--format", "markdown").out
+
+
 def test_long_lists_are_cut(remate: Remate) -> None:
     text = Path("mlp.json").read_text().replace('"Layer"', '"Layers"').replace("layers.", "stack.")
     Path("new.json").write_text(text)
