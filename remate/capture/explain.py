@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch import nn
@@ -32,6 +33,7 @@ _CAUSAL = (
     "say is_causal=True (or False) in the call, of nn.Transformer src_is_causal= and tgt_is_causal=: without, it looks at "
     "the mask's values to find out"
 )
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # torch makes it when it imports what traces
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
@@ -60,6 +62,9 @@ def _what(error: Exception) -> tuple[str, str]:
     if isinstance(error, torch_api.NO_FAKE):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
         return f"operator {_operator(operator)} does not say what shape it returns", _REGISTER
+    if isinstance(error, OSError) and error.filename is not None and error.filename == os.environ.get(_FOLDER):
+        hint = f"let {_FOLDER} name a folder that can be written, or unset it"
+        return f"torch cannot make its folder {error.filename} ({error.strerror})", hint
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     text, kind = text[:400], type(error).__name__
     if "data-dependent" in text or "GuardOnDataDependent" in kind:

@@ -82,7 +82,9 @@ def test_what_was_planned_for_compiled_execution(remate: Remate) -> None:
     for name, text in (("a.json", '"budget": 2097152, "peak": 1048576'), ("new.json", '"budget": 1048576')):
         change("mlp.json", ('"cost": "cpu"', f'"cost": "cpu", "compiled": {{{text}}}'), to=name)
     found = [remate("diff", old, "new.json").out for old in ("a.json", "mlp.json")]
-    assert "solve\n  budget where compiled  2.00 MiB -> 1.00 MiB\n  peak where compiled    1.00 MiB -> none\n" in found[0]
+    assert (
+        "solve\n  budget where compiled  2.00 MiB -> 1.00 MiB\n  peak where compiled    1.00 MiB -> none\n" in found[0]
+    )
     assert "solve\n  budget where compiled  none -> 1.00 MiB\n\n" in found[1]
     told = json.loads(remate("diff", "a.json", "new.json", "--format", "json").out)["solve"]
     assert told == [

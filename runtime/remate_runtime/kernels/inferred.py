@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from ..errors import ScheduleError
 from ..format.tensor_type import TensorType
 from ..step.graph import Graph, Number, Op, Ref, planned_number
+from .cache_folder import import_without_folder
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 from .results import RESULTS
 
@@ -37,6 +38,7 @@ def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverloa
     """Faults (R053) by the JSON pointer of their operation. where: pointer of every operation; live: operator by name."""
     judged: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}
+    import_without_folder()
     with torch.no_grad():
         for op, at in zip(graph.operations, where, strict=True):
             key = signature(graph, op)

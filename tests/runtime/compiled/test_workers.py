@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,66 +163,3 @@ def functions(layers: int) -> int:
 @pytest.mark.usefixtures("wasteful")
 def test_gpt2_xl_wants_as_few_functions_as_gpt2_with_six_layers() -> None:
     assert functions(48) == functions(6)
-
-
-def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remate_runtime.engine.compiled import inductor
-
-    file = tmp_path / "file"
-    file.write_text("")
-    monkeypatch.setattr(inductor, "_mark", lambda tag: file / "folder" / tag)
-    assert not inductor.has_been_compiled("x")
-    model, x = seeded(Layers(0.375)), data(4, 8)  # as above: it is in Inductor's cache
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=just_in_time), engine="compiled")
-    assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
-
-
-@pytest.mark.slow
-def test_a_damaged_file_in_the_cache_is_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from torch._inductor.utils import clear_caches
-
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    model, x = seeded(Layers(0.875, 1)), data(4, 8)
-    schedule = schedule_of(model, (x,), reruns=just_in_time)
-    for damaged in (False, True):
-        clear_caches()
-        planned = apply(copy.deepcopy(model), schedule, engine="compiled")
-        with caplog.at_level(logging.INFO, "remate_runtime"):
-            assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
-        assert any("cannot be read" in line for line in caplog.messages) == damaged
-        assert not any("is interpreted" in line for line in caplog.messages)
-        files = list(tmp_path.rglob("*.py"))
-        assert files
-        for file in files:
-            file.unlink()
-            file.write_bytes(b"damaged")
-
-
-def test_a_file_that_another_process_left_unfinished_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inductor loads what is there, whole or not."""
-    from remate_runtime.engine.compiled import artefacts
-
-    tried: list[str] = []
-
-    def unfinished(*given: Any) -> Any:
-        tried.append("disk")
-        try:
-            raise ImportError("x.so: file too short")
-        except ImportError:
-            raise RuntimeError("ImportError: x.so: file too short")  # noqa: B904 (as Inductor does)
-
-    def anew(*given: Any) -> Any:
-        tried.append("anew")
-        return compiled(*given)
-
-    compiled = artefacts.compiled
-    monkeypatch.setattr(artefacts, "compiled", unfinished)
-    monkeypatch.setattr(artefacts, "compiled_anew", anew)
-    monkeypatch.setattr(artefacts, "has_been_compiled", lambda tag: False)
-    model, x = seeded(Layers(0.375)), data(4, 8)  # as above: it is in Inductor's cache
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=just_in_time), engine="compiled")
-    assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
-    assert tried == ["disk", "anew"] * (len(tried) // 2)
-    assert tried

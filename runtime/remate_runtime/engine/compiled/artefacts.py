@@ -6,14 +6,16 @@ import hashlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 
 from ...format.tensor_type import TensorType
 from ...kernels.overloads import empty
+from .disk import Disk, causes
 from .graphs import SegmentGraph
-from .inductor import Compiled, DoesNotCompileError, Held, compiled, compiled_anew, has_been_compiled, held
+from .inductor import Compiled, DoesNotCompileError, Held, compiled, has_been_compiled, held
 from .workers import prepare
 from .workspaces import Workspaces, made_up
 
@@ -37,27 +39,72 @@ class Artefacts:
         self._held: dict[tuple[str, Collection[int]], Held] = {}
         self._workspaces = Workspaces()
         self._ns: dict[str, int] = {}
+        self._disk = Disk()
+        self._told = self._is_closed = False
+        if self._disk.reason:
+            self._tell()
 
     def prepare(self, graphs: Iterable[SegmentGraph]) -> None:
         """Have what is not known compiled side by side, before `get` asks for one after the other."""
         keys = {_key(about): about for about in graphs}
-        prepare([(key, about) for key, about in keys.items() if key not in self._known])
+        with suppress(OSError), self._disk.use():
+            prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
     def get(self, about: SegmentGraph, what: str) -> Function | None:
         """The function of a segment. what: names the segment in the log, which says why if there is none."""
         key = _key(about)
         if key not in self._known:
             try:
-                run = _compiled(about, key, what)
+                run = self._compiled(about, key, what)
                 lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
                 _check(about, lie)
                 self._known[key] = run, lie
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                _log.warning("%s does not compile and is interpreted: %s", what, reason)
+                if not self._is_closed:
+                    _log.warning("%s does not compile and is interpreted: %s", what, _reason(error))
                 self._known[key] = None
         made = self._known[key]
         return None if made is None else Function(about._replace(gives=made[1]), key, made[0])
+
+    def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
+        """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written, either."""
+        if self._is_closed:
+            raise DoesNotCompileError("nothing can be written")
+        given = about.module, about.takes, about.gives, about.donated, about.free, key
+        known = False
+        try:
+            with self._disk.use():
+                known = has_been_compiled(key)
+                return compiled(*given)
+        except DoesNotCompileError:
+            raise
+        except Exception as error:  # whatever reading a damaged file raises, or writing to a full disk
+            if self._disk.is_barred(error):
+                self._tell()
+            elif known or any(isinstance(one, OSError | ImportError | EOFError) for one in causes(error)):
+                _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, _reason(error))
+            else:
+                raise
+        try:
+            with self._disk.aside():
+                return compiled(*given)
+        except Exception as error:
+            if self._disk.is_barred(error) and not self._is_closed:
+                self._is_closed = True
+                _log.warning(
+                    "a temporary folder cannot be written, either (%s): what has not been compiled is interpreted",
+                    _reason(error),
+                )
+            raise
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            _log.warning(
+                "%s cannot be written (%s): what is compiled is kept for this process alone",
+                self._disk.path,
+                self._disk.reason,
+            )
 
     def held(self, function: Function, owned: frozenset[int]) -> Held:
         """What the function holds where it owns these inputs."""
@@ -74,31 +121,8 @@ class Artefacts:
         return self._ns[function.key]
 
 
-def _compiled(about: SegmentGraph, key: str, what: str) -> Compiled:
-    given = about.module, about.takes, about.gives, about.donated, about.free, key
-    known = has_been_compiled(key)
-    try:
-        return compiled(*given)
-    except DoesNotCompileError:
-        raise
-    except Exception as error:  # whatever loading a damaged file raises
-        if not known and not _is_of_files(error):
-            raise
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, reason)
-        return compiled_anew(*given)
-
-
-def _is_of_files(error: BaseException | None) -> bool:
-    """Whether it is about a file: one that another process was killed at, say."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        inner = getattr(error, "inner_exception", None)  # of Inductor's own
-        if isinstance(error, OSError | ImportError | EOFError) or isinstance(inner, OSError | ImportError | EOFError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+def _reason(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _taken(function: Function) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
@@ -14,6 +15,7 @@ import torch
 from torch import fx
 
 from ...format.tensor_type import TensorType
+from ...kernels.cache_folder import NAME
 from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
 
 OLDEST, NEWEST = (2, 13), (2, 13)
@@ -40,6 +42,20 @@ def unavailable() -> str:
     except Exception:  # what torch raises where it finds none has no stable type
         return "torch finds no C++ compiler (g++ or clang++; the variable CXX names another)"
     return ""
+
+
+def folder() -> str:
+    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot be.)"""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return os.environ.get(NAME) or default_cache_dir()
+
+
+def forget() -> None:
+    """What Inductor has read from its folder, or failed to."""
+    from torch._inductor.utils import clear_caches
+
+    clear_caches()
 
 
 def compiled(
@@ -85,14 +101,6 @@ def compiled(
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
     return found
-
-
-def compiled_anew(*given: Any) -> Compiled:
-    """As `compiled`, past what Inductor keeps on disk."""
-    from torch._inductor.utils import fresh_cache
-
-    with fresh_cache():
-        return compiled(*given)
 
 
 def has_been_compiled(tag: str) -> bool:

@@ -1,0 +1,77 @@
+"""Where Inductor keeps what it compiles: its own folder, or a temporary one where that cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...kernels.cache_folder import in_folder
+from .inductor import folder, forget
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_BARRED = frozenset((*_FULL, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR))
+
+
+class Disk:
+    """path: Inductor's folder. reason: why it cannot be written; "" if it can, as far as is known."""
+
+    def __init__(self) -> None:
+        self.path = folder()
+        self.reason = _unwritable(self.path)
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is none."""
+        if not self.reason:
+            yield
+            return
+        with self.aside():
+            yield
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The same in a temporary folder, which has nothing of what lies in Inductor's own."""
+        if self._temporary is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="remate-inductor-", ignore_cleanup_errors=True)
+        with in_folder(self._temporary.name):
+            yield
+
+    def is_barred(self, error: BaseException) -> bool:
+        """Whether it was raised because a folder cannot be written. From then on a temporary one is used."""
+        found = next((text for one in causes(error) if (text := _barred(one))), "")
+        if found:
+            self.reason = found
+            forget()
+        return bool(found)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, and those that led to it."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        inner = getattr(error, "inner_exception", None)  # of Inductor's own
+        if isinstance(inner, BaseException):
+            yield inner
+        error = error.__cause__ or error.__context__
+
+
+def _barred(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno in _BARRED:
+        return error.strerror or str(error)
+    # Of the C++ compiler there is only what it printed.
+    return next((text for code in _FULL if (text := os.strerror(code)) in str(error)), "")
+
+
+def _unwritable(path: str) -> str:
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
