@@ -39,7 +39,9 @@ def configure(commands: Any) -> None:
         "--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators --step may run"
     )
     parser.add_argument(
-        "--engine", metavar="NAME", help="also predict the peak of the step as this engine executes it (compiled, auto)"
+        "--engine",
+        metavar="NAME",
+        help="also predict the peak of the step as this engine executes it (arena, compiled, auto)",
     )
     parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"

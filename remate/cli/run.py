@@ -48,7 +48,7 @@ def configure(commands: Any) -> None:
         "--engine",
         metavar="NAME",
         default="eager",
-        help="what executes the schedule: eager (default), compiled or auto",
+        help="what executes the schedule: eager (default), arena, compiled or auto",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_at(parser)

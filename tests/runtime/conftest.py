@@ -1,4 +1,4 @@
-"""`--engine compiled`: the tests of the runtime, with what they apply executed by another engine than eager's."""
+"""`--engine compiled`, `--engine arena`: the tests of the runtime, with what they apply executed by another engine than eager's."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from remate_runtime.engine import Engine, engine_of
-from remate_runtime.planned import prediction, scheduled_forward
+from remate_runtime.planned import planned_model, prediction
 
 from . import stepping
 
@@ -23,13 +23,17 @@ def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if request.node.get_closest_marker("eager") is not None:
         pytest.skip(f"it is about the engine 'eager', and --engine is {asked}")
 
+    if asked == "arena" and request.node.get_closest_marker("allocating") is not None:
+        pytest.skip("it is about memory that operators make for themselves, and --engine is arena")
+
     def other(name: str) -> Engine:
         return engine_of(asked if name == "eager" else name)
 
-    for module in (prediction, scheduled_forward):
+    for module in (prediction, planned_model):
         monkeypatch.setattr(module, "engine_of", other)
-    monkeypatch.setattr(stepping, "ROUNDING", ROUNDING)
-    monkeypatch.setattr(torch, "equal", _nearly_equal)
+    if asked != "arena":  # whose steps are eager's to the bit
+        monkeypatch.setattr(stepping, "ROUNDING", ROUNDING)
+        monkeypatch.setattr(torch, "equal", _nearly_equal)
 
 
 _equal = torch.equal

@@ -54,6 +54,7 @@ def step(model: nn.Module, seed: int = 0) -> None:
     model(BATCHES[seed]).backward()
 
 
+@pytest.mark.allocating
 @pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
 def test_accumulation_holds_one_set_of_gradients(reruns: Any) -> None:
     """To the byte: what the simulator says of either case is what the allocator counts."""

@@ -49,6 +49,7 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
     return peak
 
 
+@pytest.mark.allocating
 @pytest.mark.parametrize("rows", [2, 512])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
 @pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
@@ -141,6 +142,7 @@ def test_tangents_die_at_their_last_use():
     assert alive == [True, True, False]  # both gradients of the second layer read it, that of the first comes last
 
 
+@pytest.mark.allocating
 @pytest.mark.parametrize("make", [Mlp, Tied, Deep])
 def test_outputs_dropped_without_backward_release_everything(make):
     """By reference counts alone: no cycle may keep a step's memory until the garbage collector runs."""

@@ -21,6 +21,8 @@ from remate_runtime.step.expansion import expand
 
 from .small import data, seeded
 
+pytestmark = pytest.mark.allocating  # parts that are called several times have no arena
+
 
 class Block(nn.Module):
     def __init__(self, number: int) -> None:

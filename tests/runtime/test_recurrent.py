@@ -110,6 +110,7 @@ def test_two_forwards_before_their_backwards() -> None:
         assert torch.equal(one.grad, other.grad)
 
 
+@pytest.mark.allocating
 def test_the_peak_is_as_predicted() -> None:
     """The workspace, most of what a layer holds, is an output of its operator."""
     eager = seeded(Tagger(num_layers=2))

@@ -69,9 +69,17 @@ class Engine(NamedTuple):
 
     start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises EngineError
     if the engine does not work here. What it returns raises BindError for a device that the step cannot run on, EngineError
-    for a step that the engine cannot execute.
+    for a step that the engine cannot execute. shared: it may be one for all steps of a model.
     """
 
     name: str
     about: str
     start: Callable[[], Compile]
+    shared: bool = False
+
+    def for_a_model(self) -> Engine:
+        """The engine as all schedules of one model use it, at all sizes. Raises EngineError if it does not work here."""
+        if not self.shared:
+            return self
+        compile_ = self.start()
+        return self._replace(start=lambda: compile_)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from ..errors import EngineError
+from .arena.arena_engine import ARENA
 from .compiled.compiled_engine import AUTO, COMPILED
 from .compiled_step import Engine
 from .eager.eager_engine import EAGER
 
-ENGINES: tuple[Engine, ...] = (EAGER, COMPILED, AUTO)
+ENGINES: tuple[Engine, ...] = (EAGER, ARENA, COMPILED, AUTO)
 
 
 def engine_of(name: str) -> Engine:

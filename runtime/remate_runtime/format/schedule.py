@@ -281,7 +281,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     def budget_of(self, engine: str) -> int:
         """Bytes that a step which this engine executes may hold."""
         asked = self.solve.compiled
-        return self.solve.budget if asked is None or engine == "eager" else asked.budget
+        return self.solve.budget if asked is None or engine in ("eager", "arena") else asked.budget
 
     @property
     def baseline_peak_bytes(self) -> int:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from ..engine.compiled_step import Engine
 from ..errors import BindError, ScheduleError, ScheduleFaultsError
 from ..format.module_paths import unfold_paths
 from ..format.positions import locate
@@ -30,14 +31,14 @@ class Read(NamedTuple):
     schedule: Schedule
     text: str | None
 
-    def bound(self, model: nn.Module, how: How, path: str | None = None) -> ScheduledForward:
-        """The schedule bound to a model. path: of `at`, where it is that of a part; None: found out, if it is a part."""
-        namespaces, stale, engine, record_functions = how
+    def bound(self, model: nn.Module, how: How, executes: Engine, path: str | None = None) -> ScheduledForward:
+        """The schedule bound to a model. executes: the engine of `how`. path: of `at`, where it is that of a part; None: found out, if it is a part."""
+        namespaces, stale, _, record_functions = how
         ranges = None if not record_functions else f"{path}." if path else ""
         if path is None:
             path = part_like(model, self.schedule) if self.schedule.model.at else ""
         try:
-            return ScheduledForward(model, self.schedule, namespaces, stale, engine, ranges, path)
+            return ScheduledForward(model, self.schedule, namespaces, stale, executes, ranges, path)
         except ScheduleError as error:
             if self.text is None:
                 raise

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from ..bind.sharding import refuse_sharded
+from ..engine.compiled_step import Engine
+from ..engine.registry import engine_of
 from ..errors import SteppedAsideWarning
 from ..format.schedule import Schedule
 from ..gc_pause import gc_paused
@@ -72,10 +74,11 @@ def apply(
         original = original_of(model)
         refuse_sharded(original)
         how: How = (tuple(namespaces), stale, engine, record_functions)
+        executes = engine_of(engine).for_a_model()
         given = read_all(schedule)
         if parts := parts_within(original, given):
-            return _applied_to_parts(original, parts, how, otherwise, verify)
-        steps = [one.bound(original, how) for one in given]
+            return _applied_to_parts(original, parts, how, executes, otherwise, verify)
+        steps = [one.bound(original, how, executes) for one in given]
         planned = _planned(Dispatch(original, steps, otherwise), how)
         if verify is not False:
             call = None if verify is True else verify
@@ -88,7 +91,12 @@ def apply(
 
 
 def _applied_to_parts(
-    model: nn.Module, parts: Mapping[str, list[Read]], how: How, otherwise: Otherwise, verify: bool | Call
+    model: nn.Module,
+    parts: Mapping[str, list[Read]],
+    how: How,
+    executes: Engine,
+    otherwise: Otherwise,
+    verify: bool | Call,
 ) -> nn.Module:
     """The model with its parts planned; a module that stands at several paths is planned at all of them."""
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -99,7 +107,7 @@ def _applied_to_parts(
     for path, given in parts.items():
         part = modules[path]
         if id(part) not in made:
-            bound = [one.bound(part, how, path) for one in given]
+            bound = [one.bound(part, how, executes, path) for one in given]
             steps[path] = Dispatch(part, bound, otherwise, schedules)
             made[id(part)] = _planned(steps[path], how)
             for one in bound if verify is True else ():

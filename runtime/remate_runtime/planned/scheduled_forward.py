@@ -12,7 +12,7 @@ from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding, check_autocast
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
-from ..engine.registry import engine_of
+from ..engine.compiled_step import Engine
 from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
@@ -36,15 +36,14 @@ class ScheduledForward:
         schedule: Schedule,
         namespaces: tuple[str, ...],
         stale: Stale,
-        engine: str,
+        engine: Engine,
         ranges: str | None,
         part: str = "",
     ) -> None:
         """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of one."""
         self.schedule = schedule
-        executes = engine_of(engine)
         _permit(schedule, namespaces)
-        self._steps = StepsAtSizes(model, schedule, executes, namespaces, ranges)
+        self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
         self._guard = trusted(model, schedule, stale, part)

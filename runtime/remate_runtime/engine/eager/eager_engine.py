@@ -18,8 +18,9 @@ from ...link.contract import StepContract
 from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
 from ..compiled_step import CompiledStep, Engine, Forwarded, LinkedStep
-from .instructions import InstructionCompiler, Slots
+from .instructions import NOWHERE, InstructionCompiler, Slots
 from .part import Bordered, Part, bordered
+from .placed import Room
 
 Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
 
@@ -50,25 +51,28 @@ class _Calls:
         return found
 
 
-def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
-    """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+def compile_step(step: LinkedStep, device: torch.device, room: Room | None = None) -> CompiledStep:
+    """room: what results are written into, in calls that backward follows; None: each operator makes its own.
+
+    Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
     linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
-    compiler = InstructionCompiler(graph, operators, device, step.ranges)
+    compiler = InstructionCompiler(graph, operators, device, step.ranges, room.placed if room else NOWHERE)
     calls = _Calls(step)
-    ahead = bordered(compiler, linked.forward, calls.forward(linked.forward))
+    ahead = bordered(compiler, linked.forward, calls.forward(linked.forward), 0)
     without = forward_alone(linked)
     alone = bordered(compiler, without, calls.forward(without))
     back = _segments(linked, contract, compiler, calls.backward())
+    spare = compiler.spare()
     empty = compiler.slots()  # copied for every forward; holds constants and literals
+    opened = empty.copy if room is None else room.opened(empty, compiler.views, spare)
     fill = compiler.filler()
     turn = linked.events[linked.turn]
     assert isinstance(turn, Turn)
 
-    def run(part: Part | Bordered, sources: Sequence[Any]) -> Forwarded:
-        slots = empty.copy()
+    def run(part: Part | Bordered, slots: Slots, sources: Sequence[Any]) -> Forwarded:
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
         fill(slots)
@@ -77,7 +81,7 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
     def forward(sources: Sequence[Any]) -> Forwarded:
-        made = run(ahead, sources)
+        made = run(ahead, opened(), sources)
         for buffer in contract.preserved:
             made.residue[buffer] = made.residue[buffer].clone()
         for slot in turn.frees:
@@ -85,29 +89,30 @@ def compile_step(step: LinkedStep, device: torch.device) -> CompiledStep:
         return made
 
     def inference(sources: Sequence[Any]) -> Forwarded:
-        return run(alone, sources)._replace(residue=None)
+        return run(alone, empty.copy(), sources)._replace(residue=None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:
         for at, tangent in enumerate(contract.tangents):
             slots[tangent.value] = tangents[at]
         tangents.clear()
 
-    return CompiledStep(forward, inference, begin, back)
+    return CompiledStep(forward, inference, begin, back, room and room.peak)
 
 
 def _segments(
     linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
     """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
-    events, start, cut = linked.backward, 0, list[Sequence[Event]]()
+    events, start, cut = linked.events, linked.turn + 1, list[tuple[int, Sequence[Event]]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
-            cut.append(events[start:at])
+            cut.append((start, events[start:at]))
             start = at + 1
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        part, given, is_last = bordered(compiler, cut[at], calls[at]), values[at], at == len(cut) - 1
+        first, own = cut[at]
+        part, given, is_last = bordered(compiler, own, calls[at], first), values[at], at == len(cut) - 1
         later = {value for follow in values[at + 1 :] for value in follow}
         emptied = [value for value in given if value not in later]
 

@@ -7,7 +7,7 @@ refused before anything else runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,6 +57,29 @@ def judged(
                     raise _refused(op, "two of its outputs share one storage, which the operator tables do not say")
 
     return running
+
+
+def judged_placed(
+    run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, into: Sequence[int]
+) -> Callable[[Slots], None]:
+    """The same of an instruction that writes into tensors that are there, in the slots of `into`: they are of the declared
+    types, and the operator has neither moved them nor laid them out otherwise. Raises ExecutionError."""
+    op = graph.operations[event.op]
+    shown = [value for value in op.writes if value is not None]
+
+    def running(slots: Slots) -> None:
+        before = [_lies(slots[at]) for at in into]
+        run(slots)
+        for value, at, lay in zip(shown, into, before, strict=True):
+            _check_type(op, slots[value], graph.values[value].type, device, strides=True)
+            if slots[value] is not slots[at] or _lies(slots[at]) != lay:
+                raise _refused(op, "it made memory of its own instead of writing into what it was given")
+
+    return running
+
+
+def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.untyped_storage().nbytes()
 
 
 def _check_type(op: Op, made: Any, declared: TensorType, device: torch.device, strides: bool) -> None:

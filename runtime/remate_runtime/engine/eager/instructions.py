@@ -22,10 +22,11 @@ from ...kernels.overloads import constant, in_place, kernel, literal
 from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
 from ...operators import IN_PLACE
 from ...step.graph import Graph, Number, Op, Ref
-from .first_run import counts_elements, judged
+from .first_run import counts_elements, judged, judged_placed
+from .placed import Place, Placed, Slots, writing
 
-Slots = list[Any]
 Call = Callable[[Slots], None]
+NOWHERE: Mapping[int, Placed] = {}
 
 
 class Instruction(NamedTuple):
@@ -37,12 +38,19 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """ranges: each instruction is a range of torch's profiler, with this before its id; None: none is."""
+    """ranges: each instruction is a range of torch's profiler, with this before its id; None: none is. placed: executions whose
+    results are written into tensors that are there, by position of the event. views: the slots that will hold these."""
 
     def __init__(
-        self, graph: Graph, live: Mapping[str, OpOverload], device: torch.device, ranges: str | None = None
+        self,
+        graph: Graph,
+        live: Mapping[str, OpOverload],
+        device: torch.device,
+        ranges: str | None = None,
+        placed: Mapping[int, Placed] = NOWHERE,
     ) -> None:
         self.graph, self.live, self.device, self._ranges = graph, live, device, ranges
+        self._placed, self.views = placed, dict[Place, int]()
         self.constants: list[Any] = []
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
@@ -75,15 +83,22 @@ class InstructionCompiler:
 
         return fill
 
-    def instructions(self, events: Sequence[Event], judge: bool = False) -> tuple[Instruction, ...]:
+    def instructions(
+        self, events: Sequence[Event], judge: bool = False, first: int | None = None
+    ) -> tuple[Instruction, ...]:
         """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
-        the file."""
+        the file. first: position of the first event in the step; None: these are others, and nothing of them is placed."""
         found: list[Instruction] = []
-        for event in events:
+        for at, event in enumerate(events):
             match event:
                 case Run() | Rerun() | View():
-                    run = self._run(event)
-                    run = judged(run, self.graph, event, self.device, self._strides) if judge else run
+                    placed = None if first is None else self._placed.get(first + at)
+                    run = self._run(event, placed)
+                    if judge and placed is not None:
+                        into = [self._view(place) for place in placed.places]
+                        run = judged_placed(run, self.graph, event, self.device, into)
+                    elif judge:
+                        run = judged(run, self.graph, event, self.device, self._strides)
                     made = Instruction(run, (), self.graph.operations[event.op].id)
                     found.append(self.ranged(made, isinstance(event, Rerun)))
                 case Free(values=values):
@@ -99,11 +114,14 @@ class InstructionCompiler:
         name = f"{self._ranges}{instruction.id}{' (rerun)' if rerun else ''}"
         return instruction._replace(run=_in_range(instruction.run, name))
 
-    def _run(self, event: Execution) -> Call:
+    def _run(self, event: Execution, placed: Placed | None) -> Call:
         op = self.graph.operations[event.op]
-        overwrites = None if isinstance(event, View) else event.overwrites
-        key = event.op, overwrites
-        run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
+        if placed is None:
+            overwrites = None if isinstance(event, View) else event.overwrites
+            key = event.op, overwrites
+            run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
+        else:
+            run = self._writing(op, placed)
         if not op.random or not (isinstance(event, Rerun) or (isinstance(event, Run) and event.saves_state)):
             return run
         state = self.states.setdefault(event.op, -1 - len(self.states))
@@ -136,6 +154,30 @@ class InstructionCompiler:
             return _several(function, _picker(where), kwargs, op.writes)
         return _one(function, where, kwargs, op.writes[0])
 
+    def _writing(self, op: Op, placed: Placed) -> Call:
+        """A call that writes into tensors that are there."""
+        form = placed.form
+        args, kwargs = (op.args, op.kwargs) if form.takes is None else (op.args[: form.takes], {})
+        into = [self._view(place) for place in placed.places]
+        to = [value for value in op.writes if value is not None]
+        live = any(map(_refers, kwargs.values()))
+        named = {k: self._getter(v) if live else literal(v, self.device) for k, v in kwargs.items()}
+        if any(isinstance(a, tuple) and _refers(a) for a in args):
+            getters = [self._getter(a) for a in args]
+            return writing(form, lambda slots: [get(slots) for get in getters], named, live, into, to)
+        return writing(form, _picker([self._slot(a) for a in args]), named, live, into, to)
+
+    def _view(self, place: Place) -> int:
+        """The slot of the tensor at a place."""
+        if place not in self.views:
+            self.views[place] = self.spare()
+        return self.views[place]
+
+    def spare(self) -> int:
+        """A slot that nothing else uses."""
+        self.constants.append(None)
+        return len(self.graph.values) + len(self.constants) - 1
+
     def _slot(self, argument: Any) -> int:
         """Where an argument lies that is no list with values in it."""
         if isinstance(argument, Ref):
@@ -143,8 +185,7 @@ class InstructionCompiler:
         if not isinstance(argument, Number):
             return self._constant(literal(argument, self.device))
         if argument not in self._numbers:
-            self._numbers[argument] = len(self.graph.values) + len(self.constants)
-            self.constants.append(None)
+            self._numbers[argument] = self.spare()
         return self._numbers[argument]
 
     def _constant(self, value: Any) -> int:

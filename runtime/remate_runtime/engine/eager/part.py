@@ -43,18 +43,22 @@ class Bordered:
             raise
 
 
-def part_of(compiler: InstructionCompiler, events: Sequence[Event]) -> Part:
-    """One instruction for every event that computes."""
-    return Part(compiler.instructions(events), compiler.instructions(events, judge=True))
+def part_of(compiler: InstructionCompiler, events: Sequence[Event], first: int | None = None) -> Part:
+    """One instruction for every event that computes. first: as of `InstructionCompiler.instructions`."""
+    return Part(compiler.instructions(events, first=first), compiler.instructions(events, judge=True, first=first))
 
 
 def bordered(
-    compiler: InstructionCompiler, events: Sequence[Event], calls: Mapping[int, Sequence[Callable[[], None]]]
+    compiler: InstructionCompiler,
+    events: Sequence[Event],
+    calls: Mapping[int, Sequence[Callable[[], None]]],
+    at: int | None = None,
 ) -> Part | Bordered:
-    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there are."""
+    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there are.
+    at: position of the first event in the step, if it is of the step."""
     if not calls:
-        return part_of(compiler, events)
-    instructions, first = compiler.instructions(events), compiler.instructions(events, judge=True)
+        return part_of(compiler, events, at)
+    instructions, first = compiler.instructions(events, first=at), compiler.instructions(events, judge=True, first=at)
     cuts = sorted({0, *calls, len(instructions)})
     pieces = [
         (calls.get(cut, ()), Part(instructions[cut:end], first[cut:end]))
