@@ -72,9 +72,21 @@ IN_PLACE: dict[str, tuple[int, ...]] = {
         """aten.add.Scalar aten.sub.Tensor aten.sub.Scalar aten.mul.Scalar aten.div.Tensor aten.div.Scalar aten.relu
         aten.silu aten.gelu aten.tanh aten.sigmoid aten.exp aten.neg aten.sqrt aten.rsqrt aten.reciprocal aten.hardtanh
         aten.hardswish aten.hardsigmoid aten.leaky_relu aten.elu aten.clamp aten.masked_fill.Scalar
-        aten.pow.Tensor_Scalar""".split(),
+        aten.pow.Tensor_Scalar aten.addcmul aten.addcdiv aten.lerp.Scalar aten.lerp.Tensor""".split(),
         (0,),
     ),
+    # Those that copy their first argument and write into the copy.
+    **dict.fromkeys(
+        """aten.index_put aten.index_add aten.index_copy aten.masked_scatter aten.scatter.src aten.scatter.value
+        aten.scatter_add aten.slice_scatter aten.select_scatter aten.diagonal_scatter""".split(),
+        (0,),
+    ),
+}
+# Operators without an in-place form of their own: the second argument is copied into this view of the first.
+THROUGH = {
+    "aten.slice_scatter": "aten.slice.Tensor",
+    "aten.select_scatter": "aten.select.int",
+    "aten.diagonal_scatter": "aten.diagonal",
 }
 _OTHER_NAMES = {"aten.pow.Tensor_Scalar": "aten.pow_.Scalar"}
 REFUSED = {
@@ -141,7 +153,7 @@ def tables() -> dict[str, Any]:
         "literals": LITERALS,
         "views": listed,
         "random": sorted(random - NOT_RANDOM.keys()),
-        "in_place": {n: {"op": _in_place(n), "positions": list(at)} for n, at in sorted(IN_PLACE.items())},
+        "in_place": {n: _in_place(n) | {"positions": list(at)} for n, at in sorted(IN_PLACE.items())},
         "copied": sorted(COPIED),
         "refused": dict(sorted(REFUSED.items())),
         "exceptions": {
@@ -154,9 +166,11 @@ def tables() -> dict[str, Any]:
     }
 
 
-def _in_place(operator: str) -> str:
+def _in_place(operator: str) -> dict[str, Any]:
+    if operator in THROUGH:
+        return {"op": "aten.copy_", "through": THROUGH[operator]}
     space, packet, *overload = operator.split(".")
-    return _OTHER_NAMES.get(operator) or ".".join([space, packet + "_", *overload])
+    return {"op": _OTHER_NAMES.get(operator) or ".".join([space, packet + "_", *overload])}
 
 
 def text(found: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from . import facts
+from .writes import simplify_writes
 
 _ASSERTIONS = (
     "_assert",
@@ -27,7 +28,8 @@ def simplify(graph: Graph, results: list[Node]) -> list[Node]:
     _drop_same(graph, results)
     _merge_casts(graph, results)
     _drop_views(graph, results)
-    _drop_clones(graph, results)
+    _drop_copies(graph, results)
+    simplify_writes(graph, lambda node, other: _replace(node, other, results))
     _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
@@ -99,12 +101,14 @@ def _drop_views(graph: Graph, results: list[Node]) -> None:
             _replace(node, same, results)
 
 
-def _drop_clones(graph: Graph, results: list[Node]) -> None:
+def _drop_copies(graph: Graph, results: list[Node]) -> None:
     """Copies of a whole storage that the step made: without writes nobody can tell them from the original."""
+    of = {"aten.clone": 0, "aten.copy": 1}
     for node in graph.nodes:
-        if not isinstance(node.target, OpOverload) or facts.name(node.target) != "aten.clone" or node in results:
+        name = facts.name(node.target) if isinstance(node.target, OpOverload) else ""
+        if name not in of or node in results:
             continue
-        source = node.args[0]
+        source = node.args[of[name]]
         if not isinstance(source, Node) or _layout(node) != _layout(source):
             continue
         owner = root(source)

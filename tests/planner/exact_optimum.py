@@ -88,7 +88,7 @@ class ExactOptimum:
     def _victims(self, op: Op) -> Iterator[int]:
         """Storages that the operation may write over if nothing needs them later."""
         graph = self.graph
-        for position in IN_PLACE[op.op][1] if op.op in IN_PLACE and len(op.writes) == 1 else ():
+        for position in IN_PLACE[op.op].positions if op.op in IN_PLACE and len(op.writes) == 1 else ():
             argument = op.args[position]
             assert isinstance(argument, Ref)
             assert op.writes[0] is not None

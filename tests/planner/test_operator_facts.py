@@ -46,11 +46,19 @@ def test_the_file_is_what_torch_says_with_its_exceptions() -> None:
 
 @pytest.mark.parametrize("name", sorted(operators.IN_PLACE))
 def test_an_in_place_form_writes_over_its_argument_and_fits(name: str) -> None:
-    plain, form = (overload(n) for n in (name, operators.IN_PLACE[name][0]))
+    stated = operators.IN_PLACE[name]
+    plain, form = (overload(n) for n in (name, stated.op))
     first, *rest = form._schema.arguments
     assert first.alias_info is not None
     assert first.alias_info.is_write
-    assert [a.type for a in rest] == [a.type for a in plain._schema.arguments[1:]]
+    given = plain._schema.arguments[1:]
+    if stated.through is not None:  # the second argument is copied into a view that the rest of them make of the first
+        view = overload(stated.through)
+        assert stated.op == "aten.copy_"
+        assert view._schema.arguments[0].alias_info is not None
+        assert [(a.name, a.type) for a in view._schema.arguments[1:]] == [(a.name, a.type) for a in given[1:]]
+        given, rest = given[:1], rest[:1]
+    assert [a.type for a in rest] == [a.type for a in given]
     assert len(plain._schema.returns) == 1
 
 

@@ -6,6 +6,7 @@ torch's modules for it are looked up, never imported: what nobody imported has s
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..errors import BindError
 def refuse_sharded(model: nn.Module) -> None:
     """Raise BindError for a model that was sharded before a schedule is applied to it."""
     told = _fsdp1(model) or _tensors(model)
-    if is_fsdp2(model) or sharded_parts(model):
+    if sharded_parts(tuple(model.modules())):
         told = (
             "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or to each "
             "block: planned = apply(model, file); then fully_shard(block) for its blocks, and fully_shard(planned)"
@@ -33,12 +34,10 @@ def refuse_sharded_since(model: nn.Module) -> None:
         raise BindError(told)
 
 
-def sharded_parts(model: nn.Module) -> tuple[nn.Module, ...]:
-    """The submodules that `fully_shard` was called on."""
+def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    """Those of the modules that `fully_shard` was called on."""
     kind = _kind("torch.distributed.fsdp", "FSDPModule")
-    if kind is None:
-        return ()
-    return tuple(module for module in model.modules() if isinstance(module, kind) and module is not model)
+    return () if kind is None else tuple(module for module in modules if isinstance(module, kind))
 
 
 def is_fsdp2(module: nn.Module) -> bool:
@@ -74,7 +73,7 @@ def _fsdp1(model: nn.Module) -> str | None:
 
 def _tensors(model: nn.Module) -> str | None:
     """Of tensor parallelism. What FSDP2 sharded is gathered again when it is needed."""
-    if is_fsdp2(model) or sharded_parts(model):
+    if sharded_parts(tuple(model.modules())):
         return None
     named: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in named:

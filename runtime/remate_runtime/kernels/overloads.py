@@ -127,9 +127,22 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     return run
 
 
-def in_place(op: Op) -> OpOverload:
-    """The in-place form of an operation that the linker lets write over an argument."""
-    name = IN_PLACE[op.op][0]
+def in_place(op: Op) -> Callable[..., Any]:
+    """What runs an operation that the linker lets write over an argument, which comes first. It returns that argument."""
+    form = IN_PLACE[op.op]
+    write = _overload(form.op)._op
+    if form.through is None:
+        return write
+    view = _overload(form.through)._op
+
+    def run(onto: torch.Tensor, given: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+        write(view(onto, *where, **named), given)
+        return onto
+
+    return run
+
+
+def _overload(name: str) -> OpOverload:
     namespace, packet, *rest = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
 

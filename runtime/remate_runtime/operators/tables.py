@@ -15,10 +15,12 @@ _NAME = "operators-1.json"
 
 
 class InPlace(msgspec.Struct, frozen=True):
-    """op: the overload that writes over an argument. positions: arguments that may be overwritten; two: commutative."""
+    """op: the overload that writes over an argument. positions: arguments that may be overwritten; two: commutative.
+    through: the view of the first argument that `op` writes the second one into; it takes the arguments behind these."""
 
     op: str
     positions: tuple[int, ...]
+    through: str | None = None
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -101,8 +103,7 @@ RANDOM = TABLES.random
 NOT_RANDOM = frozenset(TABLES.exceptions["not_random"])
 # The storage that these return holds more than the result: what they computed on the way to it, which would stay allocated.
 COPIED = TABLES.copied
-# operator -> (its in-place overload, argument positions that may be overwritten). Two positions: commutative.
-IN_PLACE = {name: (form.op, form.positions) for name, form in TABLES.in_place.items()}
+IN_PLACE = TABLES.in_place  # by operator
 
 
 def namespace(op: str) -> str:

@@ -43,6 +43,7 @@ class Dispatch:
         """parts: the schedules of all parts of the model around this one, if it is a part."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
+        self._submodules = [module for module in model.modules() if module is not model]  # others are refused by `check`
         self.calls = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
@@ -125,7 +126,7 @@ class Dispatch:
 
     def _look_for_shards(self) -> None:
         """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""
-        parts = sharded_parts(self.model)
+        parts = sharded_parts(self._submodules)
         if not parts:
             return
         if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):

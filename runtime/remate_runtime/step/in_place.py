@@ -17,7 +17,7 @@ def overwritable(graph: Graph, op: Op) -> tuple[int, ...]:
     if made is None or op.op not in IN_PLACE:
         return ()
     swappable = len(op.args) == 2 and isinstance(op.args[0], Ref) and not op.kwargs
-    return tuple(p for p in IN_PLACE[op.op][1] if (p == 0 or swappable) and _takes(graph, op, p, made))
+    return tuple(p for p in IN_PLACE[op.op].positions if (p == 0 or swappable) and _takes(graph, op, p, made))
 
 
 def _takes(graph: Graph, op: Op, position: int, made: int) -> bool:

@@ -101,13 +101,14 @@ def _peak(model: Any) -> int:
 
 
 def _launches(wrapped: Any) -> list[float]:
-    """The median share of backward at which each bucket was launched, over some rounds."""
+    """The median share of backward at which each bucket was launched, over some rounds; on the clock of the thread that
+    runs backward, which stands while it waits for the other rank."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     seen: list[int] = []
 
     def hook(group, bucket):  # torch looks at the annotations of a hook, and takes texts for wrong ones
-        seen.append(time.perf_counter_ns())
+        seen.append(time.thread_time_ns())
         return allreduce_hook(group, bucket)
 
     wrapped.register_comm_hook(None, hook)
@@ -116,9 +117,9 @@ def _launches(wrapped: Any) -> list[float]:
         wrapped.zero_grad(set_to_none=True)
         loss = wrapped(**batch())
         seen.clear()
-        start = time.perf_counter_ns()
+        start = time.thread_time_ns()
         loss.backward()
-        end = time.perf_counter_ns()
+        end = time.thread_time_ns()
         rounds.append([(at - start) / (end - start) for at in seen])
     last = rounds[1:]  # buckets are made anew behind the first step
     return [sorted(column)[len(last) // 2] for column in zip(*last, strict=True)]
@@ -170,7 +171,7 @@ def main() -> int:
     rows = [("peak of a step, the larger of two ranks", "measured")]
     rows += [(name, size(max(one["peaks"][name] for one in found))) for name in found[0]["peaks"]]
     rows.append(("one process: keep-all, by the schedule", f"{size(keep_all)}, {size(planned)}"))
-    lines = [f"DDP's buckets launched at these shares of backward, rank 0 ({ROUNDS - 1} rounds, median):"]
+    lines = [f"DDP's buckets launched at these shares of backward's CPU time, rank 0 ({ROUNDS - 1} rounds, median):"]
     for name, shares in found[0]["launches"].items():
         lines.append(f"  {name:8}  {' '.join(f'{share:.2f}' for share in shares)}")
     text = (

@@ -143,7 +143,8 @@ class InstructionCompiler:
         if overwrites is None:
             function = binding(op.op, args, op.kwargs) or kernel(op.op, self.live[op.op])
         else:
-            function = binding(IN_PLACE[op.op][0], args, op.kwargs) or in_place(op)._op
+            form = IN_PLACE[op.op]
+            function = (binding(form.op, args, op.kwargs) if form.through is None else None) or in_place(op)
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]

@@ -1,0 +1,97 @@
+"""Writes into parts of a tensor, as functionalization leaves them: a copy of the part, then a copy of the whole with it.
+
+A forward that writes `y[:, 1:5] += x` is traced with two such copies, and its backward with four more. What is written where
+it came from, or copied only to be written, goes; what stays, the linker lets write in place where the old tensor dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Graph, Node
+from torch.fx.node import Argument
+
+from remate_runtime.operators import IN_PLACE
+
+from . import facts
+
+Replace = Callable[[Node, Node], None]
+
+_THROUGH = {name: form.through for name, form in IN_PLACE.items() if form.through is not None}
+
+
+def simplify_writes(graph: Graph, replace: Replace) -> None:
+    """replace: gives all who read a node another one that has the same values."""
+    for node in graph.nodes:
+        view = _THROUGH.get(_name(node))
+        if view is None or node.kwargs or any(isinstance(one, Node) for one in node.args[2:]):
+            continue
+        written = _before_copies(node.args[1])
+        node.args = (node.args[0], written, *node.args[2:])
+        if _is_part(written, view, node):
+            replace(node, node.args[0])
+        else:
+            node.args = (_overwritten(node), *node.args[1:])
+
+
+def _before_copies(node: Argument) -> Argument:
+    """What a copy was made of: its values are written, wherever they come from."""
+    while isinstance(node, Node) and _name(node) in ("aten.clone", "aten.copy"):
+        source = node.args[1 if _name(node) == "aten.copy" else 0]
+        if not _same_kind(source, node):
+            break
+        node = source
+    return node
+
+
+def _overwritten(node: Node) -> Argument:
+    """What `node` writes into, without earlier writes of the very part that nobody else reads."""
+    onto = node.args[0]
+    while (
+        isinstance(onto, Node)
+        and onto.target is node.target
+        and not onto.kwargs
+        and onto.args[2:] == node.args[2:]
+        and len(onto.users) == 1
+        and _same_layout(onto, onto.args[0])
+    ):
+        onto = onto.args[0]
+    return onto
+
+
+def _is_part(written: object, view: str, node: Node) -> bool:
+    """Whether it is the part of the tensor that it is written into."""
+    return (
+        isinstance(written, Node)
+        and _name(written) == view
+        and not written.kwargs
+        and written.args[0] is node.args[0]
+        and written.args[1:] == node.args[2:]
+        and _same_layout(node, node.args[0])
+    )
+
+
+def _same_kind(one: object, other: object) -> bool:
+    a, b = _tensor(one), _tensor(other)
+    return (
+        a is not None
+        and b is not None
+        and (a.shape, a.dtype, a.device, a.is_conj(), a.is_neg())
+        == (b.shape, b.dtype, b.device, b.is_conj(), b.is_neg())
+    )
+
+
+def _same_layout(one: object, other: object) -> bool:
+    a, b = _tensor(one), _tensor(other)
+    return _same_kind(one, other) and a is not None and b is not None and a.stride() == b.stride()
+
+
+def _tensor(node: object) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    return value if isinstance(value, torch.Tensor) and value.layout is torch.strided else None
+
+
+def _name(node: Node) -> str:
+    return facts.name(node.target) if isinstance(node.target, OpOverload) else ""

@@ -1,0 +1,156 @@
+"""Models that write into parts of a tensor: the step writes in place as eager does, and computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remate
+from remate.errors import InfeasibleError
+from remate_runtime import apply
+from remate_runtime.link.events import Run
+from remate_runtime.link.verifier import verify
+from remate_runtime.live import compare_models
+
+Write = Callable[[Tensor, Tensor], Tensor]
+
+
+class Writing(nn.Module):
+    """Two layers around a function of what the first makes and of the input."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self.into, self.out, self.write = nn.Linear(8, 8), nn.Linear(8, 8), write
+        self.register_buffer("cache", torch.zeros(2, 6, 8))
+        self.table = nn.Parameter(torch.randn(5, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.write(self.into(x).sin().clone(), x)
+        return self.out(torch.tanh(y)).square().mean() + self.table[[0, 0, 3]].sum()
+
+
+def stepwise(y: Tensor, x: Tensor) -> Tensor:
+    out = torch.zeros_like(y)
+    for t in range(y.shape[1]):
+        out[:, t] = y[:, t] * x[:, t] + (out[:, t - 1] if t else 0)
+    return out
+
+
+def sliced(y: Tensor, x: Tensor) -> Tensor:
+    y[:, ::2] *= 2
+    y[:, 1:5] += x[:, 1:5]
+    y[..., :3] = torch.tanh(y[..., :3])
+    return y
+
+
+def twice(y: Tensor, x: Tensor) -> Tensor:
+    y[:, 1:3] = x[:, 1:3] + y[:, 1:3]
+    y[:, 1:3] = 2 * y[:, 3:5]
+    return y
+
+
+def read_between(y: Tensor, x: Tensor) -> Tensor:
+    before = y[:, 1:3] * 1.0
+    y[:, 1:3] = x[:, 1:3]
+    middle = y.sum(1, keepdim=True)
+    y[:, 1:3] = before
+    return y + middle
+
+
+def identity(y: Tensor, x: Tensor) -> Tensor:
+    y[:, 2:4] = y[:, 2:4]
+    y[:, 2:4] = y[:, 2:4].clone()
+    return y
+
+
+def kept(y: Tensor, x: Tensor) -> Tensor:
+    other = y.clone()
+    other[:, 0] = 0.0
+    return y * other
+
+
+def crossed(y: Tensor, x: Tensor) -> Tensor:
+    y[:, 0:2], y[:, 2:4] = y[:, 2:4].clone(), y[:, 0:2].clone()
+    y.transpose(0, 1)[1] += x[:, 1]
+    y.diagonal(dim1=1, dim2=2).mul_(3.0)
+    return y
+
+
+def broadcast(y: Tensor, x: Tensor) -> Tensor:
+    y[:, 1:4] = x[:, :1]
+    y[:, 5] = torch.arange(8)
+    return y
+
+
+def nested(y: Tensor, x: Tensor) -> Tensor:
+    y[:, 1:5][:, ::2][..., 3] = x[:, :2, 0].exp()
+    y.view(2, 48)[:, 5:9] *= 0.5
+    return y
+
+
+def indexed(y: Tensor, x: Tensor) -> Tensor:
+    at = torch.tensor([0, 2, 2])
+    y[:, at] = x[:, :3] * 2
+    y.index_add_(1, at, x[:, 3:])
+    y.scatter_(1, torch.zeros(2, 1, 8, dtype=torch.long), x[:, :1])
+    return y.index_copy(1, at[:2], x[:, 4:])
+
+
+def masked(y: Tensor, x: Tensor) -> Tensor:
+    y[x > 0] = 0.25
+    y.masked_fill_(x < -1, -2.0)
+    return y.masked_scatter(x > 1, x * 3).scatter_add(2, torch.ones(2, 6, 3, dtype=torch.long), x[..., :3])
+
+
+WRITES: list[Write] = [
+    stepwise,
+    sliced,
+    twice,
+    read_between,
+    identity,
+    kept,
+    crossed,
+    broadcast,
+    nested,
+    indexed,
+    masked,
+    lambda y, x: y.addcmul_(x, y.clone(), value=0.5).lerp_(x, 0.25),
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda one: one.__name__.replace("<lambda>", "arithmetic"))
+def test_gradients_are_eagers_to_the_bit(write: Write) -> None:
+    model, x = Writing(write), torch.randn(2, 6, 8, requires_grad=True)
+    for budget in ("100%", "90%", "75%"):
+        try:
+            schedule = remate.plan(model, (x,), budget=budget, cost="cpu")
+        except InfeasibleError:
+            continue
+        assert compare_models(model, apply(model, schedule), (x,), steps=2).bitwise
+
+
+def operators(write: Write) -> list[tuple[str, bool]]:
+    """What runs, and whether in place."""
+    schedule = remate.plan(Writing(write), (torch.randn(2, 6, 8),), budget="100%", cost="cpu")
+    linked = verify(schedule, "").linked
+    runs = [event for event in linked.events if isinstance(event, Run)]
+    return [(linked.graph.operations[run.op].op, run.overwrites is not None) for run in runs]
+
+
+def test_a_loop_that_fills_a_tensor_writes_in_place() -> None:
+    writes = [in_place for name, in_place in operators(stepwise) if name == "aten.select_scatter"]
+    assert len(writes) >= 6
+    assert all(writes)
+
+
+def test_writes_come_without_copies() -> None:
+    """Eager copies nothing in forward; in backward the part of the gradient that the write took over."""
+    runs = operators(sliced)
+    assert [name for name, _ in runs if name == "aten.copy"] == []
+    assert sum(name == "aten.slice_scatter" for name, _ in runs) == 7  # three writes, their gradients, and one product
+    nothing = operators(lambda y, x: y)
+    turn = nothing.index(("aten.sum", False)) + 1  # forward ends with it
+    assert operators(identity)[:turn] == nothing[:turn]
