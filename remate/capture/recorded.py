@@ -157,9 +157,12 @@ class RecordedCall:
     def _taken(self) -> tuple[tuple[Any, ...], dict[str, Any], State]:
         if self._found is None:
             seen = f"{self._others} call(s), all without gradients" if self._others else "no call of it"
+            hint = "record the module that the loop calls, while it trains: with remate.record(model) as call: ..."
+            if "forward" in vars(self.model):
+                seen += f", and its forward was replaced meanwhile, by {_replaced(self.model)!r}"
+                hint = _PART
             raise CaptureError(
-                f"no training call of the {type(self.model).__name__} was recorded: there was {seen}",
-                hint="record the module that the loop calls, while it trains: with remate.record(model) as call: ...",
+                f"no training call of the {type(self.model).__name__} was recorded: there was {seen}", hint=hint
             )
         return self._found
 
@@ -207,6 +210,16 @@ def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | Non
     return model
 
 
+_PART = (
+    "a trainer that puts a forward of its own on the model (TRL's do) calls a part of it: record that, "
+    "remate.record(model.base_model), and put the planned part in its place"
+)
+
+
+def _replaced(model: nn.Module) -> str:
+    return getattr(vars(model)["forward"], "__qualname__", "something else")
+
+
 class _Recorded(BaseException):
     """Leaves a loop behind; no loop is to take it for a failure of a step."""
 
@@ -229,9 +242,9 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
     if original_of(model) is not model:
         raise CaptureError("the model has a schedule already", hint="record the model that it was applied to")
     if "forward" in vars(model):
-        named = getattr(vars(model)["forward"], "__qualname__", "something else")
         raise CaptureError(
-            f"the forward of the model was replaced by {named!r}", hint="record before a library wraps the model"
+            f"the forward of the model was replaced by {_replaced(model)!r}",
+            hint=f"record before a library wraps the model; {_PART}",
         )
     call, kind = RecordedCall(model), type(model)
     recorder = recording(kind, call, stop)

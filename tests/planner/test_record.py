@@ -151,3 +151,15 @@ def test_what_cannot_be_recorded_is_told() -> None:
         remate.record(model),
     ):
         pass
+
+
+def test_a_forward_that_is_replaced_while_it_is_recorded_leads_to_the_part_that_it_calls() -> None:
+    """As TRL's trainers do: they compute the logits themselves, from what a part of the model returns."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    with remate.record(model) as call:
+        model.forward = lambda x: model[0](x) * 2
+        model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(
+        CaptureError, match=r"replaced meanwhile, by .*<lambda>(.|\n)*record that, remate.record\(model.base_model"
+    ):
+        _ = call.args

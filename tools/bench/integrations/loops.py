@@ -90,34 +90,66 @@ def _trainer(varied: bool) -> Callable[[Any], None]:
 def _sft(backbone: Any) -> None:
     """TRL puts a forward of its own on the model, which calls the backbone: that is what has the schedule."""
     import datasets
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    model = language_model()
-    model.transformer, model.lm_head.weight = backbone, backbone.wte.weight
-    words = Tokenizer(WordLevel({str(at): at for at in range(64)}, unk_token="0"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="1", unk_token="0")
     rows = datasets.Dataset.from_list([{"input_ids": row["input_ids"].tolist()} for row in texts(16, varied=False)])
     with tempfile.TemporaryDirectory() as folder:
-        arguments = SFTConfig(
-            output_dir=folder,
-            per_device_train_batch_size=4,
-            gradient_accumulation_steps=2,
-            num_train_epochs=1,
-            seed=1,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
-            max_length=32,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
+        arguments = SFTConfig(output_dir=folder, max_length=32, **_TRL)
+        SFTTrainer(_around(backbone), args=arguments, train_dataset=rows, processing_class=_tokenizer()).train()
+
+
+def _dpo(backbone: Any) -> None:
+    """Pairs of varied lengths, chosen and rejected in one batch, beside a reference model."""
+    import datasets
+    from trl.trainer.dpo_config import DPOConfig
+    from trl.trainer.dpo_trainer import DPOTrainer
+
+    found = [" ".join(str(at) for at in row["input_ids"].tolist()) for row in texts(28, varied=True)]
+    rows = datasets.Dataset.from_list(
+        [
+            {"prompt": "3 5 7", "chosen": one, "rejected": other}
+            for one, other in zip(found[::2], found[1::2], strict=True)
+        ]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = DPOConfig(output_dir=folder, **_TRL)
+        trainer = DPOTrainer(
+            _around(backbone), language_model(), args=arguments, train_dataset=rows, processing_class=_tokenizer()
         )
-        SFTTrainer(model=model, args=arguments, train_dataset=rows, processing_class=tokenizer).train()
+        trainer.train()
+
+
+_TRL: dict[str, Any] = {
+    "per_device_train_batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "num_train_epochs": 1,
+    "seed": 1,
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": [],
+    "save_strategy": "no",
+    "logging_strategy": "no",
+    "disable_tqdm": True,
+}
+
+
+def _tokenizer() -> Any:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(WordLevel({str(at): at for at in range(64)}, unk_token="0"))
+    words.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0", eos_token="1", unk_token="0")
+
+
+def _around(backbone: Any) -> Any:
+    model = language_model()
+    model.transformer, model.lm_head.weight = backbone, backbone.wte.weight
+    return model
 
 
 def _backbone() -> Any:
@@ -204,6 +236,13 @@ LOOPS = (
         {name: {0: "b=2..4", 1: "t=16..64"} for name in ("input_ids", "attention_mask", "labels")},
     ),
     Loop("TRL SFTTrainer, the backbone", ("transformers", "trl"), _backbone, _sft),
+    Loop(
+        "TRL DPOTrainer, the backbone, varied lengths",
+        ("transformers", "trl"),
+        _backbone,
+        _dpo,
+        {name: {0: "b=2..8", 1: "t=8..64"} for name in ("input_ids", "attention_mask")},
+    ),
     Loop("accelerate (bf16), accumulation", ("accelerate",), classifier, _accelerate),
     Loop("Lightning (bf16-mixed), accumulation, clipping", ("lightning",), classifier, _lightning),
     Loop("PEFT LoRA, disable_adapter", ("transformers", "peft"), _adapted, _adapters),
