@@ -157,7 +157,7 @@ def test_a_forward_that_is_replaced_while_it_is_recorded_leads_to_the_part_that_
     """As TRL's trainers do: they compute the logits themselves, from what a part of the model returns."""
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
     with remate.record(model) as call:
-        model.forward = lambda x: model[0](x) * 2
+        model.forward = lambda x: model[0](x) * 2  # type: ignore[method-assign, assignment]
         model(torch.ones(2, 3)).sum().backward()
     with pytest.raises(
         CaptureError, match=r"replaced meanwhile, by .*<lambda>(.|\n)*record that, remate.record\(model.base_model"

@@ -117,6 +117,7 @@ WAYS: dict[str, Way] = {
             ("compile-50", "budget .5"),
             ("compile-10", "budget .1"),
             ("compile-checkpoint", "compile over checkpoint"),
+            ("checkpoint", "checkpoint"),
         )
     },
 }

@@ -43,7 +43,9 @@ class Dispatch:
         """parts: the schedules of all parts of the model around this one, if it is a part."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
-        self._submodules = [module for module in model.modules() if module is not model]  # others are refused by `check`
+        self._submodules = [
+            module for module in model.modules() if module is not model
+        ]  # others are refused by `check`
         self.calls = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
