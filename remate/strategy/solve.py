@@ -24,7 +24,7 @@ from .pool import Pool, better
 from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
-NEAR = 1000  # part of the floor: a smallest peak so near to it is worth no further search for one who asked for less
+NEAR = 20  # part of the floor: a smallest peak so near to it is worth no further search for one who asked for less than any schedule takes
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
