@@ -125,6 +125,8 @@ class _Beam:
         lacking = moves[0].need & ~there
         pending, again = 0, -1
         if lacking:
+            if space.points[state.point] < 0:  # the turn: nothing runs again there
+                return
             operations, pending = self._sources(state, lacking)
             if not operations:
                 return

@@ -136,10 +136,12 @@ class Space:
         yield Move(op, need, self.writes[op], 0, fixed, 0)
 
     def reads_first(self, p: int) -> int:
-        """Items that must be there for what stands at point p; from the last operation on, what must be there at the end:
-        nothing runs again behind it."""
+        """Items that must be there for what stands at point p; from the last operation on, what must be there at the end, and
+        from the last one of forward on, what must be there at the turn: nothing runs again behind these."""
         op = self.points[p]
         kept = self.at_end & self.born[p] if p >= self.last else 0
+        if p == self.update - 1:
+            kept |= self.at_turn & self.born[p]
         if op < 0:
             return kept | (self.at_turn if op == UPDATE else self.returned)
         return kept | self.reads[op] | (self.old[op] if p > self.update else 0)

@@ -4,7 +4,7 @@
 gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one.
 
 To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward, inference,
-backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager`; make it an `Engine` with a
+backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager` and `arena`; make it an `Engine` with a
 name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their types, and refuses with an
 EngineError what it cannot execute. It is chosen where the model runs (`apply(..., engine=name)`) and never written into a
 schedule file. The tests of `tests/runtime` hold for every engine.

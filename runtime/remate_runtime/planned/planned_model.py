@@ -55,7 +55,8 @@ def apply(
     model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
     planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
     of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
-    engine: what executes the step; "eager" calls one operator after the other. record_functions: each operation is a range of
+    engine: what executes the step; "eager" calls one operator after the other, "arena" the same with results at planned
+    addresses in one block of memory, "compiled" goes through Inductor. record_functions: each operation is a range of
     torch's profiler (`torch.profiler.record_function`) by its id (in a part of the model behind the part's path), reruns with " (rerun)" behind it; a compiled segment is one
     range.
 

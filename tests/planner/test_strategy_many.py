@@ -1,0 +1,88 @@
+"""Every strategy on many tiny random steps, held against the truth; and `auto` beside all others at the same effort."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+
+from remate.errors import InfeasibleError, NotApplicableError
+from remate.strategy import QUICK, Instance, Request, Solution, policy, solve
+from remate.strategy.registry import strategy_names
+from remate_runtime.link import link, simulate
+from remate_runtime.step import Graph
+
+from .exact_optimum import ExactOptimum
+from .strategy_graphs import frozen_base, random_graph, transformer
+from .test_strategy_contract import blocks
+from .tiny_steps import KINDS, tiny_step
+
+SEEDS = 200
+HEAVY = {"auto", "checkmate", "checkmate-approx", "flat", "flat-squeeze", "hierarchical", "hiremate", "moccasin"}
+HEAVY |= {"neighbourhoods", "recreate", "rockmate", "staged"}
+NAMES = ["auto", *(name for name in strategy_names() if name != "moccasin" or find_spec("ortools"))]
+TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a step without reruns takes
+
+
+@cache
+def step(seed: int) -> tuple[Graph, int, int | None]:
+    """A step, a budget, and the least time within it; None: nothing is within it."""
+    kind = (*KINDS, "dag")[seed % 7]
+    graph = random_graph(seed, 6) if kind == "dag" else tiny_step(seed, 5, kind)
+    about = Instance(graph)
+    budget = about.floor + int(TIGHT[seed % 3] * (about.baseline.peak - about.floor))
+    best = ExactOptimum(graph).fastest(budget)
+    return graph, budget, None if best is None else best.time
+
+
+def outcome(name: str, graph: Graph, budget: int) -> Solution | InfeasibleError | NotApplicableError:
+    try:
+        return solve(Instance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), policy(name))
+    except (InfeasibleError, NotApplicableError) as error:
+        return error
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
+    """All 200 steps between them: 25 each; of those that take long, 5."""
+    every = 100 if name == "moccasin" else 40 if name in HEAVY else 8
+    for number, seed in enumerate(range(NAMES.index(name) % every, SEEDS, every)):
+        graph, budget, best = step(seed)
+        found = outcome(name, graph, budget)
+        if isinstance(found, Solution):
+            timeline = simulate(link(graph, found.reruns))
+            assert (timeline.peak, timeline.time) == (found.peak, found.time), seed
+            assert found.peak <= budget, seed
+            assert best is not None, seed
+            assert found.lower_bound <= best <= found.time, seed
+            assert found.stopped_by != "optimal" or found.time == best, seed
+            assert name != "exact" or found.time == best, seed
+        elif isinstance(found, InfeasibleError):
+            assert found.floor <= found.smallest, seed
+            assert found.smallest > budget, seed
+            assert best is None or name not in ("exact", "auto"), seed
+        if number < 2:
+            again = outcome(name, graph, budget)
+            assert str(again) == str(found) if isinstance(found, Exception) else again == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("graph", "share"), [("random", 0.85), ("random", 0.7), ("frozen", 0.7), ("layers", 0.85)])
+def test_auto_is_worse_than_none(graph: str, share: float) -> None:
+    made = {"random": lambda: random_graph(7, 20), "frozen": lambda: frozen_base(4), "layers": lambda: transformer(2)}
+    step = made[graph]()
+    budget = int(share * Instance(step).baseline.peak)
+    found = {name: outcome(name, step, budget) for name in NAMES}
+    times = {name: one.time for name, one in found.items() if isinstance(one, Solution)}
+    assert not times or times["auto"] == min(times.values()), times
+
+
+def test_beam_lets_nothing_go_that_the_turn_needs() -> None:
+    """Nothing runs again between the last operation of forward and the turn."""
+    graph, budget, best = step(15)
+    found = outcome("beam", graph, budget)
+    assert isinstance(found, Solution)
+    assert found.peak <= budget
+    assert found.time == best
