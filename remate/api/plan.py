@@ -22,6 +22,7 @@ from remate_runtime.format import (
     Solve,
     fingerprint,
 )
+from remate_runtime.gc_pause import gc_paused
 from remate_runtime.kernels import needed
 from remate_runtime.link import link, simulate
 from remate_runtime.step import Graph, expand
@@ -253,7 +254,8 @@ def prepare(
 
     graph = replace(priced(found.graph), delivered=gradients)
     say("looking for blocks that repeat")
-    step = partition(replace(found, graph=graph))
+    with gc_paused():
+        step = partition(replace(found, graph=graph))
     return step if family is None else sized(step, family, shot_costs(family, graph, cost, priced))
 
 
@@ -289,7 +291,8 @@ def schedule_of(
     if settings is not None and measured and step.captured.graph.device == "cpu":
         settings = replace(settings, threads=torch.get_num_threads())
     written_step = step.captured if step.sized is None else step.sized.generic
-    folded = fold(written_step, solution.reruns, step, solution.menu)
+    with gc_paused():
+        folded = fold(written_step, solution.reruns, step, solution.menu)
     schedule = Schedule(
         schema=SCHEMA_URL,
         format=FORMAT,
@@ -323,9 +326,10 @@ def schedule_of(
         costs=folded.costs,
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    if step.sized is not None:
-        prove(schedule, step)
-    written = expand(schedule)
+    with gc_paused():
+        if step.sized is not None:
+            prove(schedule, step)
+        written = expand(schedule)
     timeline = simulate(link(written.graph, written.reruns))
     if (timeline.peak, timeline.time) != (solution.peak, solution.time):
         raise RemateError(

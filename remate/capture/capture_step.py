@@ -17,6 +17,7 @@ import torch
 from msgspec.structs import replace
 from torch.fx import Node
 
+from remate_runtime.gc_pause import gc_paused
 from remate_runtime.step import Graph
 
 from ..errors import CaptureError
@@ -51,6 +52,7 @@ def capture(
     sizes: SizeLog | None = None,
     live: Mapping[str, Any] = NO_LIVE,
     stepwise: bool = False,
+    digested: bool = True,
 ) -> Captured:
     """Capture forward and backward of `model(*args, **kwargs)`.
 
@@ -59,7 +61,8 @@ def capture(
     others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
     what forward decided by sizes of tensors. live: by path, numbers that stand in attributes while forward is traced; the
     digest says nothing of these. stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose
-    sizes vary: the sizes of what whole ones hold follow no formula.
+    sizes vary: the sizes of what whole ones hold follow no formula. digested: what forward
+    read goes into the result's digest; without, that is empty.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -69,14 +72,14 @@ def capture(
     refuse_layers(model)
     if on_meta(model):
         model, args, kwargs = stand_in(model, args, kwargs or {})
-    with planted(model, live), surroundings.attributes_as_buffers(model) as lent:
+    with gc_paused(), planted(model, live), surroundings.attributes_as_buffers(model) as lent:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent, bool(live))
         step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise), signature)
         _warn(step, branches)
         _refuse_changes(step, live)
         settled = _settled(step, captured, (*call, None, stepwise), signature)
-    return replace(captured, digest=step.reads.digest(settled, frozenset(live)))
+    return captured if not digested else replace(captured, digest=step.reads.digest(settled, frozenset(live)))
 
 
 def _refuse_changes(step: TracedModule, live: Mapping[str, Any]) -> None:

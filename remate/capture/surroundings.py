@@ -77,6 +77,8 @@ class Attributes:
         """(path, tensors) of containers that hold tensors now which they did not hold before."""
         own = self._own()
         for path, value, before in self._contents:
+            if not value:  # as nearly all of them are: hooks that nobody has put there
+                continue
             known = set(map(id, pytree.tree_leaves(before)))
             new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
             if _others(new, own):

@@ -185,10 +185,13 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 
 def _hold(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> None:
     """What forward decided by sizes comes out the same at all sizes of the ranges. Raises Narrowed, DimsError."""
-    found, lost = guards([shot.log.decisions for shot in shots], fitter)
-    if lost:
-        raise undecided(lost[0], [one.name for one in ranges])
-    probes = list(_probes(ranges)) if found else []
-    for guard in found:
+    found = guards([shot.log.decisions for shot in shots], fitter)
+    probes = list(_probes(ranges))
+    for guard in found.split if found.lost else ():
+        if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
+            raise by_condition(ranges, guard)  # what is not known is decided on its other side, perhaps
+    if found.lost:
+        raise undecided(found.lost[0], [one.name for one in ranges])
+    for guard in found.guards:
         if not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)

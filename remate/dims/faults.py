@@ -18,6 +18,7 @@ from .words import not_captured, other_structure, place_of, unrolled
 
 _DIVISORS = {2, 4, 8, 16}
 _LARGEST_DIVISOR = 64
+_LARGEST_STRIDE = 512
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -60,8 +61,19 @@ def _differs(first: Shot, sizes: Sizes, found: Difference, guard: Guard | None) 
 def fitter_of(ranges: Sequence[Range], shots: Sequence[Shot]) -> Fitter:
     """Knows expressions over `ranges` for the numbers of these captures."""
     divisors = arguments(shots[0].captured.graph) | divided_by([shot.log.decisions for shot in shots]) | _DIVISORS
-    useful = sorted(d for d in divisors if 1 < d <= _LARGEST_DIVISOR)
+    useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(shots[0].captured.graph))
     return Fitter({one.name: one.numbers() for one in ranges}, [shot.sizes for shot in shots], useful)
+
+
+def _strides(graph: Graph) -> set[int]:
+    """What convolutions and pools divide a size by, one after another: products of their strides."""
+    found = {1}
+    for op in graph.operations[: graph.backward_start]:
+        if "conv" in op.op or "pool" in op.op:
+            lists = [arg for arg in op.args if isinstance(arg, tuple) and all(type(n) is int for n in arg)]
+            steps = {n for each in lists[: 2 if "pool" in op.op else 1] for n in each if n > 1}
+            found |= {n * step for n in found for step in steps if n * step <= _LARGEST_STRIDE}
+    return found - {1}
 
 
 def arguments(graph: Graph) -> set[int]:

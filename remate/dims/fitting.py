@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ _SCALES = (1, 2, 3)  # of a dimension that is divided
 _NUMERATORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 4.0, 16.0)
 _DENOMINATORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _LARGEST = 1 << 60
+_PAIRED = 64  # the largest divisor of two dimensions that are multiplied
 
 
 class _Part:
@@ -46,28 +48,19 @@ class Fitter:
         self._known: dict[tuple[int, ...], list[Size]] = {}
         self._one = self._part(constant(1))
         self._products = [self._part(size) for size in _products(list(ranges))]
-        quotients = {
-            name: [self._part(atom) for atom in _quotients(name, {*numbers, *(at[name] for at in sizes)}, divisors)]
-            for name, numbers in ranges.items()
-        }
-        plain = [self._one, *self._products]
-        self._divided = [quotient.times(more) for each in quotients.values() for quotient in each for more in plain]
-        for one, other in itertools.combinations(quotients.values(), 2):
-            pairs = [a.times(b) for a, b in itertools.product(one, other) if _simple(a, b)]
-            self._divided += [pair.times(more) for pair in pairs for more in plain]
-        self._values = np.array([part.values for part in self._divided], dtype=float).reshape(-1, len(sizes))
+        self._quotient_parts: tuple[list[_Part], Any] | None = None
 
     def expressions(self, row: Sequence[int | float | None]) -> Sequence[Size | Real]:
         """Those of a row of integers, or of floats. None: whatever an expression gives there."""
         if None in row:
-            return self._where(tuple(number is not None for number in row)).expressions(
+            return self.where(tuple(number is not None for number in row)).expressions(
                 [n for n in row if n is not None]
             )
         if all(type(number) is int for number in row):
             return self.sizes([int(number or 0) for number in row])
         return self.reals([float(number or 0) for number in row])
 
-    def _where(self, told: tuple[bool, ...]) -> Fitter:
+    def where(self, told: tuple[bool, ...]) -> Fitter:
         """The fitter of those sizes at which something is told."""
         if told not in self._partial:
             sizes = [at for at, there in zip(self._sizes, told, strict=True) if there]
@@ -92,7 +85,8 @@ class Fitter:
     def _quotients(self, row: tuple[int, ...], more: _Part | None = None) -> Iterator[Size]:
         """Multiples of products with a division, with a multiple of one more product. In floats first, where thousands are tried
         at once: what is not close cannot be equal."""
-        wanted, values = np.array(row, dtype=float), self._values
+        parts, values = self._divided()
+        wanted = np.array(row, dtype=float)
         if not len(values):
             return
         with np.errstate(all="ignore"):
@@ -106,8 +100,33 @@ class Fitter:
                 close = first * values + second * line
             near = np.all(np.abs(close - wanted) <= 1e-6 * np.abs(wanted) + 1e-3, axis=1)
         for at in np.flatnonzero(near):
-            part = self._divided[at]
+            part = parts[at]
             yield from _combined([part] if more is None else [part, more], row)
+
+    def _divided(self) -> tuple[list[_Part], Any]:
+        """Products with a division, squares of them, and their values by row; made when they are first needed."""
+        if self._quotient_parts is None:
+            parts = self._products_with_divisions()
+            values = np.array([part.values for part in parts], dtype=float).reshape(-1, len(self._sizes))
+            self._quotient_parts = parts, values
+        return self._quotient_parts
+
+    def _products_with_divisions(self) -> list[_Part]:
+        quotients = {
+            name: [
+                self._part(atom)
+                for atom in _quotients(name, {*numbers, *(at[name] for at in self._sizes)}, self._divisors)
+            ]
+            for name, numbers in self._ranges.items()
+        }
+        plain = [self._one, *self._products]
+        every = [quotient for each in quotients.values() for quotient in each]
+        made = [quotient.times(more) for quotient in every for more in plain]
+        made += [square.times(more) for square in (each.times(each) for each in every) for more in plain]
+        for one, other in itertools.combinations(quotients.values(), 2):
+            pairs = [a.times(b) for a, b in _pairs(one, other)]
+            made += [pair.times(more) for pair in pairs for more in plain]
+        return made
 
     def reals(self, row: Sequence[float]) -> list[Real]:
         """All floats of the grammar that give `row` to the last bit: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
@@ -247,9 +266,20 @@ def _quotients(name: str, numbers: Collection[int], divisors: Sequence[int]) -> 
                 yield size
 
 
-def _simple(one: _Part, other: _Part) -> bool:
+def _pairs(some: Sequence[_Part], others: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
     """Both divided by the same, and nothing else."""
-    terms = [size.terms for part in (one, other) for size in part.factors]
-    if any(len(each) != 1 or each[0].coefficient != 1 for each in terms):
-        return False
-    return len({factor.divisor for each in terms for factor in each[0].factors}) == 1
+    divided_so: dict[int, list[_Part]] = {}
+    for other in others:
+        divided_so.setdefault(_only_divisor(other), []).append(other)
+    for one in some:
+        divisor = _only_divisor(one)
+        for other in divided_so.get(divisor, ()) if 0 < divisor <= _PAIRED else ():
+            yield one, other
+
+
+def _only_divisor(part: _Part) -> int:
+    """Of a quotient that stands alone; 0 for others."""
+    (size,) = part.factors
+    if len(size.terms) != 1 or size.terms[0].coefficient != 1:
+        return 0
+    return size.terms[0].factors[0].divisor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from remate_runtime.format import Size
 from ..capture.sizes import ARITHMETIC, COMPARISONS, Decision
 from .fitting import Fitter
 
+_TELLING = 3  # captures that tell of a condition by themselves
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _WORDS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
@@ -44,34 +45,66 @@ class Guard(msgspec.Struct, frozen=True):
         return f"{_text(self.left)} {_SIGNS[sign]} {_text(self.right)}"
 
 
-def guards(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> tuple[list[Guard], list[str]]:
-    """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once; and the places of decisions
-    for which no condition is found: that are not taken as often at every size, or compare what no expression gives.
+class Found(msgspec.Struct, frozen=True):
+    """What captures decided by sizes. guards: conditions that came out the same in all. split: conditions that did not, or that some
+    did not come to, though the step is the same, with the outcome of the first capture. lost: places of decisions of which no
+    condition is known: that are not taken as often at every size, or compare what no expression gives."""
 
-    Where both outcomes were met (and gave the same step), nothing depends on it.
+    guards: list[Guard]
+    split: list[Guard]
+    lost: list[str]
+
+
+def guards(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Found:
+    """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once.
+
+    Where both outcomes were met (and gave the same step), nothing depends on it, but for what may be decided after one of them
+    only.
     """
     found: dict[Guard, None] = {}
+    split: dict[Guard, None] = {}
     lost: dict[str, None] = {}
     for taken in _aligned(logs, lost):
-        if len({decision.held for decision in taken}) > 1:
-            continue
-        left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
-        if left is None or right is None:
+        both = len({decision.held for decision in taken}) > 1
+        guard = _guard(taken, fitter)
+        if guard is not None and guard.dims:
+            (split if both else found).setdefault(guard)
+        elif guard is None and not both:
             lost.setdefault(taken[0].place)
+    if lost:
+        split |= dict.fromkeys(_of_some(logs, fitter))
+    return Found(list(found), list(split), [place for place in lost if place])
+
+
+def _guard(taken: Sequence[Decision], fitter: Fitter) -> Guard | None:
+    """The condition of a decision at all sizes of a fitter, with its first outcome; None if some numbers have no expression."""
+    left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
+    if left is None or right is None:
+        return None
+    return Guard(taken[0].place, taken[0].comparison, left, right, taken[0].held)
+
+
+def _of_some(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Iterator[Guard]:
+    """Conditions of decisions that the first capture took, and some others did not."""
+    kinds = [_by_kind(log) for log in logs]
+    for kind, first in kinds[0].items():
+        told = tuple(len(each.get(kind, ())) == len(first) for each in kinds)
+        if all(told) or sum(told) < _TELLING:
             continue
-        guard = Guard(taken[0].place, taken[0].comparison, left, right, taken[0].held)
-        if guard.dims:
-            found.setdefault(guard)
-    return list(found), [place for place in lost if place]
+        some = [each[kind] for each, there in zip(kinds, told, strict=True) if there]
+        for taken in zip(*some, strict=True):
+            guard = _guard(taken, fitter.where(told))
+            if guard is not None and guard.dims:
+                yield guard
 
 
 def first_other(one: Sequence[Decision], other: Sequence[Decision], fitter: Fitter) -> Guard | None:
     """The first decision that came out otherwise in the second of two captures, as it came out in the first."""
     for first, second in _aligned([one, other], {}):
         if first.held != second.held:
-            left, right = (_fitted([getattr(d, side) for d in (first, second)], fitter) for side in ("left", "right"))
-            if left is not None and right is not None:
-                return Guard(first.place, first.comparison, left, right, first.held)
+            guard = _guard([first, second], fitter)
+            if guard is not None:
+                return guard
     return None
 
 

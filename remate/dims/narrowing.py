@@ -84,15 +84,17 @@ def _culprit(
     survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault
 ) -> tuple[str, Mapping[str, int], Fault]:
     """A size that makes a fault, what the others are then, and the fault: one that does by itself, the others as planned, if there
-    is one; else the first of which the lower end is free."""
+    is one; else one without which the others do not, if possible one of which the lower end is free."""
     moved = [one for one in ranges if fault.sizes[one.name] != first.sizes[one.name]]
     for one in moved if len(moved) > 1 else ():
         alone = fault_at(survey, ranges, first, {**first.sizes, one.name: fault.sizes[one.name]})
         if alone is not None:
             return one.name, first.sizes, alone
     below = [one for one in moved if fault.sizes[one.name] < one.planned]
-    free = [one for one in below if not one.given[0]] or below or moved
-    return free[0].name, fault.sizes, fault
+    for one in sorted(below, key=lambda one: one.given[0]):
+        if fault_at(survey, ranges, first, {**fault.sizes, one.name: one.planned}) is None:
+            return one.name, fault.sizes, fault
+    return moved[0].name, fault.sizes, fault
 
 
 def _where_planned(one: Range, failed: int, at: At) -> Range | None:

@@ -70,9 +70,16 @@ class Survey:
         args, kwargs = self._args, self._kwargs
         if sizes != self.example:
             args, kwargs = resized(self.asking, args, kwargs, sizes)
-        options: Any = {"sizes": log, "probing": not self._shots, "stepwise": True, "say": self._progress}
+        is_first = not self._shots
+        options: Any = {
+            "sizes": log,
+            "probing": is_first,
+            "digested": is_first,
+            "stepwise": True,
+            "say": self._progress,
+        }
         with warnings.catch_warnings():
-            if self._shots:
+            if not is_first:
                 warnings.simplefilter("ignore")  # said of the first trace
             found = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
         return Shot(sizes, found, log)

@@ -10,6 +10,7 @@ from .guards import Guard
 from .samples import Range
 
 Sizes = Mapping[str, int]
+_LOOP = 3  # operations that the body of a loop has at least, forward and backward
 
 
 def spelled(sizes: Sizes) -> str:
@@ -28,7 +29,10 @@ def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | 
         hint = f"at size 1 PyTorch copies less: give {names} a range from 2, and plan a file of its own for 1"
     elif loop := unrolled(found, one, other):
         message += f"; {loop}"
-        hint = f"leave {names} fixed: a loop over it is unrolled while tracing"
+        hint = (
+            f"leave {names} fixed: a loop over it is unrolled while tracing; plan a file for each {names} that you train with, and "
+            "give apply all of them"
+        )
     else:
         hint = found.hint or f"leave {names} fixed, or give it a range in which forward does the same"
     return DimsError(message, hint)
@@ -56,11 +60,11 @@ def instead(error: DimsError, kept: Range) -> DimsError:
 
 def unrolled(found: Difference, one: Sizes, other: Sizes) -> str:
     """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
-    more = sum(found.more.values())
-    for name in one:
-        step = other[name] - one[name]
-        if step and more and more % step == 0 and more // step > 0:
-            return f"{more // step} operations more for each {name}: forward loops over {name}"
+    more, moved = sum(found.more.values()), [name for name in one if one[name] != other[name]]
+    if len(moved) == 1 and more:
+        each, rest = divmod(more, other[moved[0]] - one[moved[0]])
+        if not rest and each >= _LOOP:
+            return f"{each} operations more for each {moved[0]}: forward loops over {moved[0]}"
     return ""
 
 

@@ -28,12 +28,13 @@ def captured(
     sizes: SizeLog | None = None,
     probing: bool = True,
     stepwise: bool = False,
+    digested: bool = True,
     say: Say = lambda text: None,
 ) -> Captured:
     """The step of `capture`, with the attributes that `live` names as its inputs. probing: find out the ranges over which it is the
-    step; that takes some captures more. stepwise: as of `capture`. say: told what is traced. Raises CaptureError."""
+    step; that takes some captures more. stepwise, digested: as of `capture`. say: told what is traced. Raises CaptureError."""
     if not live:
-        return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise)
+        return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise, digested=digested)
     asked = live_attributes(model, live)
     planned = {path: at_path(model, path) for paths in asked.values() for path in paths}
     taken = [sizes]

@@ -150,3 +150,73 @@ def test_several_sizes_in_one_axis() -> None:
     dims = {"x": {0: "b", 1: "t"}, "y": {0: "b", 1: "s"}}
     schedule = planned(model, (features(4, 12), features(4, 9)), dims)
     assert_trains(model, schedule, [(features(b, t), features(b, s)) for b, t, s in ((4, 12, 9), (2, 2, 9), (3, 7, 2))])
+
+
+class Nested(nn.Module):
+    """Decides about short sequences only where they are no long ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if x.shape[1] < 8 and x.shape[1] % 3 == 0:
+            y = y * 2
+        return y.pow(2).mean()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+
+def test_what_is_decided_for_some_sizes_only() -> None:
+    """No sample may be a multiple of three below 8: the range is where nothing else is decided."""
+    schedule = planned(Nested(), (features(3, 24),), {"x": {1: "t"}})
+    assert schedule.model.dims["t"].min == 8
+    with pytest.raises(DimsError, match=r'test_narrowing\.py:\d+.*\n  hint: write "t=8\.\.24"'):
+        planned(Nested(), (features(3, 24),), {"x": {1: "t=2..24"}})
+
+
+class Pooled(nn.Module):
+    """A mean over what may be a single number, if an image is both low and narrow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 4, 4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).mean((2, 3)).pow(2).sum()
+
+
+def image(b: int, h: int, w: int) -> torch.Tensor:
+    return torch.randn(b, 2, h, w, generator=torch.Generator().manual_seed(b * h * w))
+
+
+def test_sizes_that_are_too_small_together() -> None:
+    model = Pooled()
+    schedule = planned(model, (image(4, 24, 16),), {"x": {0: "b", 2: "h", 3: "w"}})
+    dims = schedule.model.dims
+    assert schedule.digest is not None
+    assert (dims["b"].min, dims["h"].min, dims["w"].min) == (2, 8, 4)
+    assert_trains(model, schedule, [(image(*sizes),) for sizes in ((2, 8, 4), (4, 24, 16), (3, 9, 7))])
+
+
+class Sound(nn.Module):
+    """Two strides, one after the other, and attention over what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 4, 10, 5), nn.Conv1d(4, 4, 3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.second(self.first(x.unsqueeze(1)).relu())
+        return (y.mT @ y).softmax(-1).pow(2).mean()
+
+
+def test_strides_one_after_the_other() -> None:
+    """`((t-10)//10)^2`."""
+    model = Sound()
+
+    def sound(b: int, t: int) -> torch.Tensor:
+        return features(b, t)[..., 0].contiguous()
+
+    schedule = planned(model, (sound(3, 150),), {"x": {0: "b", 1: "t"}})
+    least = schedule.model.dims["t"].min
+    assert_trains(model, schedule, [(sound(*sizes),) for sizes in ((3, 150), (2, least), (2, 99), (3, 101), (2, 60))])
