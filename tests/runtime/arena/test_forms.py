@@ -129,6 +129,7 @@ def run(info: Any, sample: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_a_form_gives_the_bits_of_the_operator_and_writes_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
     mode = Beside()
     with mode:

@@ -4,8 +4,8 @@ What leaves the step does not: outputs, gradients, tangents. Nor does what an op
 is read by its place in its storage (`as_strided`).
 
 A block that lies there for the whole step cannot be used by what is made beside it: its height and the most that the rest takes
-add up, though these need not come at the same time. Where they add up to more than the step may hold, what lives shortest is
-left out of the block, until they fit.
+add up, though these need not come at the same time. Where they add up to more than the step may hold, the block is as large as what
+it takes at the step's worst moment, or smaller, and takes at other moments no more than that.
 """
 
 from __future__ import annotations
@@ -114,27 +114,50 @@ def _rest(linked: Linked, inside: Sequence[Allocation]) -> int:
 
 def _within(linked: Linked, groups: Groups, budget: int) -> Layout:
     """Less in the block, so that it and the rest are within a budget; nothing where that cannot be."""
+    about = simulate(linked)
     room = budget - _rest(linked, [a for made in groups.values() for a in made])
     for sixteenths in _HEIGHTS if room > 0 else ():
-        found = _packed(linked, _lower(linked, groups, room * sixteenths // 16), EFFORT // 4)
-        if found.height + found.rest <= budget:
-            return found
-    return Layout({}, 0, simulate(linked).peak, 0, 0, {})
+        alive = _alive(groups, about.peak_at, room * sixteenths // 16)
+        for chosen in (_filled(linked, groups, alive), alive):
+            found = _packed(linked, chosen, EFFORT // 4)
+            if chosen and found.height + found.rest <= budget:
+                return found
+    return Layout({}, 0, about.peak, 0, 0, {})
 
 
-def _lower(linked: Linked, groups: Groups, height: int) -> Groups:
-    """So much of them that no moment holds more than `height` bytes; what lives longest is taken first."""
-    load = torch.zeros(len(linked.events) + 1, dtype=torch.int64)
-    chosen: dict[int, Sequence[Allocation]] = {}
-    for at, made in sorted(groups.items(), key=lambda one: (-sum(a.death - a.birth for a in one[1]), one[0])):
+def _alive(groups: Groups, at: int, height: int) -> Groups:
+    """What is there at the worst moment, up to so many bytes; what lives longest is taken first. At no other moment do they hold
+    more, so that a block of their size is full when that matters."""
+    chosen, taken = dict[int, Sequence[Allocation]](), 0
+    for position, made in _by_life(groups):
+        nbytes = sum(a.nbytes for a in made)
+        if all(a.birth <= at < a.death for a in made) and taken + nbytes <= height:
+            chosen[position], taken = made, taken + nbytes
+    return dict(sorted(chosen.items()))
+
+
+def _filled(linked: Linked, groups: Groups, alive: Groups) -> Groups:
+    """These, and of all others so much that no moment holds more."""
+    load, chosen = torch.zeros(len(linked.events) + 1, dtype=torch.int64), dict(alive)
+    for allocation in (a for made in alive.values() for a in made):
+        load[allocation.birth : allocation.death] += _aligned(linked, allocation)
+    height = int(load.max())
+    for position, made in _by_life(groups):
+        if position in alive:
+            continue
         for allocation in made:
             load[allocation.birth : allocation.death] += _aligned(linked, allocation)
         if any(int(load[a.birth : a.death].max()) > height for a in made):
             for allocation in made:
                 load[allocation.birth : allocation.death] -= _aligned(linked, allocation)
         else:
-            chosen[at] = made
+            chosen[position] = made
     return dict(sorted(chosen.items()))
+
+
+def _by_life(groups: Groups) -> list[tuple[int, Sequence[Allocation]]]:
+    """What lives longest first."""
+    return sorted(groups.items(), key=lambda one: (-sum(a.death - a.birth for a in one[1]), one[0]))
 
 
 def _told(linked: Linked, found: Layout, made: Groups) -> Layout:
