@@ -14,7 +14,7 @@ from remate.measure.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.inductor import relaid
-from remate_runtime.engine.compiled.layouts import held_outside, images
+from remate_runtime.engine.compiled.layouts import free_to_lie, held_outside
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.format.tensor_type import parse_type
 from remate_runtime.kernels.overloads import laid_out
@@ -90,7 +90,7 @@ def test_what_others_see_lies_as_declared() -> None:
     graph, linked = written.graph, link(written.graph, written.reruns)
     rows, _ = computations(linked)
     interpreted = [one for row in rows for one in cut(graph, row, {}) if not one.compiled]
-    free, seen = images(graph), held_outside(graph, interpreted)
+    free, seen = free_to_lie(graph), held_outside(graph, interpreted)
     one, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
     assert {one, three} <= free - seen
     assert two not in free  # it is sliced
@@ -98,6 +98,55 @@ def test_what_others_see_lies_as_declared() -> None:
     (drawn,) = (op for op in graph.operations if op.random)
     assert {*drawn.reads, drawn.writes[0]} <= seen
     assert all(graph.root[value] in seen for _, value in graph.gradients)
+
+
+class Pools(nn.Module):
+    """Maxima of windows that overlap, leave gaps, hang over the edge, and lie in three dimensions; of others the caller sees the
+    places. more: other windows."""
+
+    def __init__(self, *more: nn.Module) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(2, 6, 3), nn.Conv2d(6, 6, 3, padding=1)
+        gaps, holes = nn.MaxPool2d((2, 3), (3, 1), (1, 0), ceil_mode=True), nn.MaxPool2d(3, 1, dilation=2)
+        self.pools, self.seen = nn.ModuleList((gaps, holes, *more)), nn.MaxPool2d(2, return_indices=True)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.relu(self.one(x))
+        z, places = self.seen(y)
+        found = [self.two(pool(y)).square().mean() for pool in self.pools]
+        deep = torch.max_pool3d(y.unsqueeze(1), (2, 3, 2), (1, 2, 2))
+        return sum(found) + z.sum() + torch.tanh(deep).square().sum(), places
+
+
+def test_places_of_maxima_are_passed_on_in_bytes() -> None:
+    model = seeded(Pools(nn.MaxPool2d(2), nn.MaxPool2d(6, 1)))
+    graph = expand(schedule_of(model, (data(2, 2, 14, 14),), reruns=no_reruns)).graph
+    free = free_to_lie(graph) - held_outside(graph, ())
+    pools = [op.writes[1] for op in graph.operations if "max_pool" in op.op and "backward" not in op.op]
+    left = [graph.values[owner].type.shape[2:] for owner in pools if owner not in free]
+    assert len(pools) == 6
+    assert sorted(left) == [(6, 6), (7, 7)]  # the caller's, and those of more elements than Inductor has kernels for
+
+
+@pytest.mark.slow
+def test_gradients_of_maxima_are_eagers() -> None:
+    x, model = data(2, 2, 14, 14), seeded(Pools())
+    compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), just_in_time), engine="compiled"), model
+    for given in (x, x.to(memory_format=torch.channels_last), data(2, 2, 14, 14, seed=4)):
+        found = []
+        for one in (compiled, eager):
+            one.zero_grad()
+            loss, places = one(given)
+            loss.backward()
+            found.append({"places": places} | {f"gradient {n}": p.grad for n, p in one.named_parameters()})
+        assert_close(*found)
+
+    def run() -> None:
+        loss, _places = compiled(x)
+        loss.backward()
+
+    compiled.zero_grad()
+    assert peak_bytes(run) == predicted_peak(compiled)
 
 
 @pytest.mark.parametrize("text", ["f32[2,3,4,5]", "f32[2,3,4,5]{60,1,15,3}", "f32[2,3,4,5]{60,20,1,4}"])

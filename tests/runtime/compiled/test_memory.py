@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 from torch import nn
+from torch._C._dynamo.guards import _empty_strided_cpu as empty_strided_cpu
+from torch._inductor.select_algorithm import extern_kernels
 
 from remate.capture.capture_step import capture
 from remate.measure.allocator import peak_bytes
@@ -20,12 +23,13 @@ from remate_runtime.engine.compiled import artefacts as artefacts_module
 from remate_runtime.engine.compiled.artefacts import Artefacts, Function
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.fit import Fitted, fit, together
-from remate_runtime.engine.compiled.inductor import Held
+from remate_runtime.engine.compiled.inductor import Held, held
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.engine.compiled_step import LinkedStep
 from remate_runtime.format import Gradients
 from remate_runtime.format.signature import output_leaves
+from remate_runtime.format.tensor_type import parse_type
 from remate_runtime.kernels import operators
 from remate_runtime.link import Linked, Run, link, simulate, step_contract
 from remate_runtime.link.verifier import verify
@@ -100,7 +104,7 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(what)
         return Function(about, about.key, lambda given: ())
 
-    def held(self: Artefacts, function: Function, owned: frozenset[int]) -> Held:
+    def held_(self: Artefacts, function: Function, owned: frozenset[int]) -> Held:
         graph = function.about.module.graph
         sizes = tuple(kind.nbytes for kind in function.about.gives)
         inside = 4096 * len([node for node in graph.nodes if node.op == "call_function"])
@@ -110,7 +114,7 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(artefacts_module.Artefacts, "prepare", lambda self, graphs: None)
     monkeypatch.setattr(artefacts_module.Artefacts, "get", get)
-    monkeypatch.setattr(artefacts_module.Artefacts, "held", held)
+    monkeypatch.setattr(artefacts_module.Artefacts, "held", held_)
     return made
 
 
@@ -241,6 +245,32 @@ def test_only_applied_models_have_a_prediction() -> None:
 def linked(schedule: Schedule) -> Linked:
     written = expand(schedule)
     return link(written.graph, written.reruns)
+
+
+class Products:
+    """As Inductor writes what is around its kernels: products are written into tensors that are there."""
+
+    def call(self, args: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        a, b = args
+        args.clear()
+        out = empty_strided_cpu((4, 6), (6, 1), torch.bfloat16)
+        extern_kernels.mm(a, b, out=out)
+        return (out,)
+
+
+def test_products_need_room_of_their_own() -> None:
+    """In low precision, on the CPU, more than their operands."""
+    asked: list[str] = []
+
+    def workspace(operator: Any, args: Any, kwargs: Any) -> int:
+        asked.append(str(operator))
+        return 1000
+
+    function: Any = SimpleNamespace(compiled_fn_runner=Products())
+    takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
+    found = held(function, takes, gives, (), frozenset(), workspace)
+    assert asked == ["aten.mm.out"]
+    assert (found.peak, found.made) == (48 + 1000, (48,))
 
 
 @pytest.mark.slow

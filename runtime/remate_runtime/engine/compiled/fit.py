@@ -22,7 +22,7 @@ from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .exact import exact
 from .graphs import SegmentGraph, segment_graph
-from .layouts import held_outside, images
+from .layouts import free_to_lie, held_outside
 from .lives import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -79,7 +79,7 @@ class _Planning:
     def __init__(self, step: LinkedStep, artefacts: Artefacts) -> None:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
         self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
-        self._images = images(self._graph)
+        self._free = free_to_lie(self._graph)
         self._exact = exact(step.linked)
 
     def name(self, one: Segment) -> str:
@@ -116,8 +116,8 @@ class _Planning:
                 return found
 
     def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
-        free = self._images - held_outside(self._graph, (one for row in sections for one in row if not one.compiled))
-        # What reads images waits until it is known how those lie.
+        free = self._free - held_outside(self._graph, (one for row in sections for one in row if not one.compiled))
+        # What reads such tensors waits until it is known how those lie.
         alone = [one for row in sections for one in row if one.compiled and free.isdisjoint(one.reads)]
         self._artefacts.prepare(self._about(one, {}, free) for one in alone)
         layouts: dict[int, TensorType] = {}

@@ -13,6 +13,8 @@ from torch._ops import OpOverload
 from ...format.tensor_type import TensorType
 from ...kernels.overloads import literal
 from ...step.graph import Graph, Op, Ref
+from . import inductor
+from .layouts import Pool, in_a_byte, pool_of
 from .segments import Segment, views_to
 
 _CPU = torch.device("cpu")
@@ -44,21 +46,27 @@ def segment_graph(
 ) -> SegmentGraph:
     """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model, or
     what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that may lie
-    otherwise."""
+    otherwise; places of maxima among them are given in a byte."""
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
     donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
     building = _Building(graph, operators)
     for at, owner in enumerate(segment.reads):
         # Inductor frees inputs early by their names: never those that begin with `arg`.
-        building.made[owner] = building.fx.placeholder(f"v{at}" if at in donated else f"arg{at}")
+        node = building.fx.placeholder(f"v{at}" if at in donated else f"arg{at}")
+        building.take(owner, node, layouts.get(owner, graph.values[owner].type))
     for piece in segment.pieces:
         building.run(graph.operations[piece.event.op])
-    building.fx.output(tuple(building.made[owner] for owner in segment.makes))
+    building.fx.output(tuple(building.given(owner, owner in free) for owner in segment.makes))
     takes = tuple(layouts.get(owner, graph.values[owner].type) for owner in segment.reads)
-    gives = tuple(graph.values[owner].type for owner in segment.makes)
+    gives = tuple(_given_as(graph, owner, owner in free) for owner in segment.makes)
     chosen = tuple(at for at, owner in enumerate(segment.makes) if owner in free)
     return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated, chosen)
+
+
+def _given_as(graph: Graph, owner: int, free: bool) -> TensorType:
+    kind = graph.values[owner].type
+    return in_a_byte(kind) if free and pool_of(graph, owner) else kind
 
 
 class _Building:
@@ -67,12 +75,45 @@ class _Building:
         self.fx = fx.Graph()
         self.made: dict[int, fx.Node] = {}  # by owner of a storage: its latest contents
         self._views: dict[tuple[int, fx.Node], fx.Node] = {}
+        self._bytes: dict[int, fx.Node] = {}  # by owner of places of maxima: those in their windows
+
+    def take(self, owner: int, node: fx.Node, kind: TensorType) -> None:
+        """kind: of the node, which may be places in windows."""
+        pool = pool_of(self.graph, owner)
+        if pool is None or kind.dtype == self.graph.values[owner].type.dtype:
+            self.made[owner] = node
+        else:
+            self._place(owner, pool, node)
+
+    def given(self, owner: int, free: bool) -> fx.Node:
+        """What the segment leaves of this storage."""
+        return self._bytes[owner] if free and owner in self._bytes else self.made[owner]
 
     def run(self, op: Op) -> None:
         for value, node in self._results(op):
             self.made[value] = node
 
+    def _place(self, owner: int, pool: Pool, node: fx.Node) -> None:
+        unpack = inductor.pooling().to_indices
+        args = (node, pool.kernel, pool.image, pool.stride, pool.padding, pool.dilation)
+        self._bytes[owner], self.made[owner] = node, self.fx.call_function(unpack, args)
+
     def _results(self, op: Op) -> list[tuple[int, fx.Node]]:
+        places = op.writes[1] if len(op.writes) == 2 else None
+        pool = None if places is None else pool_of(self.graph, places)
+        if places is None or pool is None:
+            return self._as_recorded(op)
+        args = (self._argument(op.args[0]), pool.kernel, pool.stride, pool.padding, pool.dilation, pool.ceil)
+        node = self.fx.call_function(inductor.pooling().with_offsets, args)
+        largest, offsets = (self.fx.call_function(operator.getitem, (node, at)) for at in range(2))
+        self._place(places, pool, offsets)
+        return [
+            (value, made)
+            for value, made in zip(op.writes, (largest, self.made[places]), strict=True)
+            if value is not None
+        ]
+
+    def _as_recorded(self, op: Op) -> list[tuple[int, fx.Node]]:
         kwargs = {name: self._argument(value) for name, value in op.kwargs.items()}
         args = tuple(map(self._argument, op.args))
         if op.op == "aten.convolution_backward":

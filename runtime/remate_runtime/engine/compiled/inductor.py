@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from ...format.tensor_type import TensorType
 from ...kernels.cache_folder import NAME
@@ -101,6 +102,24 @@ def compiled(
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
     return found
+
+
+class Pooling(NamedTuple):
+    """with_offsets: as max_pool2d_with_indices (and 3d), with places in windows instead of places in the image, as i8.
+    to_indices: those from these."""
+
+    with_offsets: OpOverload
+    to_indices: OpOverload
+
+
+def pooling() -> Pooling:
+    """The operators in which Inductor pools."""
+    from torch._inductor.inductor_prims import (
+        _low_memory_max_pool_offsets_to_indices,
+        _low_memory_max_pool_with_offsets,
+    )
+
+    return Pooling(_low_memory_max_pool_with_offsets, _low_memory_max_pool_offsets_to_indices)
 
 
 def has_been_compiled(tag: str) -> bool:
@@ -321,16 +340,5 @@ def _without_kernels(function: Any) -> Compiled:
     names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
         size, stride, t.storage_offset() + offset
     )
-    names["extern_kernels"] = _Extern()
     copy = FunctionType(call.__code__, names)
     return lambda given: copy(runner, given)
-
-
-class _Extern:
-    """Inductor's kernels of torch: the result has been made, or the operator makes it."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        def call(*given: Any, out: Any = None, **named: Any) -> Any:
-            return getattr(torch.ops.aten, name)(*given, **named) if out is None else out
-
-        return call
