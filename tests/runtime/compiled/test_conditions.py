@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate
-from remate_runtime import ExecutionError, apply
+from remate.measure.allocator import peak_bytes
+from remate_runtime import ExecutionError, apply, predicted_peak
 from remate_runtime.engine.compiled.segments import compiles
 from remate_runtime.link import Execution, link
 from remate_runtime.step import expand
@@ -193,24 +194,39 @@ def test_low_precision_is_as_near_to_float64_as_eager(precision: str) -> None:
             assert far(compiled, exact) <= 2 * far(eager, exact)
 
 
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.norm, self.layer = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        for _ in range(2):
+            x = x + torch.tanh(self.layer(self.norm(x)))
+        return F.cross_entropy((x @ self.table.weight.t()).flatten(0, 1), labels.flatten())
+
+
+class Signals(nn.Module):
+    """Convolutions over the length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.wide, self.narrow = nn.Embedding(11, 8), nn.Conv1d(8, 12, 3, padding=1), nn.Conv1d(12, 11, 1)
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = F.gelu(self.wide(self.table(ids).transpose(1, 2)))
+        return F.cross_entropy(self.narrow(x).transpose(1, 2).flatten(0, 1), labels.flatten())
+
+
+def ids(*size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(0, 11, size), torch.randint(0, 11, size)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["compiled", "auto"])
-def test_named_sizes(engine: str) -> None:
-    class Tokens(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.norm, self.layer = nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 8)
-
-        def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            x = self.table(ids)
-            for _ in range(2):
-                x = x + torch.tanh(self.layer(self.norm(x)))
-            return F.cross_entropy((x @ self.table.weight.t()).flatten(0, 1), labels.flatten())
-
-    def ids(*size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.randint(0, 11, size), torch.randint(0, 11, size)
-
-    model = seeded(Tokens())
+@pytest.mark.parametrize(("engine", "kind"), [("compiled", Tokens), ("auto", Signals)])
+def test_named_sizes(engine: str, kind: Callable[[], nn.Module]) -> None:
+    """A size's functions are compiled when it is first called."""
+    model = seeded(kind())
     dims = {"ids": {0: "b=2..8", 1: "t=4..32"}, "labels": {0: "b", 1: "t"}}
     schedule = remate.plan(model, ids(4, 16), budget="75%", dims=dims)
     compiled, eager = apply(copy.deepcopy(model), schedule, engine=engine), copy.deepcopy(model)
@@ -220,10 +236,15 @@ def test_named_sizes(engine: str) -> None:
             with torch.inference_mode():
                 assert torch.allclose(compiled(*given), eager(*given), atol=1e-5)
         assert_close(gradients(compiled, *given), gradients(eager, *given))
-    assert_close(both(compiled, ids), both(eager, ids))
+        compiled.zero_grad()
+        measured = peak_bytes(lambda given=given: compiled(*given).backward())
+        assert measured == predicted_peak(compiled, {"b": size[0], "t": size[1]})
+        eager.zero_grad()
+        compiled.zero_grad()
+    assert_close(both(compiled), both(eager))
 
 
-def both(model: nn.Module, ids: Callable[..., Any]) -> dict[str, Any]:
+def both(model: nn.Module) -> dict[str, Any]:
     """Forwards of two sizes, then their backwards."""
     torch.manual_seed(0)
     model.zero_grad()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +15,7 @@ from torch import nn
 
 from remate.measure.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
+from remate_runtime.engine.compiled import artefacts
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.inductor import relaid
 from remate_runtime.engine.compiled.layouts import free_to_lie, held_outside
@@ -126,6 +130,29 @@ def test_places_of_maxima_are_passed_on_in_bytes() -> None:
     left = [graph.values[owner].type.shape[2:] for owner in pools if owner not in free]
     assert len(pools) == 6
     assert sorted(left) == [(6, 6), (7, 7)]  # the caller's, and those of more elements than Inductor has kernels for
+
+
+def test_other_processes_compile_poolings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that have not imported what the operators are in."""
+    x, model = data(2, 2, 8, 8), seeded(nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1)))
+    jobs: list[Any] = []
+
+    def asked(*given: Any) -> Any:
+        jobs.append(given)
+        raise RuntimeError("not here")
+
+    monkeypatch.setattr(artefacts, "compiled", asked)
+    apply(model, schedule_of(model, (x,), reruns=no_reruns), engine="compiled")
+    script = (
+        "import pickle, sys\n"
+        "from remate_runtime.engine.compiled import inductor\n"
+        "inductor.compiled = lambda module, *rest: print('max_pool' in module.code)\n"
+        "for job in pickle.load(sys.stdin.buffer): inductor._compile_here((1, {}), job)"
+    )
+    given = pickle.dumps([pickle.dumps(job) for job in jobs])
+    done = subprocess.run([sys.executable, "-c", script], input=given, capture_output=True, check=False)
+    assert done.stdout.split() == [b"True"] * len(jobs), done.stderr.decode()
+    assert jobs
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
@@ -154,7 +155,7 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
     about = torch.get_num_threads(), {**settings.save_config_portable(readonly_values=True), "compile_threads": each}
     pool = SubprocPool(count, kind=SubprocKind.FORK)
     try:
-        waited = [pool.submit(_compile_here, about, job) for job in jobs]
+        waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
         for one in as_completed(waited):
             error = RuntimeError("the process ended") if one.cancelled() else one.exception()
             yield "" if error is None else str(error).strip().splitlines()[-1]
@@ -162,14 +163,16 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
         pool.shutdown()
 
 
-def _compile_here(about: tuple[int, dict[str, Any]], job: tuple[Any, ...]) -> None:
-    """about: threads of kernels, and Inductor's settings, as they are in the process that asks."""
+def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
+    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there; it can be
+    read when the operators that it names are known."""
     from torch._inductor import config
 
+    pooling()
     settings: Any = config
     torch.set_num_threads(about[0])
     with settings.patch(about[1]):
-        compiled(*job)
+        compiled(*pickle.loads(job))
 
 
 def _retraced(
