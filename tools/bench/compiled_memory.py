@@ -30,7 +30,7 @@ from .text import environment, table
 
 RESULTS = Path(__file__).parent / "results" / "compiled_memory.txt"
 HEAD = ("model", "budget", "predicted", "measured", "over", "measured/budget")
-SMALLER: dict[str, dict[str, int]] = {
+SMALLER: dict[str, dict[str, Any]] = {
     "bert": {"layers": 2},
     "t5": {"layers": 1},
     "vit": {"layers": 2},

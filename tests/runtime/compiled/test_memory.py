@@ -12,8 +12,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
-from torch._C._dynamo.guards import _empty_strided_cpu as empty_strided_cpu
-from torch._inductor.select_algorithm import extern_kernels
+from torch._inductor import select_algorithm
 
 from remate.capture.capture_step import capture
 from remate.measure.allocator import peak_bytes
@@ -245,6 +244,10 @@ def test_only_applied_models_have_a_prediction() -> None:
 def linked(schedule: Schedule) -> Linked:
     written = expand(schedule)
     return link(written.graph, written.reruns)
+
+
+extern_kernels: Any = select_algorithm.extern_kernels
+empty_strided_cpu: Any = torch.empty_strided  # `held` has its own
 
 
 class Products:
