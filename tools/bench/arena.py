@@ -1,0 +1,124 @@
+"""The engine arena beside the eager engine: what its block takes of the bytes, what both hold, and their CPU time.
+
+    python -m tools.bench.arena [NAME...] [--rounds 9]
+
+Schedules of 100 % (no reruns) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the clock of the
+thread, gradients set to None in it on both sides. Peaks: of a first step, by the profiler's memory events, block and gradients
+among it; of later ones the block is there already. Writes results/arena.txt when all models are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+
+from remate import plan
+from remate.measure.allocator import peak_bytes
+from remate_runtime import apply, predicted_peak
+from tests.models.case import Built
+from tests.models.convolutional import resnet, unet
+from tests.models.decoders import gpt2, tiny_gpt
+from tests.models.encoders import vit
+from tests.models.recurrent import state_space
+from tests.runtime.stepping import loss_of
+
+from .text import environment, table
+
+RESULTS = Path(__file__).parent / "results" / "arena.txt"
+MODELS: dict[str, tuple[str, Callable[[], Built]]] = {
+    "gpt2": ("GPT-2, 4 layers of 256, 8×128 tokens, dropout", lambda: gpt2(4, 256, 4, 8, 128, 1024)),
+    "gpt": ("a decoder of 4 layers of 256, 8×128 tokens", lambda: tiny_gpt(4, 256, 4, 8, 128)),
+    "vit": ("ViT, 4 layers of 192, 16 images of 32×32", lambda: vit(4, 192, 4, 16, 32, 4)),
+    "state-space": ("state space model, 2 layers of 32 over 16 steps", state_space),
+    "resnet": ("ResNet, width 32, 16 images of 32×32", lambda: resnet(32, 2, 16, 32)),
+    "unet": ("U-Net, width 16, 4 images of 64×64", lambda: unet(16, 3, 4, 64)),
+}
+MIB = 2**20
+
+
+class Shares(logging.Handler):
+    """Hears what the engine tells of its block: percent of the bytes that operators make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.percent = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.endswith("arena_engine") and isinstance(record.args, tuple):
+            self.percent = float(str(record.args[1]))
+
+
+def step(model: Any, args: Any, kwargs: Any) -> float:
+    """Milliseconds of one step on the thread's clock."""
+    start = time.thread_time_ns()
+    model.zero_grad()
+    made = model(*args, **kwargs)
+    loss_of(made).backward()
+    return (time.thread_time_ns() - start) / 1e6
+
+
+def gradients(model: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    step(model, args, kwargs)
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def row(name: str, budget: str, rounds: int, shares: Shares) -> tuple[str, ...]:
+    torch.manual_seed(0)
+    model, args, kwargs = MODELS[name][1]()
+    schedule = plan(model, args, kwargs, budget=budget, cost="cpu")
+    ours = [apply(copy.deepcopy(model), schedule, engine=engine) for engine in ("eager", "arena")]
+    step(copy.deepcopy(model), args, kwargs)  # libraries warm up
+    predicted = [predicted_peak(one) for one in ours]
+    peaks = [peak_bytes(lambda one=one: step(one, args, kwargs)) for one in ours]
+    times = [tuple(step(one, args, kwargs) for one in ours) for _ in range(rounds + 2)][2:]
+    low, _, high = quantiles([arena / eager for eager, arena in times])
+    eager, arena = (median(column) for column in zip(*times, strict=True))
+    equal = all(map(torch.equal, *(gradients(one, args, kwargs) for one in ours)))
+    return (
+        name,
+        budget,
+        f"{shares.percent:.1f}",
+        *(f"{nbytes / MIB:.1f}" for nbytes in (predicted[0], peaks[0], predicted[1], peaks[1])),
+        f"{eager:.1f}",
+        f"{arena:.1f}",
+        f"{median(a / e for e, a in times):.3f}",
+        f"{low:.3f}-{high:.3f}",
+        "yes" if equal else "no",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(MODELS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=9)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    shares, log = Shares(), logging.getLogger("remate_runtime")
+    log.addHandler(shares)
+    log.setLevel(logging.INFO)
+    head = ("", "budget", "% in block", "eager: predicted", "measured", "arena: predicted", "measured")
+    lines: list[tuple[str, ...]] = [(*head, "eager, ms", "arena, ms", "ratio", "half within", "bitwise")]
+    for name in args.names:
+        for budget in ("100%", "60%"):
+            lines.append(row(name, budget, args.rounds, shares))
+            print(*lines[-1], flush=True)
+    about = "\n".join(f"{name}: {MODELS[name][0]}" for name in args.names)
+    text = f"python -m tools.bench.arena; {environment()}\nPeaks in MiB. The machine was busy with other work.\n\n{about}\n\n{table(lines)}\n"
+    print(text)
+    if args.names == list(MODELS):
+        RESULTS.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
