@@ -1,0 +1,116 @@
+"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each by itself.
+
+    python -m tools.bench.buckets -o tools/bench/results/buckets.txt
+
+The examples, costs from the roofline model of a CPU. The file is planned at the largest size within a share of its peak without
+reruns; that many bytes are the budget at every size. Overhead: time over that without reruns at the same size, in percent, for the
+plan of the file there (without reruns where none are needed) and for a plan that knows only that size. Where both are over the
+same step, the difference is what plans for several buckets of sizes could gain at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from remate.api.plan import plan_step, prepare, settings_of
+from remate.dims.open_sizes import OpenSizes
+from remate.errors import InfeasibleError
+from remate.profile.costing import costed
+from remate.strategy import Instance, Request, effort_named, policy, solve
+from remate_runtime.format import Dimension, Schedule, at_size, spelled
+from remate_runtime.link import fitted, link, simulate
+from remate_runtime.quantities import size
+from remate_runtime.step import expand
+
+from .text import environment, table
+
+_COST = "cpu"
+_PARTS = 8  # of a range at which sizes are looked at
+_BT = {0: "b", 1: "t"}
+_SHARES = {"gpt2": "50%", "encoder_decoder": "50%", "unet": "60%", "resnet": "50%"}  # as the checked-in files
+CASES: dict[str, Any] = {
+    "gpt2": {"input_ids": _BT, "labels": _BT},
+    "encoder_decoder": ({0: "b", 1: "t"}, {0: "b", 1: "s"}, {0: "b", 1: "s"}),
+    "unet": {"images": {0: "b", 2: "h", 3: "w"}},
+    "resnet": {"images": {0: "b"}},
+}
+
+
+class Row(msgspec.Struct, frozen=True):
+    """Overheads in percent; None where nothing was found."""
+
+    at: dict[str, int]
+    plan: float | None
+    own: float | None
+
+
+def sizes(dims: dict[str, Dimension]) -> Iterator[dict[str, int]]:
+    """The largest, and smaller ones of each size by itself, down to half."""
+    most = {name: dim.max for name, dim in dims.items()}
+    yield most
+    for name, dim in dims.items():
+        lower = {dim.max * part // _PARTS // dim.multiple * dim.multiple for part in range(_PARTS // 2, _PARTS)}
+        for number in sorted(n for n in lower if dim.min <= n < dim.max):
+            yield {**most, name: number}
+
+
+def row(schedule: Schedule, parts: Any, at: dict[str, int]) -> Row:
+    graph = costed(expand(at_size(schedule, at)).graph, _COST)
+    instance, budget = Instance(graph, parts), schedule.solve.budget
+    planned = expand(fitted(schedule, at).schedule)
+    linked = simulate(link(graph, planned.reruns))
+
+    def over(spent: int) -> float:
+        return (spent / instance.baseline.time - 1) * 100
+
+    try:
+        own = solve(instance, Request(budget, 0.002, effort_named("normal")), policy("auto")).time
+    except InfeasibleError:
+        return Row(at, over(linked.time) if linked.peak <= budget else None, None)
+    return Row(at, over(linked.time) if linked.peak <= budget else None, over(own))
+
+
+def rows(name: str, share: str) -> tuple[int, list[Row]]:
+    """The budget in bytes, and what each size takes."""
+    model, args, *more = importlib.import_module(f"examples.{name}").build()
+    kwargs = more[0] if more else {}
+    step = prepare(model, args, kwargs, _COST, open_sizes=OpenSizes(CASES[name]))
+    settings = settings_of(share, "auto", "normal", 0.002, None, None)
+    schedule = plan_step(step, settings, _COST, name=name)
+    return schedule.solve.budget, [row(schedule, step.parts, at) for at in sizes(schedule.model.dims)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument(
+        "--budget", help="share of the peak without reruns at the largest size; default: that of the example"
+    )
+    parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    told: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
+    for name in chosen.models:
+        start = time.process_time()
+        budget, found = rows(name, chosen.budget or _SHARES[name])
+        for one in found:
+            plan, own = (None if x is None else f"{x:+.2f}%" for x in (one.plan, one.own))
+            points = "" if one.plan is None or one.own is None else f"{one.plan - one.own:.2f}"
+            told.append((name, size(budget), spelled(one.at), plan or "none", own or "none", points))
+        print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
+        print(table([told[0], *told[-len(found) :]]), flush=True)
+    text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(told)}\n"
+    if chosen.output:
+        chosen.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
