@@ -21,7 +21,7 @@ from remate_runtime.engine.arena.forms import MADE_OF, STRUCTURED, form_of
 from remate_runtime.operators import OPERATORS
 
 NAMES = sorted([*(f"aten.{name}" for name in STRUCTURED), *MADE_OF])
-SAMPLES = {torch.float32: 12, torch.bfloat16: 4, torch.int64: 8}  # of each of torch's examples
+SAMPLES = {torch.float32: 6, torch.bfloat16: 2, torch.int64: 3}  # of each of torch's examples
 AROUND = 256  # elements, before a result and behind it
 
 
