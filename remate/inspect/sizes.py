@@ -57,12 +57,12 @@ class Range(msgspec.Struct, frozen=True):
 
 def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
     """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError, ScheduleError."""
-    plain, dropped = fitted(schedule, dims)
+    plain, dropped, reruns = fitted(schedule, dims)
     if is_planned(schedule, dims):
         return plain
     size = checked_size(schedule.model.dims, dims)
     told = [f"at {spelled(size)}, with the times of the size that was planned"]
-    told += [f"keep-all is within the budget here: {dropped} reruns are left out"] if dropped else []
+    told += [f"{dropped} of {reruns} reruns are left out: the budget does not call for them here"] if dropped else []
     plain = replace(plain, note="\n".join([*filter(None, [plain.note]), *told]))
     return refreshed(plain).schedule
 

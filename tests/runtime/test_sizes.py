@@ -127,9 +127,28 @@ def test_reruns_that_no_budget_calls_for_are_left_out(
         planned(*call(3, T))
         planned(*call(B, T))
     assert [record.getMessage() for record in caplog.records] == [
-        f"schedule {attention.name!r} at b=3, t=13: keep-all is within the budget of 68.8 KiB, its {small.dropped} reruns are "
-        "left out"
+        f"schedule {attention.name!r} at b=3, t=13: {small.dropped} of its {small.dropped} reruns are left out, which the budget "
+        "of 68.8 KiB does not call for"
     ]
+
+
+def test_some_reruns_are_left_out_where_the_budget_calls_for_some(attention: Schedule) -> None:
+    """Between the sizes at which all are needed, and none."""
+    model, dropped = seeded(Attention()), list[int]()
+    planned = apply(copy.deepcopy(model), attention)
+    every = expand(attention).reruns
+    for batch in range(3, 24):
+        here = fitted(attention, {"b": batch})
+        expanded = expand(here.schedule)
+        peak = simulate(link(expanded.graph, expanded.reruns)).peak
+        assert peak <= attention.solve.budget or here.dropped == 0
+        assert [rerun for rerun in every if rerun in expanded.reruns] == [*expanded.reruns]
+        assert here.planned - here.dropped == len(expanded.reruns)
+        if 0 < here.dropped < here.planned and here.dropped not in dropped:
+            assert_same(step(planned, call(batch, T)), step(model, call(batch, T)))
+        dropped.append(here.dropped)
+    assert len(set(dropped)) > 2
+    assert dropped == sorted(dropped, reverse=True)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] 
 
     Raises ScheduleError, EngineError.
     """
-    schedule, _ = fitted(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
+    schedule = fitted(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()}).schedule
     verified = verify(schedule)
     graph = verified.linked.graph
     names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]

@@ -80,12 +80,10 @@ class StepsAtSizes:
         return found
 
     def _verified(self, dims: Mapping[str, int]) -> _Sound:
-        schedule, dropped = fitted(self._schedule, dims)
+        schedule, dropped, reruns = fitted(self._schedule, dims)
         if dropped:
-            within = f"keep-all is within the budget of {size(schedule.solve.budget)}"
-            _log.info(
-                "schedule %r at %s: %s, its %d reruns are left out", schedule.name, spelled(dims), within, dropped
-            )
+            told = f"{dropped} of its {reruns} reruns are left out, which the budget of {size(schedule.solve.budget)} does not call for"
+            _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), told)
         verified = verify(schedule, spelled(dims))
         return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
 
