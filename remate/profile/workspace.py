@@ -160,7 +160,8 @@ def _padded_weight(type_: TensorType) -> int:
 
 
 def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
-    """Blocks of scores, by the kernel's rule for their height, for one thread; the backward pass holds two."""
+    """Blocks of scores, by the kernel's rule for their height, for one thread; the backward pass holds two, and a copy of a gradient
+    whose heads do not lie behind each other at each place."""
     first = 1 if backward else 0
     query, key = _argument(graph, op, first), _argument(graph, op, first + 1)
     if query is None or key is None:
@@ -168,7 +169,22 @@ def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
     length, width = query.shape[-2:]
     rows = 256 if length >= 768 else 64 if length >= 192 else 32
     block = rows * (min(512, key.shape[-2]) + 2 + width) * 4
-    return 2 * block if backward else block
+    if not backward:
+        return block
+    grad = _argument(graph, op, 0)
+    return 2 * block + (0 if grad is None or _heads_inside(grad) else _bytes(grad))
+
+
+def _heads_inside(type_: TensorType) -> bool:
+    """Whether a tensor of shape (batch, heads, length, width) is without gaps once length and heads change places."""
+    shape = type_.shape
+    strides = type_.strides or tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
+    order, expected = (0, 2, 1, 3), 1
+    for axis in reversed(order):
+        if shape[axis] != 1 and strides[axis] != expected:
+            return False
+        expected *= shape[axis]
+    return True
 
 
 def _argument(graph: Graph, op: Op, position: int) -> TensorType | None:

@@ -69,3 +69,26 @@ def test_recurrent_layers(dtype: torch.dtype) -> None:
         layer = nn.LSTM(width, hidden, bias=draw.random() < 0.7, bidirectional=draw.random() < 0.3).to(dtype)
         x = torch.randn(draw.choice([1, 2, 7, 33]), draw.choice([1, 5, 31, 130]), width, dtype=dtype)
         assert list(underestimated(capture(layer, (x,)).graph)) == []
+
+
+class Attending(nn.Module):
+    """Attention in one kernel, of tensors that lie in memory in any order."""
+
+    def __init__(self, order: tuple[int, ...], behind: tuple[int, ...]) -> None:
+        super().__init__()
+        self.order, self.behind = order, behind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        back = [self.order.index(axis) for axis in range(4)]
+        lying = x.permute(self.order).contiguous().permute(back)
+        made = nn.functional.scaled_dot_product_attention(lying, lying.exp(), lying.sin())
+        return made.permute(self.behind).contiguous().square().mean()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
+@pytest.mark.parametrize("behind", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
+def test_attention(order: tuple[int, ...], behind: tuple[int, ...]) -> None:
+    """The backward kernel copies a gradient that does not lie as it wants it."""
+    for batch, heads, length in ((2, 4, 24), (3, 1, 40), (1, 2, 200)):
+        x = torch.randn(batch, heads, length, 8, requires_grad=True)
+        assert list(underestimated(capture(Attending(order, behind), (x,)).graph)) == []
