@@ -20,8 +20,8 @@ import remate
 import remate_runtime
 from remate.measure.allocator import peak_bytes
 from remate.profile.costing import MEASURED, costed
-from remate_runtime.format import Dimension, at_size
-from remate_runtime.link import link, simulate
+from remate_runtime.format import Dimension
+from remate_runtime.link import fitted, link, simulate
 from remate_runtime.live import clear_gradients, training_step
 from remate_runtime.step import expand
 
@@ -221,9 +221,8 @@ def test_one_file_for_all_sizes(name: str) -> None:
             assert (one is None) == (two is None)
             if one is not None and two is not None:
                 assert torch.equal(one, two), (name, sizes)
-        written = expand(at_size(schedule, dict(zip(case.names, sizes, strict=True))))
-        fits = simulate(link(written.graph)).peak <= schedule.solve.budget
-        reruns = () if fits else written.reruns
+        written = expand(fitted(schedule, dict(zip(case.names, sizes, strict=True))).schedule)
+        reruns = written.reruns
         clear_gradients(ours)
         measured = peak_bytes(lambda call=call: training_step(applied, *call))
         exact = simulate(link(costed(written.graph, MEASURED), reruns)).peak
