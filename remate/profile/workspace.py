@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from remate_runtime.format import DTYPES, TensorType
+from remate_runtime.format import DTYPES, TensorType, contiguous
 from remate_runtime.step import Graph, Number, Op, Ref
 
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
@@ -177,14 +177,10 @@ def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
 
 def _heads_inside(type_: TensorType) -> bool:
     """Whether a tensor of shape (batch, heads, length, width) is without gaps once length and heads change places."""
-    shape = type_.shape
-    strides = type_.strides or tuple(prod(shape[at + 1 :]) for at in range(len(shape)))
-    order, expected = (0, 2, 1, 3), 1
-    for axis in reversed(order):
-        if shape[axis] != 1 and strides[axis] != expected:
-            return False
-        expected *= shape[axis]
-    return True
+    if type_.strides is None:
+        return 1 in type_.shape[1:3]
+    shape, strides = (tuple(one[axis] for axis in (0, 2, 1, 3)) for one in (type_.shape, type_.strides))
+    return contiguous(shape, strides)
 
 
 def _argument(graph: Graph, op: Op, position: int) -> TensorType | None:

@@ -15,14 +15,14 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any
 
 import torch
 
 from remate import plan
-from remate.measure.allocator import peak_bytes
+from remate.measure.allocator import compare_times, peak_bytes
 from remate_runtime import apply, predicted_peak
 from tests.models.case import Built
 from tests.models.convolutional import resnet, unet
@@ -43,6 +43,7 @@ MODELS: dict[str, tuple[str, Callable[[], Built]]] = {
     "unet": ("U-Net, width 16, 4 images of 64×64", lambda: unet(16, 3, 4, 64)),
 }
 MIB = 2**20
+ENGINES = ("eager", "arena")
 
 
 class Shares(logging.Handler):
@@ -57,13 +58,10 @@ class Shares(logging.Handler):
             self.percent = float(str(record.args[1]))
 
 
-def step(model: Any, args: Any, kwargs: Any) -> float:
-    """Milliseconds of one step on the thread's clock."""
-    start = time.thread_time_ns()
+def step(model: Any, args: Any, kwargs: Any) -> None:
     model.zero_grad()
     made = model(*args, **kwargs)
     loss_of(made).backward()
-    return (time.thread_time_ns() - start) / 1e6
 
 
 def gradients(model: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -76,22 +74,21 @@ def row(name: str, budget: str, rounds: int, shares: Shares) -> tuple[str, ...]:
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name][1]()
     schedule = plan(model, args, kwargs, budget=budget, cost="cpu")
-    ours = [apply(copy.deepcopy(model), schedule, engine=engine) for engine in ("eager", "arena")]
+    ours = [apply(copy.deepcopy(model), schedule, engine=engine) for engine in ENGINES]
     step(copy.deepcopy(model), args, kwargs)  # libraries warm up
     predicted = [predicted_peak(one) for one in ours]
     peaks = [peak_bytes(lambda one=one: step(one, args, kwargs)) for one in ours]
-    times = [tuple(step(one, args, kwargs) for one in ours) for _ in range(rounds + 2)][2:]
-    low, _, high = quantiles([arena / eager for eager, arena in times])
-    eager, arena = (median(column) for column in zip(*times, strict=True))
+    steps = {engine: partial(step, one, args, kwargs) for engine, one in zip(ENGINES, ours, strict=True)}
+    times = compare_times(steps, rounds, clock=time.thread_time_ns)
+    low, high = times.quartiles["arena"]
     equal = all(map(torch.equal, *(gradients(one, args, kwargs) for one in ours)))
     return (
         name,
         budget,
         f"{shares.percent:.1f}",
         *(f"{nbytes / MIB:.1f}" for nbytes in (predicted[0], peaks[0], predicted[1], peaks[1])),
-        f"{eager:.1f}",
-        f"{arena:.1f}",
-        f"{median(a / e for e, a in times):.3f}",
+        *(f"{times.median[engine] / 1e6:.1f}" for engine in ENGINES),
+        f"{times.ratio['arena']:.3f}",
         f"{low:.3f}-{high:.3f}",
         "yes" if equal else "no",
     )

@@ -40,12 +40,6 @@ def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     return () if kind is None else tuple(module for module in modules if isinstance(module, kind))
 
 
-def is_fsdp2(module: nn.Module) -> bool:
-    """Whether `fully_shard` was called on this module."""
-    kind = _kind("torch.distributed.fsdp", "FSDPModule")
-    return kind is not None and isinstance(module, kind)
-
-
 def is_distributed(tensor: Any) -> bool:
     """Whether a tensor is a DTensor: each rank has a part of it, or a copy that torch keeps equal."""
     kind = _kind("torch.distributed.tensor", "DTensor")

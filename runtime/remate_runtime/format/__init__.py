@@ -37,7 +37,7 @@ from .signature import escape, fill_fault, input_leaves, is_attribute, output_le
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
-from .tensor_type import DTYPES, TensorType, parse_type
+from .tensor_type import DTYPES, TensorType, contiguous, parse_type
 from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, Gradients, StoppedBy
 from .writer import checked_text, encode, save
 
@@ -87,6 +87,7 @@ __all__ = [
     "checked_text",
     "computed",
     "constant",
+    "contiguous",
     "decode",
     "did_you_mean",
     "dimension",

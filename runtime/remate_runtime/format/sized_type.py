@@ -11,7 +11,7 @@ import msgspec
 from ..errors import ScheduleError
 from .expression_text import parse_size
 from .expressions import Size, dimension, spelled
-from .tensor_type import DTYPES, MAX_BYTES, MAX_RANK, TensorType
+from .tensor_type import DTYPES, MAX_BYTES, MAX_RANK, TensorType, contiguous
 
 _TYPE = re.compile(r"([a-z0-9]+)\[([^\[\]{}@]*)\](?:\{([^\[\]{}@]*)\})?(@cpu)?")
 
@@ -32,7 +32,7 @@ class SizedType(msgspec.Struct, frozen=True):
         """The type at a size, without strides where they are those of a contiguous tensor. Raises ScheduleError R025."""
         shape = tuple(size.at(dims) for size in self.shape)
         strides = None if self.strides is None else tuple(size.at(dims) for size in self.strides)
-        made = TensorType(self.dtype, shape, None if _contiguous(shape, strides) else strides, self.cpu)
+        made = TensorType(self.dtype, shape, None if contiguous(shape, strides) else strides, self.cpu)
         if any(number < 0 for number in (*shape, *(strides or ()))):
             raise ScheduleError("R025", f"{self} has a negative size at {spelled(dims)}: {made}")
         if made.nbytes > MAX_BYTES or made.numel > MAX_BYTES:
@@ -67,16 +67,3 @@ def parse_sized(text: str) -> SizedType:
 
 def _sizes(text: str) -> tuple[Size, ...]:
     return tuple(map(parse_size, text.split(","))) if text else ()
-
-
-def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Whether torch calls a tensor of these strides contiguous: the strides of sizes of 1 do not count."""
-    if strides is None or 0 in shape:
-        return True
-    step = 1
-    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if size != 1:
-            if stride != step:
-                return False
-            step *= size
-    return True

@@ -94,6 +94,19 @@ def parse_type(text: str) -> TensorType:
     return made
 
 
+def contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
+    """Whether torch calls a tensor of these strides contiguous: the strides of sizes of 1 do not count."""
+    if strides is None or 0 in shape:
+        return True
+    step = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
 def _stride_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
     """Dimensions from the smallest stride to the largest; those with stride 0 stay where they are."""
 
