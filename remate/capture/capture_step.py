@@ -163,7 +163,8 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     sources = {n: _source(signature, step, port) for n, port in nodes.items()}
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
-    results = simplify(fx, [node for _, node in kept])
+    returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
+    results = simplify(fx, [node for _, node in kept], returned)
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
     _refuse_mutations(signature, step, ends, sources)
     named = {_source(signature, step, port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}

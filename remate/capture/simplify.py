@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from . import facts
-from .writes import simplify_writes
+from .writes import Replace, simplify_writes
 
 _ASSERTIONS = (
     "_assert",
@@ -22,14 +23,20 @@ _ASSERTIONS = (
 _SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
 
 
-def simplify(graph: Graph, results: list[Node]) -> list[Node]:
-    """`graph` is changed in place; `results` are the nodes whose values leave it. Returns what stands for each of them."""
+def simplify(graph: Graph, results: list[Node], returned: Collection[int]) -> list[Node]:
+    """`graph` is changed in place; `results` are the nodes whose values leave it, those at the positions `returned` to the caller of
+    forward. Returns what stands for each of them."""
     _drop_assertions(graph)
     _drop_same(graph, results)
     _merge_casts(graph, results)
     _drop_views(graph, results)
-    _drop_copies(graph, results)
-    simplify_writes(graph, lambda node, other: _replace(node, other, results))
+
+    def replace_copy(node: Node, other: Node) -> None:
+        if _apart(node, other, [results[at] for at in returned]):
+            _replace(node, other, results)
+
+    _drop_copies(graph, results, replace_copy)
+    simplify_writes(graph, replace_copy)
     _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
@@ -58,6 +65,14 @@ def _replace(node: Node, other: Any, results: list[Node]) -> None:
     for at, result in enumerate(results):
         if result is node:
             results[at] = other
+
+
+def _apart(node: Node, other: Node, outputs: Collection[Node]) -> bool:
+    """Whether no output lies where the caller, or another output, sees what is written into it, if `other` stands for `node`, which
+    is a copy of it."""
+    leaving = {root(output) for output in outputs}
+    under = root(other)
+    return root(node) not in leaving or (under.op == "call_function" and under not in leaving)
 
 
 def _drop_assertions(graph: Graph) -> None:
@@ -101,7 +116,7 @@ def _drop_views(graph: Graph, results: list[Node]) -> None:
             _replace(node, same, results)
 
 
-def _drop_copies(graph: Graph, results: list[Node]) -> None:
+def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
     """Copies of a whole storage that the step made: without writes nobody can tell them from the original."""
     of = {"aten.clone": 0, "aten.copy": 1}
     for node in graph.nodes:
@@ -114,7 +129,7 @@ def _drop_copies(graph: Graph, results: list[Node]) -> None:
         owner = root(source)
         made = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
         if made and owner.meta["val"].numel() == source.meta["val"].numel():
-            _replace(node, source, results)
+            replace(node, source)
 
 
 def _forget_running_statistics(graph: Graph) -> None:

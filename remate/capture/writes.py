@@ -23,7 +23,7 @@ _THROUGH = {name: form.through for name, form in IN_PLACE.items() if form.throug
 
 
 def simplify_writes(graph: Graph, replace: Replace) -> None:
-    """replace: gives all who read a node another one that has the same values."""
+    """replace: gives all who read a node another one that has the same values, where that may be."""
     for node in graph.nodes:
         view = _THROUGH.get(_name(node))
         if view is None or node.kwargs or any(isinstance(one, Node) for one in node.args[2:]):

@@ -154,3 +154,37 @@ def test_writes_come_without_copies() -> None:
     nothing = operators(lambda y, x: y)
     turn = nothing.index(("aten.sum", False)) + 1  # forward ends with it
     assert operators(identity)[:turn] == nothing[:turn]
+
+
+def shared(model: nn.Module, x: Tensor) -> list[tuple[int, int]]:
+    """Which outputs, and which outputs and sources, lie in one storage."""
+    at = [tensor.untyped_storage().data_ptr() for tensor in (*model(x), x, *model.parameters())]
+    return [(one, other) for one in range(len(at)) for other in range(one) if at[one] == at[other]]
+
+
+class Returning(nn.Module):
+    def __init__(self, make: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.weight, self.make = nn.Parameter(torch.randn(8)), make
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (*self.make(x, x * self.weight, self.weight), (x * self.weight).sum())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x, y, w: (torch.slice_scatter(x, x[:, 2:4], 1, 2, 4),),
+        lambda x, y, w: (torch.slice_scatter(x, x[:, 2:4], 1, 2, 4).view(-1),),
+        lambda x, y, w: (torch.slice_scatter(w, w[2:4], 0, 2, 4),),
+        lambda x, y, w: (y, torch.slice_scatter(y, y[:, 2:4], 1, 2, 4)),
+        lambda x, y, w: (y, y.clone().view(-1)),
+        lambda x, y, w: (y.view(-1), y.clone().t()),
+        lambda x, y, w: (y, y.view(-1)),
+    ],
+)
+def test_outputs_lie_apart_as_eagers_do(make: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]) -> None:
+    """Whoever writes into one would change an input, a parameter or another output."""
+    model, x = Returning(make), torch.randn(8, 8)
+    planned = apply(model, remate.plan(model, (x,), budget="100%", cost="cpu"))
+    assert shared(planned, x) == shared(model, x)
