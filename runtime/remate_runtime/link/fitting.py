@@ -7,7 +7,6 @@ many of them is found by bisection, and what is left is within the budget by sim
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,16 +17,10 @@ from ..format.substitution import PLANNED, at_size, checked_size
 from ..step.expansion import expand
 from ..step.graph import FlatRerun, Graph
 from .linker import link
+from .rerun_order import Group, groups, ranked
 from .simulator import simulate
 
-_TRIES = 8  # groups that are tried by themselves
-
-
-class _Group(NamedTuple):
-    """ops: that rerun. figures: ns that they take again, bytes of what they make that backward reads."""
-
-    ops: frozenset[int]
-    figures: tuple[int, int]
+_TRIES = 16  # of what is left then, one group each
 
 
 class Fitted(NamedTuple):
@@ -60,62 +53,37 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Fitted:
 
 
 def _left(graph: Graph, reruns: Sequence[FlatRerun], budget: int) -> Sequence[FlatRerun]:
-    """What is left of the reruns: none, if that is within the budget; all, if even these are not; else all but as many groups as can go in
-    their order, and of those behind them the ones that can go, too, a few of which are tried."""
-    groups = _groups(graph, reruns)
+    """What is left of the reruns: none, if that is within the budget; all, if even these are not; else all but as many groups as
+    can go in their order, and then single ones that can go, too."""
     gone: set[int] = set()
 
-    def fits(more: Iterable[_Group]) -> bool:
+    def left(more: Iterable[Group]) -> list[FlatRerun]:
         ops = gone.union(*(group.ops for group in more))
-        return simulate(link(graph, [rerun for rerun in reruns if rerun.op not in ops])).peak <= budget
+        return [rerun for rerun in reruns if rerun.op not in ops]
 
-    if fits(groups):
+    def fits(those: Sequence[FlatRerun]) -> bool:
+        return simulate(link(graph, those)).peak <= budget
+
+    if fits(()):
         return ()
-    if not fits(()):
+    if not fits(reruns):
         return reruns
-    kept, over = 0, len(groups)
+    order = groups(graph, reruns)
+    kept, over = 0, len(order)
     while over - kept > 1:
         middle = (kept + over) // 2
-        kept, over = (middle, over) if fits(groups[:middle]) else (kept, middle)
-    gone.update(*(group.ops for group in groups[:kept]))
-    failed, tries = {groups[kept].figures}, iter(range(_TRIES))
-    for group in groups[kept + 1 :]:
-        if group.figures not in failed and next(tries, None) is not None:
-            if fits([group]):
-                gone |= group.ops
-            else:
-                failed.add(group.figures)
-    return [rerun for rerun in reruns if rerun.op not in gone]
-
-
-def _groups(graph: Graph, reruns: Sequence[FlatRerun]) -> list[_Group]:
-    """Reruns that read what others of them make are one group; those that save most time for the bytes that backward reads of
-    what they make come first."""
-    leader = {rerun.op: rerun.op for rerun in reruns}
-
-    def of(op: int) -> int:
-        while leader[op] != op:
-            op = leader[op]
-        return op
-
-    maker = {graph.root[v]: op for op in leader for v in graph.operations[op].writes if v is not None}
-    for op in leader:
-        for value in graph.operations[op].reads:
-            made_by = maker.get(graph.root[value])
-            if made_by is not None:
-                leader[of(op)] = of(made_by)
-    groups: dict[int, set[int]] = {}
-    for op in leader:
-        groups.setdefault(of(op), set()).add(op)
-    read = {graph.root[v] for op in graph.operations[graph.backward_start :] for v in op.reads}
-    times = Counter(rerun.op for rerun in reruns)
-
-    def group(ops: set[int]) -> _Group:
-        written = {graph.root[v] for op in ops for v in graph.operations[op].writes if v is not None}
-        spent = sum(times[op] * graph.operations[op].ns for op in ops)
-        return _Group(frozenset(ops), (spent, sum(map(graph.nbytes, written & read))))
-
-    return sorted(map(group, groups.values()), key=lambda one: (-one.figures[0] / (1 + one.figures[1]), min(one.ops)))
+        kept, over = (middle, over) if fits(left(order[:middle])) else (kept, middle)
+    gone.update(*(group.ops for group in order[:kept]))
+    failed = {order[kept].ops}
+    for _ in range(_TRIES):
+        group = next((one for one in ranked(graph, left(())) if one.ops not in failed), None)
+        if group is None:
+            break
+        if fits(left([group])):
+            gone |= group.ops
+        else:
+            failed.add(group.ops)
+    return left(())
 
 
 def _statements(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[Rerun, ...]:
