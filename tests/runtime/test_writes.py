@@ -126,7 +126,7 @@ def test_gradients_are_eagers_to_the_bit(write: Write) -> None:
     model, x = Writing(write), torch.randn(2, 6, 8, requires_grad=True)
     for budget in ("100%", "90%", "75%"):
         try:
-            schedule = remate.plan(model, (x,), budget=budget, cost="cpu")
+            schedule = remate.plan(model, (x,), budget=budget, cost="cpu", effort="quick")
         except InfeasibleError:
             continue
         assert compare_models(model, apply(model, schedule), (x,), steps=2).bitwise
