@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from remate_runtime.quantities import size
 from ..text import environment, table
 
 RESULTS = Path(__file__).parents[1] / "results"
-RANKS, ROWS, BLOCKS, WIDTH, CLASSES, BUDGET = 2, 1024, 6, 256, 4, "40%"
+RANKS, ROWS, BLOCKS, WIDTH, CLASSES = 2, 1024, 6, 256, 4
+BUDGETS = ("40%", "33%", "30%")  # of the peak without reruns; the lowest that can be met is 30%
 ROUNDS = 5
 Wrap = Callable[[Any], Any]
 
@@ -125,22 +126,20 @@ def _launches(wrapped: Any) -> list[float]:
     return [sorted(column)[len(last) // 2] for column in zip(*last, strict=True)]
 
 
-def measured(schedule: Schedule) -> dict[str, Any]:
-    cases: dict[str, tuple[Wrap, bool]] = {
-        "DDP": (_ddp, False),
-        "DDP, schedule": (_ddp, True),
-        "FSDP2": (_fsdp2, False),
-        "FSDP2, checkpoint_wrapper per block": (_checkpointed, False),
-        "FSDP2, schedule of the whole model": (_fsdp2, True),
-    }
+def measured(schedules: Mapping[str, Schedule]) -> dict[str, Any]:
+    """schedules: by budget."""
+    cases: dict[str, tuple[Wrap, Schedule | None]] = {"DDP": (_ddp, None)}
+    cases |= {f"DDP, schedule for {budget}": (_ddp, schedule) for budget, schedule in schedules.items()}
+    cases |= {"FSDP2": (_fsdp2, None), "FSDP2, checkpoint_wrapper per block": (_checkpointed, None)}
+    cases |= {f"FSDP2, schedule for {budget}": (_fsdp2, schedule) for budget, schedule in schedules.items()}
     peaks = {}
-    for name, (wrap, planned) in cases.items():
-        peaks[name] = _peak(wrap(apply(deep(), schedule) if planned else deep()))
+    for name, (wrap, schedule) in cases.items():
+        peaks[name] = _peak(wrap(deep() if schedule is None else apply(deep(), schedule)))
     return {
         "peaks": peaks,
         "launches": {
             "eager": _launches(_ddp(deep())),
-            "schedule": _launches(_ddp(apply(deep(), schedule))),
+            "schedule": _launches(_ddp(apply(deep(), schedules[BUDGETS[0]]))),
         },
     }
 
@@ -150,15 +149,17 @@ def _rank(rank: int, folder: str) -> None:
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     try:
-        schedule: Any = None
-        if rank == 0:
-            schedule = remate.plan(deep(), (), batch(), budget=BUDGET, cost="cpu")
-            schedule.save(f"{folder}/s.json")
+        for budget in BUDGETS if rank == 0 else ():
+            remate.plan(deep(), (), batch(), budget=budget, cost="cpu").save(f"{folder}/{budget}.json")
         dist.barrier()
-        schedule = load(f"{folder}/s.json") if schedule is None else schedule
-        Path(folder, f"{rank}.json").write_text(json.dumps(measured(schedule)))
+        schedules = {budget: load(f"{folder}/{budget}.json") for budget in BUDGETS}
+        Path(folder, f"{rank}.json").write_text(json.dumps(measured(schedules)))
         if rank == 0:
-            Path(folder, "figures.json").write_text(json.dumps([schedule.solve.baseline_peak, schedule.solve.peak]))
+            figures = [
+                (one.solve.baseline_peak, one.solve.peak, one.solve.time / one.solve.baseline_time - 1)
+                for one in schedules.values()
+            ]
+            Path(folder, "figures.json").write_text(json.dumps(figures))
     finally:
         dist.destroy_process_group()
 
@@ -167,15 +168,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder,), nprocs=RANKS)
         found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
-        keep_all, planned = json.loads(Path(folder, "figures.json").read_text())
+        figures = json.loads(Path(folder, "figures.json").read_text())
     rows = [("peak of a step, the larger of two ranks", "measured")]
     rows += [(name, size(max(one["peaks"][name] for one in found))) for name in found[0]["peaks"]]
-    rows.append(("one process: keep-all, by the schedule", f"{size(keep_all)}, {size(planned)}"))
+    rows.append(("one process by prediction, keep-all", size(figures[0][0])))
+    for budget, (_, planned, over) in zip(BUDGETS, figures, strict=True):
+        rows.append((f"  schedule for {budget}, {over:+.1%} of the time", size(planned)))
     lines = [f"DDP's buckets launched at these shares of backward's CPU time, rank 0 ({ROUNDS - 1} rounds, median):"]
     for name, shares in found[0]["launches"].items():
         lines.append(f"  {name:8}  {' '.join(f'{share:.2f}' for share in shares)}")
     text = (
-        f"{environment()}; {ROWS} rows of {WIDTH}, {BLOCKS} blocks of 1 MiB, budget {BUDGET}\n\n{table(rows)}\n\n"
+        f"{environment()}; {ROWS} rows of {WIDTH}, {BLOCKS} blocks of 1 MiB\n\n{table(rows)}\n\n"
         + "\n".join(lines)
         + "\n"
     )
