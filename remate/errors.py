@@ -45,7 +45,8 @@ class InfeasibleError(RemateError):
     budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
     no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name. delivered: the floor,
     if it is lower, where gradients are not held to the end of the step, which was asked for. baseline: the keep-all peak, of
-    which a share is asked for; None where there is no such step.
+    which a share is asked for; None where there is no such step. sizes: those that it was to be planned at, where the schedule
+    was to name sizes: `b=64, t=128`.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class InfeasibleError(RemateError):
         strategy: str = "auto",
         delivered: int | None = None,
         baseline: int | None = None,
+        sizes: str = "",
     ) -> None:
+        self._baseline, self._delivered = baseline, delivered
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
         why = "no schedule can" if budget < floor else "none was found that does"
@@ -69,11 +72,22 @@ class InfeasibleError(RemateError):
                 f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) if they may be "
                 "accumulated in a .grad that exists, or consumed by an optimizer in backward"
             )
+        step, smaller = "the step", "make the step smaller (batch, sequence length)"
+        if sizes:
+            step, smaller = (
+                f"the step at {sizes}",
+                "plan at a smaller size: give the sizes smaller ranges, or a smaller example",
+            )
         super().__init__(
-            f"{what}the step cannot be planned within {size(budget)}: {why}\n"
+            f"{what}{step} cannot be planned within {size(budget)}: {why}\n"
             f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n"
-            f"  hint: ask for at least {smallest} bytes{share}{other}, or make the step smaller (batch, sequence length)"
+            f"  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
+
+    def at(self, sizes: str) -> InfeasibleError:
+        """The same, of a step that was to be planned at `sizes`."""
+        told = self.strategy, self._delivered, self._baseline
+        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes)
 
 
 class NotApplicableError(RemateError):

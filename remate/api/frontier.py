@@ -80,7 +80,8 @@ def frontier(
             break
         sweep.solve(limit)
     if not sweep.found and limits:
-        raise InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
+        failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
+        raise failed.at(step.planned)
     named = name or type(called(model).model).__name__
     return [
         schedule_of(step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit]))

@@ -31,7 +31,7 @@ from ..budget import parse_budget
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
-from ..errors import CaptureError, DimsError, UnknownNameError
+from ..errors import CaptureError, DimsError, InfeasibleError, UnknownNameError
 from ..fold.folding import fold
 from ..inspect.schema_file import SCHEMA_URL
 from ..live.capturing import captured
@@ -271,7 +271,11 @@ def plan_step(
     instance = Instance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
-    solution = solve(instance, request, policy(settings.strategy), time_limit=settings.time_limit, progress=progress)
+    chosen = policy(settings.strategy)
+    try:
+        solution = solve(instance, request, chosen, time_limit=settings.time_limit, progress=progress)
+    except InfeasibleError as error:
+        raise error.at(step.planned) from None
     return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)
 
 

@@ -6,6 +6,7 @@ With `--format json` several files give an array, one a single object.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remate_runtime.extras import require
@@ -14,7 +15,7 @@ from ..present.text import count, percent, plain, size
 from . import exit_codes
 from .output import say, say_aside
 from .several import Report, each
-from .sizes import parts_line, range_lines, sizes_line
+from .sizes import add_at, checked_at, parts_line, range_lines, size_line, sizes_line
 from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def configure(commands: Any) -> None:
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
     )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
+    add_at(parser, "of a schedule that names sizes, also what this size takes, and whether it is within the budget")
     parser.set_defaults(run=run)
 
 
@@ -57,17 +59,22 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--step runs the model: name it with --model FILE.py:build")
     if args.engine and args.format != "text":
         raise UsageError("--engine prints a figure for readers: leave out --format, or --engine")
+    if args.at and args.format != "text":
+        raise UsageError("--at prints figures for readers: leave out --format, or --at")
     if args.engine:
         require("remate check --engine", "torch")
     allowed = tuple(args.allow)
     model = _Model(args.model, args.step, allowed) if args.model else None
     with Report(args.format, len(args.schedules) > 1) as report:
         return each(
-            args.schedules, lambda path: _check(path, model, report, args.quiet, _Executed(args.engine, allowed))
+            args.schedules,
+            lambda path: _check(path, model, report, args.quiet, _Executed(args.engine, allowed), args.at),
         )
 
 
-def _check(path: str, model: _Model | None, report: Report, quiet: bool, executed: _Executed) -> int:
+def _check(
+    path: str, model: _Model | None, report: Report, quiet: bool, executed: _Executed, at: Mapping[str, int]
+) -> int:
     from remate_runtime.errors import ScheduleError
     from remate_runtime.format import locate, read
 
@@ -93,7 +100,7 @@ def _check(path: str, model: _Model | None, report: Report, quiet: bool, execute
         report.faults(path, data, faults)
     elif not quiet:
         say(_summary(path, opened))
-    over = not faults and executed.is_over(opened, quiet)
+    over = not faults and (executed.is_over(opened, quiet) | _over_at(path, opened, at, quiet))
     if model and stale:
         say_aside(_stale(path, model.target, stale))
     elif model and not quiet:
@@ -146,6 +153,24 @@ def _compiled(solve: Solve) -> list[str]:
 def _sizes(opened: Analysis) -> list[str]:
     line = sizes_line(opened.schedule)
     return [f"  {plain(line)}"] if line else []
+
+
+def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) -> bool:
+    """Whether the size of --at is over the budget; says what it takes."""
+    if not at:
+        return False
+    from remate_runtime.format import checked_size
+
+    from ..inspect.sizes import evaluated
+
+    checked_at(path, opened.schedule, at)
+    found, budget = (
+        evaluated(opened.schedule, checked_size(opened.schedule.model.dims, at)),
+        opened.schedule.solve.budget,
+    )
+    if found.peak > budget or not quiet:
+        say(size_line(found, budget))
+    return found.peak > budget
 
 
 def _range(opened: Analysis) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from ..present.text import json_text
 from . import exit_codes
 from .output import say
-from .sizes import add_at, opened_at
+from .sizes import add_at, both_at
 from .usage import UsageError
 
 _SHOWN = 12  # of a kind, unless more are asked for
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from ..inspect.sizes import at_the_size_of
     from ..present.changes import described
 
-    old, new = (opened_at(path, args.at) for path in args.files)
+    old, new = both_at(args.files, args.at)
     changes = compare(old, at_the_size_of(new, old))
     limit = None if args.all else _SHOWN
     if args.format == "json":

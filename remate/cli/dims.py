@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ def dims_of(words: Sequence[str]) -> Any:
             raise UsageError(
                 f"--dims {name}: neither axes nor a range\n  hint: write input_ids=b,t (axes) or t=16..1024 (range)"
             )
+    for name in (twice := Counter(name for name, _, _ in parts)):
+        if twice[name] > 1:
+            raise UsageError(f"--dims {name}=…: given {twice[name]} times\n  hint: state it once")
     ranges = {name: f"{name}={value}" for name, _, value in parts if ".." in value}
     axes = {name: value.split(",") for name, _, value in parts if ".." not in value}
     used = {axis for each in axes.values() for axis in each}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..present.text import count, duration, json_text, plain, size, table
@@ -12,6 +13,7 @@ from .output import say
 from .sizes import add_at, opened_at
 
 if TYPE_CHECKING:
+    from ..inspect.analysis import Analysis
     from ..inspect.explain import Choice, Explanation, Moment
     from ..inspect.overview import Costly, Overview, Purchase
 
@@ -37,8 +39,20 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "json":
         print(json_text(found))
     else:
+        for line in _where(opened, args.at):
+            say(plain(line))
         say(_explanation(found) if args.id else _overview(found))  # type: ignore[arg-type]
     return exit_codes.FINE
+
+
+def _where(opened: Analysis, at: Mapping[str, int]) -> list[str]:
+    """At which size this is so, of a schedule that names sizes."""
+    from remate_runtime.format import spelled
+
+    if at:
+        return [f"at {spelled(at)}, with the times of the size that was planned"]
+    dims = opened.schedule.model.dims
+    return [f"at {spelled({name: dim.planned for name, dim in dims.items()})}, as planned"] if dims else []
 
 
 def _explanation(found: Explanation) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import GRADIENTS, range_text
+from remate_runtime.format import GRADIENTS, range_text, ranged
 from remate_runtime.plain import plain
 
 from ..budget import BudgetError, parse_budget
@@ -30,9 +30,10 @@ from .device_memory import (
 )
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 from .plan_parts import plan_parts
+from .sizes import over_budget
 
 if TYPE_CHECKING:
-    from remate_runtime.format import Dimension, Schedule
+    from remate_runtime.format import Schedule
 
 EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
 DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
@@ -169,6 +170,8 @@ def run(args: argparse.Namespace) -> int:
         say(sum_text(args.device_memory, residents, "budget of the step", left, remark) + "\n", args.output)
     if not args.quiet:
         say(summary(schedule, args.output, len(text)), args.output)
+        for line in over_budget(schedule, args.output):
+            say(plain(f"note: {line}"), args.output)
         for line in step.sized.said if step.sized else ():
             say(plain(f"note: {line}"), args.output)
         if args.output != STDOUT:
@@ -194,15 +197,10 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
-    rows += [("size", name, _range_of(dim)) for name, dim in schedule.model.dims.items()]
+    rows += [("size", name, f"{ranged(dim)}, planned at {dim.planned}") for name, dim in schedule.model.dims.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
-
-
-def _range_of(dim: Dimension) -> str:
-    steps = f" in steps of {dim.multiple}" if dim.multiple > 1 else ""
-    return f"{dim.min} to {dim.max}{steps}, planned at {dim.planned}"
 
 
 def _overhead(time: int, base: int) -> str:

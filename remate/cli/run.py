@@ -12,7 +12,7 @@ from remate_runtime.extras import require
 from ..present.text import count, duration, plain, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, say_aside, write_output, written
-from .sizes import add_at
+from .sizes import add_at, checked_at
 from .usage import replan_command
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
+    checked_at(args.schedule, schedule, args.at)
     call, dims, plain = _sized(schedule, target, args.at)
     from ..measure.beside_eager import try_schedule
 

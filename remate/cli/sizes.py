@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import TYPE_CHECKING
 
-from ..present.text import percent, size, table
+from ..present.sizes import sizes_text
+from ..present.text import count, percent, size, table
+from .output import STDOUT
+from .usage import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from remate_runtime.format import Schedule
 
     from ..inspect.analysis import Analysis
-    from ..inspect.sizes import Range
+    from ..inspect.sizes import AtSize, Range
 
 
-def add_at(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--at",
-        metavar="b=16,t=256",
-        type=_dims,
-        default={},
-        help="of a schedule that names sizes, the size; those left out, and the default: as planned",
-    )
+def add_at(
+    parser: argparse.ArgumentParser,
+    purpose: str = "of a schedule that names sizes, the size; those left out, and the default: as planned",
+) -> None:
+    parser.add_argument("--at", metavar="b=16,t=256", type=_dims, default={}, help=purpose)
 
 
 def _dims(text: str) -> dict[str, int]:
@@ -39,14 +40,42 @@ def _dims(text: str) -> dict[str, int]:
 
 
 def opened_at(path: str, dims: Mapping[str, int]) -> Analysis:
-    """The file at `path`, at a size. Raises ScheduleError, BindError."""
-    from ..inspect.analysis import analyse, open_schedule
+    """The file at `path`, at a size. Raises ScheduleError, UsageError."""
+    from ..inspect.analysis import open_schedule
 
-    opened = open_schedule(path)
+    return _at(path, open_schedule(path), dims)
+
+
+def both_at(paths: Sequence[str], dims: Mapping[str, int]) -> list[Analysis]:
+    """Two files to compare at a size. Where only one of them names sizes, the other is as it is. Raises ScheduleError,
+    UsageError."""
+    from ..inspect.analysis import open_schedule
+
+    found = [open_schedule(path) for path in paths]
+    if not any(one.schedule.model.dims for one in found):
+        return [_at(path, one, dims) for path, one in zip(paths, found, strict=True)]
+    return [_at(path, one, dims if one.schedule.model.dims else {}) for path, one in zip(paths, found, strict=True)]
+
+
+def checked_at(path: str, schedule: Schedule, dims: Mapping[str, int]) -> None:
+    """Raise UsageError where a schedule has no such size."""
+    from remate_runtime.errors import BindError
+    from remate_runtime.format import checked_size
+
+    try:
+        checked_size(schedule.model.dims, dims)
+    except BindError as error:
+        what, *more = (line.strip() for line in str(error).splitlines())
+        raise UsageError("\n  hint: ".join([f"--at: {what} ({path})", *more])) from None
+
+
+def _at(path: str, opened: Analysis, dims: Mapping[str, int]) -> Analysis:
     if not dims:
         return opened
+    from ..inspect.analysis import analyse
     from ..inspect.sizes import schedule_at
 
+    checked_at(path, opened.schedule, dims)
     return analyse(schedule_at(opened.schedule, dims))
 
 
@@ -58,12 +87,34 @@ def parts_line(schedule: Schedule) -> str:
 
 
 def sizes_line(schedule: Schedule) -> str:
-    """`sizes: b 2 to 32 (planned at 8), t 16 to 1024 in steps of 8 (planned at 512)`; "" where none are named."""
-    from remate_runtime.format import ranged
-
-    dims = schedule.model.dims.items()
-    told = ", ".join(f"{name} {ranged(dim)} (planned at {dim.planned})" for name, dim in dims)
+    """`sizes: b 2 to 32 (planned at 8)`; "" where none are named."""
+    told = sizes_text(schedule.model)
     return f"sizes: {told}" if told else ""
+
+
+def over_budget(schedule: Schedule, path: str) -> list[str]:
+    """What to say where the largest size of a schedule is over the budget that holds where it was planned."""
+    from remate_runtime.format import spelled
+
+    from ..inspect.sizes import corner_sizes, evaluated
+
+    if not schedule.model.dims:
+        return []
+    most = evaluated(schedule, next(corner_sizes(schedule.model.dims)))
+    if most.peak <= schedule.solve.budget:
+        return []
+    told = f"over the budget at its largest size: {size(most.peak)} at {spelled(most.dims)}"
+    return [told if path == STDOUT else f"{told}; remate check {shlex.quote(path)} tells the sizes within it"]
+
+
+def size_line(found: AtSize, budget: int) -> str:
+    """What one size takes, for `check --at`."""
+    from remate_runtime.format import spelled
+
+    where = "within" if found.peak <= budget else "over"
+    plan = f"{count(found.reruns, 'rerun')}, {percent(found.peak / found.keep_all, 1)} of keep-all"
+    plan = plan if found.reruns else "keep-all"
+    return f"  at {spelled(found.dims)}: peak {size(found.peak)}, {where} the budget of {size(budget)}; {plan}"
 
 
 def range_lines(found: Range) -> list[str]:

@@ -8,7 +8,7 @@ structure of the argument. A name is a text, with a range if it has one (`"t=16.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -47,10 +47,17 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """All that was asked: sizes by name, and where inputs have them."""
+    """All that was asked: sizes by name, and where inputs have them. alike: axes (argument, axis) without that name that are as
+    large as what has the name in the example."""
 
     sizes: tuple[AskedSize, ...]
     axes: tuple[Axis, ...]
+    alike: tuple[tuple[str, int, str], ...] = ()
+
+    def forgotten(self, names: Collection[str]) -> str:
+        """`axis 0 of 'labels' is as large as b`, for axes that may have one of the names; "" for none."""
+        found = [f"axis {axis} of {path!r} is as large as {name}" for path, axis, name in self.alike if name in names]
+        return ", ".join(found)
 
 
 def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asking | None:
@@ -70,7 +77,7 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
         if name not in named:
             raise DimsError(f"the call has no argument {name!r}", hint=f"it has {known}")
     found = [_at(dims.get(name), value, name) for name, value in named.items()]
-    return _together([axis for each in found for axis in each], [tensor for _, tensor in leaves])
+    return _together([axis for each in found for axis in each], leaves)
 
 
 def _leaves(
@@ -132,6 +139,10 @@ def _named(given: Any, where: str) -> tuple[str, int | None, int | None, int]:
         if match is None or not _sound(match[1]):
             raise DimsError(f"{given!r} is no name of a size ({where})", hint="write t, or t=16..1024, or t=16..1024/8")
         low, high, step = (None if part is None else int(part) for part in match.groups()[1:])
+        if low == 0 or step == 0 or (high is not None and (low or 1) > high):
+            what = "no steps" if step == 0 else "size 0" if low == 0 else "nothing in it"
+            hint = "the smaller end first, from 1, steps from 1: t=16..1024/8"
+            raise DimsError(f"the range {given!r} has {what} ({where})", hint=hint)
         return match[1], low, high, step or 1
     if type(given).__name__ == "_DerivedDim":
         root, multiple = given.root, given.fn(1) - given.fn(0)
@@ -158,10 +169,10 @@ def _ends(dim: Any) -> tuple[int | None, int | None]:
     return dim.min or None, dim.max if isinstance(dim.max, int) else None
 
 
-def _together(found: list[dict[int, Any]], tensors: list[torch.Tensor]) -> Asking | None:
+def _together(found: list[dict[int, Any]], leaves: list[tuple[str, torch.Tensor]]) -> Asking | None:
     sizes: dict[str, AskedSize] = {}
     axes = []
-    for leaf, (named, tensor) in enumerate(zip(found, tensors, strict=True)):
+    for leaf, (named, (_, tensor)) in enumerate(zip(found, leaves, strict=True)):
         for axis, (name, low, high, multiple) in named.items():
             size = int(tensor.shape[axis])
             before = sizes.get(name, AskedSize(name, size))
@@ -169,19 +180,33 @@ def _together(found: list[dict[int, Any]], tensors: list[torch.Tensor]) -> Askin
                 raise DimsError(
                     f"{name!r} is {before.planned} and {size} in the example", hint="give sizes that differ other names"
                 )
+            for end, now, then in (("from", low, before.min), ("to", high, before.max)):
+                if now and then and now != then:
+                    raise DimsError(
+                        f"{name!r} is asked for {end} {then} and {end} {now}",
+                        hint="state its range once, at one axis of it",
+                    )
             sizes[name] = AskedSize(name, size, low or before.min, high or before.max, max(multiple, before.multiple))
             axes.append(Axis(leaf, axis, name))
     for size in sizes.values():
         _check(size)
-    return Asking(tuple(sizes.values()), tuple(axes)) if sizes else None
+    alike = tuple(
+        (path, axis, size.name)
+        for named, (path, tensor) in zip(found, leaves, strict=True)
+        for axis, number in enumerate(tensor.shape)
+        for size in sizes.values()
+        if named.get(axis, ("",))[0] != size.name and number == size.planned
+    )
+    return Asking(tuple(sizes.values()), tuple(axes), alike) if sizes else None
 
 
 def _check(size: AskedSize) -> None:
     low, high = size.min or 1, size.max or size.planned
     if size.planned % size.multiple or not low <= size.planned <= high:
         span = f"{low}..{high}" + (f"/{size.multiple}" if size.multiple > 1 else "")
+        outside = f"no multiple of {size.multiple}" if low <= size.planned <= high else f"outside of {span}"
         raise DimsError(
-            f"{size.name!r} is {size.planned} in the example, outside of {span}", hint="plan with an example in range"
+            f"{size.name!r} is {size.planned} in the example, {outside}", hint="plan with an example in range"
         )
 
 

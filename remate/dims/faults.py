@@ -43,7 +43,9 @@ def fault_at(survey: Survey, ranges: Sequence[Range], first: Shot, sizes: Sizes)
         shot = survey.at(sizes)
     except CaptureError as error:
         what = error.message + (f" ({error.source})" if error.source else "")
-        return Fault(sizes, what, not_captured(sizes, what, error), traced=False)
+        moved = {name for name, number in sizes.items() if number != first.sizes[name]}
+        refused = not_captured(sizes, what, error, survey.asking.forgotten(moved))
+        return Fault(sizes, what, refused, traced=False)
     found = difference(first.captured.graph, shot.captured.graph, first.captured.modules)
     if found is None:
         return None

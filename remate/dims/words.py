@@ -44,9 +44,11 @@ def place_of(found: Difference) -> str:
     return f" ({at})" if at else ""
 
 
-def not_captured(sizes: Sizes, what: str, error: CaptureError) -> DimsError:
-    """A size at which the model cannot be traced."""
-    made = DimsError(f"at {spelled(sizes)} {what}", "give a range in which the model runs")
+def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = "") -> DimsError:
+    """A size at which the model cannot be traced. forgotten: inputs that may have a size without its name."""
+    hint = "give a range in which the model runs"
+    hint = f"{forgotten}: name it there, too, if it is the same; else {hint}" if forgotten else hint
+    made = DimsError(f"at {spelled(sizes)} {what}", hint)
     made.__cause__ = error
     return made
 

@@ -21,6 +21,7 @@ from remate_runtime.format import (
     spelled,
 )
 from remate_runtime.link import fitted, link, simulate
+from remate_runtime.quantities import size as quantity
 from remate_runtime.step import expand
 
 from .analysis import Analysis, analyse
@@ -63,8 +64,10 @@ def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
     size = checked_size(schedule.model.dims, dims)
     told = [f"at {spelled(size)}, with the times of the size that was planned"]
     told += [f"{dropped} of {reruns} reruns are left out: the budget does not call for them here"] if dropped else []
-    plain = replace(plain, note="\n".join([*filter(None, [plain.note]), *told]))
-    return refreshed(plain).schedule
+    made = refreshed(plain).schedule
+    over = made.solve.peak - made.solve.budget
+    told += [f"over the budget by {quantity(over)}"] if over > 0 else []
+    return replace(made, note="\n".join([*filter(None, [plain.note]), *told]))
 
 
 def size_of(recorded: Model, live: Model) -> Size:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from remate_runtime.format import spelled
 from remate_runtime.step import Graph
 
 from ..capture.captured import Captured
@@ -57,6 +58,12 @@ class Hierarchy(msgspec.Struct, frozen=True):
     parts: tuple[BlockSpan, ...]
     order: tuple[int, ...]
     sized: SizedStep | None = None
+
+    @property
+    def planned(self) -> str:
+        """The sizes that it is planned at, where it is for others, too: `b=4, t=64`; "" where it is for one."""
+        dims = self.sized.generic.model.dims if self.sized else {}
+        return spelled({name: dim.planned for name, dim in dims.items()})
 
     def leaves(self) -> Iterator[BlockSpan]:
         for part in self.parts:

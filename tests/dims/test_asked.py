@@ -60,7 +60,11 @@ def test_the_batch_is_the_first_axis_of_what_has_it() -> None:
         ({"ids": {0: Dim.AUTO}}, "no name of a size"),
         ({"ids": {1: 8 * Dim("t") + 1}}, "not a multiple"),
         ({"ids": {0: "b=5..9"}}, "is 4 in the example"),
-        ({"ids": {1: "t=2..64/5"}}, "is 16 in the example"),
+        ({"ids": {1: "t=2..64/5"}}, "is 16 in the example, no multiple of 5"),
+        ({"ids": {1: "t=64..2"}}, "nothing in it"),
+        ({"ids": {1: "t=0..64"}}, "has size 0"),
+        ({"ids": {1: "t=2..64/0"}}, "no steps"),
+        ({"ids": {1: "t=2..64"}, "rest": {"mask": {1: "t=2..32"}}}, "to 64 and to 32"),
         ({"scale": {0: "b"}}, "no tensor"),
         ({"rest": {"other": {0: "b"}}}, "no part 'other'"),
         ("automatic", "dims is 'automatic'"),
@@ -75,6 +79,14 @@ def test_the_command_line() -> None:
     assert dims_of(["auto"]) == "auto"
     found = dims_of(["ids=b,t", "image=b,-,h", "t=16..1024/8"])
     assert found == {"ids": {0: "b", 1: "t=16..1024/8"}, "image": {0: "b", 2: "h"}}
-    for words in (["ids"], ["ids="], ["ids=b", "t=2..8"], ["auto", "ids=b"]):
+    for words in (["ids"], ["ids="], ["ids=b", "t=2..8"], ["auto", "ids=b"], ["ids=b", "b=2..8", "b=2..4"]):
         with pytest.raises(UsageError):
             dims_of(words)
+
+
+def test_an_axis_that_may_have_been_forgotten() -> None:
+    asking = read({"ids": {0: "b", 1: "t"}, "rest": {"mask": {0: "t2"}}}, Two(), (IDS,), CALL[1])
+    assert asking is not None
+    assert asking.forgotten({"b"}) == "axis 0 of 'rest.mask' is as large as b, axis 1 of 'rest.more.0' is as large as b"
+    assert asking.forgotten({"t"}) == "axis 1 of 'rest.mask' is as large as t"
+    assert asking.forgotten(()) == ""

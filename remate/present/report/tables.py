@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ...inspect.analysis import Analysis, Group, grouped, operation_at, rerunning
 from ...measure.memory_trace import MemoryTrace
 from ..delivered import delivered_line
+from ..sizes import sizes_text
 from ..text import count, duration, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
 from .markup import SHARE, bar, code, folded, table, text
@@ -65,6 +66,7 @@ def about(opened: Analysis) -> str:
             "Step",
             f"{operations}; on {text(model.device)}" + (f", autocast {text(model.autocast)}" if model.autocast else ""),
         ),
+        *([("Sizes", text(sizes_text(model)))] if model.dims else []),
         ("Captured with", f"torch {text(model.torch)}"),
         ("Times", "measured" if solve.cost == "measured" else f"from {text(solve.cost)}"),
         ("Gradients", text(delivered_line(opened))),
