@@ -12,24 +12,26 @@ _SHOWN = 6  # paths of one proposal
 
 
 def static_parts(model: nn.Module, failed: str) -> str:
-    """The call of `remate.plan` for the largest parts of a model that do not hold the module that failed: what stands beside
-    it and beside those around it, and what it calls. "" where nothing is left that has modules of its own and trains."""
-    found: list[str] = []
-    around = [".".join(failed.split(".")[:n]) for n in range(1, failed.count(".") + 2)] if failed else []
-    for path in ["", *around]:
-        for name, child in model.get_submodule(path).named_children():
-            whole = f"{path}.{name}".lstrip(".")
-            if whole not in around:
-                found += _parts(whole, child)
+    """The call of `remate.plan` for the largest parts of a model that do not hold the module that failed, nor another of its class,
+    which does the same: what stands beside them and beside those around them, and what they call. "" where nothing is left that
+    has modules of its own and trains."""
+    broken = model.get_submodule(failed)
+    alike = not type(broken).__module__.startswith("torch.")  # torch's own fail for how they are set
+    fails = {one for one in model.modules() if one is broken or (alike and type(one) is type(broken))}
+    found = _parts("", model, fails)
     if not found or len(folded := fold_paths(found)) > _SHOWN:
         return ""
     at = json.dumps(folded[0] if len(folded) == 1 else list(folded))
     return f"remate.plan(model, args, at={at})"
 
 
-def _parts(path: str, module: nn.Module) -> list[str]:
-    """The module, or what a list of modules holds, if planning it could pay."""
-    if isinstance(module, nn.ModuleList | nn.ModuleDict):
-        return [one for name, child in module.named_children() for one in _parts(f"{path}.{name}", child)]
+def _parts(path: str, module: nn.Module, fails: set[nn.Module]) -> list[str]:
+    """The module, or what a list of modules holds or is left of it, if planning it could pay."""
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) or not fails.isdisjoint(module.modules()):
+        return [
+            part
+            for name, child in module.named_children()
+            for part in _parts(f"{path}.{name}".lstrip("."), child, fails)
+        ]
     trains = any(parameter.requires_grad for parameter in module.parameters())
     return [path] if trains and any(True for _ in module.children()) else []

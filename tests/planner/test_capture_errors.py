@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 import warnings
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import torch
 from torch import nn
 
 import remate
-from remate.api.parts import PartSchedules
 from remate.capture.capture_step import CaptureError, capture
 from remate_runtime import apply
 from remate_runtime.format import encode
@@ -247,40 +245,6 @@ def test_a_generator_of_the_models_own(kept: bool) -> None:
         return a + torch.randn(3, 4, generator=own if kept else torch.Generator())
 
     assert "torch.Generator" in str(located(function))
-
-
-class Matched(nn.Module):
-    """A backbone and layers that could be planned, and a loss that looks at values."""
-
-    def __init__(self, head: nn.Module | None = None) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
-        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)])
-        self.out, self.head = nn.Linear(4, 4), head
-
-    def forward(self, a: torch.Tensor) -> torch.Tensor:
-        a = self.backbone(a)
-        for layer in self.layers:
-            a = layer(a)
-        a = self.out(a) if self.head is None else self.head(a)
-        return a[a > a.detach().mean()].sum() if self.head is None else a.sum()
-
-
-def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
-    call = 'remate.plan(model, args, at=["backbone", "layers.[0-2]"])'
-    with pytest.raises(CaptureError) as caught:
-        capture(Matched(), (x(),))
-    assert call in caught.value.hint
-    with pytest.raises(CaptureError) as caught:
-        capture(Matched(Inner(lambda self, a: a * a.sum().item())), (x(),))
-    assert caught.value.module == "head"
-    assert call in caught.value.hint
-    with pytest.raises(CaptureError) as caught:
-        capture(Matched(Inner(lambda self, a: a * random.random())), (x(),))
-    assert "plan the parts of the model that draw nothing: remate.plan(model, args, at=" in caught.value.hint
-    made = remate.plan(Matched().train(), (x(),), at=["backbone", "layers.[0-2]"], budget="100%", cost="cpu")
-    assert isinstance(made, PartSchedules)  # the call as it stands in the message
-    assert len(made) == 2
 
 
 def test_nothing_is_proposed_where_nothing_is_left() -> None:

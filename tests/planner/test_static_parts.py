@@ -1,0 +1,79 @@
+"""A refusal proposes the parts of a model that can be planned, by a call that works as it stands."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.api.parts import PartSchedules
+from remate.capture.capture_step import CaptureError, capture
+
+from .test_capture_errors import Inner, x
+
+
+class Matched(nn.Module):
+    """A backbone and layers that could be planned, and a loss that looks at values."""
+
+    def __init__(self, head: nn.Module | None = None) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.layers = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3)])
+        self.out, self.head = nn.Linear(4, 4), head
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        a = self.backbone(a)
+        for layer in self.layers:
+            a = layer(a)
+        a = self.out(a) if self.head is None else self.head(a)
+        return a[a > a.detach().mean()].sum() if self.head is None else a.sum()
+
+
+def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
+    call = 'remate.plan(model, args, at=["backbone", "layers.[0-2]"])'
+    with pytest.raises(CaptureError) as caught:
+        capture(Matched(), (x(),))
+    assert call in caught.value.hint
+    with pytest.raises(CaptureError) as caught:
+        capture(Matched(Inner(lambda self, a: a * a.sum().item())), (x(),))
+    assert caught.value.module == "head"
+    assert call in caught.value.hint
+    with pytest.raises(CaptureError) as caught:
+        capture(Matched(Inner(lambda self, a: a * random.random())), (x(),))
+    assert "plan the parts of the model that draw nothing: remate.plan(model, args, at=" in caught.value.hint
+    made = remate.plan(Matched().train(), (x(),), at=["backbone", "layers.[0-2]"], budget="100%", cost="cpu")
+    assert isinstance(made, PartSchedules)  # the call as it stands in the message
+    assert len(made) == 2
+
+
+class Clamped(nn.Module):
+    """A layer that looks at values while it trains, as DETR's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.mlp, self.norm = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)), nn.LayerNorm(4)
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:
+        a = self.norm(self.mlp(self.attention(a)))
+        return a if torch.isfinite(a).all() else a.clamp(-1, 1)
+
+
+def test_what_is_like_the_part_that_failed_is_no_way_out() -> None:
+    model = nn.ModuleDict(
+        {"layers": nn.Sequential(*[Clamped() for _ in range(3)]), "decoder": Matched(nn.Linear(4, 4))}
+    )
+    whole = Inner(lambda self, a: self.model["decoder"](self.model["layers"](a)))
+    whole.model = model
+    with pytest.raises(CaptureError) as caught:
+        capture(whole, (x(),))
+    assert caught.value.module == "model.layers.0"
+    at = ["model.layers.[0-2].attention", "model.layers.[0-2].mlp", "model.decoder"]
+    assert f"remate.plan(model, args, at={json.dumps(at)})" in caught.value.hint
+    made = remate.plan(whole.train(), (x(),), at=at, budget="100%", cost="cpu")
+    assert isinstance(made, PartSchedules)
+    assert len(made) == 3
