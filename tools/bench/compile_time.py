@@ -1,0 +1,110 @@
+"""What compiling costs: torch.compile, and a schedule under the compiled engine, from the model to the end of its first step.
+
+    python -m tools.bench.compile_time [gpt2,resnet18,unet] [--update]
+
+Cold: in a process whose TORCHINDUCTOR_CACHE_DIR is empty. Warm: in a second process, with what the first has left there.
+CPU seconds of the process and of those that it starts (the C++ compiler's are most of it), beyond making the model; the
+step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without reruns, or
+100 % where no schedule is below) and not by either process. Nothing is compiled side by side: on a machine of its own these
+are about the seconds that pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import remate
+from remate_runtime import apply
+from remate_runtime.live import training_step
+
+from .subjects import SUBJECTS
+from .text import environment, table
+
+RESULTS = Path(__file__).parent / "results" / "compile_time.txt"
+HEAD = ("model", "torch.compile, cold", "warm", "remate compiled, cold", "warm")
+MODELS = "gpt2,resnet18,unet"
+_BUDGET = "60%"
+_WITHOUT_RERUNS = "100%"
+
+
+def taken(name: str, schedule: str) -> float:
+    """CPU seconds of this process up to the end of the first step. schedule: a path; "" for torch.compile."""
+    model, args, kwargs = SUBJECTS[name].build()
+    start = _cpu()
+    made: Any = apply(model, schedule, engine="compiled") if schedule else torch.compile(model)
+    training_step(made, args, kwargs)
+    return _cpu() - start
+
+
+def _cpu() -> float:
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
+
+
+def row(name: str) -> tuple[str, ...]:
+    model, args, kwargs = SUBJECTS[name].build()
+    try:
+        schedule = remate.plan(model, args, kwargs, budget=_BUDGET, cost="cpu")
+    except remate.InfeasibleError:
+        schedule = remate.plan(model, args, kwargs, budget=_WITHOUT_RERUNS, cost="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "schedule.json")
+        schedule.save(path)
+        found = [name]
+        for given, cache in (("", "theirs"), (path, "ours")):
+            found += [f"{_in_a_process(name, given, os.path.join(folder, cache)):.1f} s" for _ in ("cold", "warm")]
+        return tuple(found)
+
+
+def _in_a_process(name: str, schedule: str, cache: str) -> float:
+    command = [sys.executable, "-m", "tools.bench.compile_time", "--first-step", name, "--schedule", schedule]
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=1800)
+    return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    """Print a row per model as it is measured; with --update, write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="?", default=MODELS, help=f"of {', '.join(SUBJECTS)}, default {MODELS}")
+    parser.add_argument("--update", action="store_true", help="write results/compile_time.txt")
+    parser.add_argument("--first-step", metavar="MODEL", help=argparse.SUPPRESS)  # what a measured process is asked
+    parser.add_argument("--schedule", default="", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.first_step:
+        print(taken(asked.first_step, asked.schedule))
+        return
+    rows = _stored() if asked.update else {}
+    for name in asked.models.split(","):
+        rows[name] = row(name)
+        print("  ".join(rows[name]), flush=True)
+        if asked.update:
+            RESULTS.write_text(f"{environment()}, {_today()}\n\n{table([HEAD, *rows.values()])}\n", encoding="utf-8")
+    sys.stdout.write(f"{table([HEAD, *rows.values()])}\n")
+
+
+def _today() -> str:
+    return time.strftime("%Y-%m-%d")
+
+
+def _stored() -> dict[str, tuple[str, ...]]:
+    """Rows that were measured before, by model: a run may be for some of them."""
+    if not RESULTS.exists():
+        return {}
+    rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[4:]]
+    return {found[0]: tuple(found) for found in rows}
+
+
+if __name__ == "__main__":
+    main()
