@@ -18,8 +18,8 @@ from ..eager.eager_engine import EAGER
 from ..eager.instructions import InstructionCompiler, Slots
 from .artefacts import Artefacts
 from .fit import Fitted, fit
-from .fused_reruns import with_fused_reruns
 from .inductor import unavailable
+from .joined import as_compiled
 from .lives import Piece, drop, pieces, sources
 from .memory import Planned
 from .sections import Section, section
@@ -66,11 +66,10 @@ def _start_auto() -> Compile:
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
     """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
-    contract, graph = step.contract, step.linked.graph
-    if device.type != graph.device:
-        check_kernels(tuple(step.operators.items()), device, graph.device)
-    step = with_fused_reruns(step)
-    linked = step.linked
+    if device.type != step.linked.graph.device:
+        check_kernels(tuple(step.operators.items()), device, step.linked.graph.device)
+    step = as_compiled(step)
+    contract, linked, graph = step.contract, step.linked, step.linked.graph
     rows, left = computations(linked)
     fitted = fit(step, rows, left, artefacts)
     _tell(fitted, step.budget)

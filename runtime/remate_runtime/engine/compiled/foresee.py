@@ -17,8 +17,8 @@ from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .compiled_engine import computations
 from .fit import fit
-from .fused_reruns import with_fused_reruns
 from .inductor import unavailable
+from .joined import as_compiled
 
 
 class Foreseen(NamedTuple):
@@ -49,10 +49,10 @@ def foresee(schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: C
     names = [value.name for value in linked.graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]
     contract = step_contract(linked, tuple(output_leaves(schedule.model.outputs)), names)
     live = operators(linked.graph, verified.where, namespaces)
-    step = with_fused_reruns(LinkedStep(linked, contract, live, verified.leaves, budget))
+    step = as_compiled(LinkedStep(linked, contract, live, verified.leaves, budget))
     rows, left = computations(step.linked)
     fitted = fit(step, rows, left, artefacts)
-    operations = linked.graph.operations
+    operations = step.linked.graph.operations
     ns = 0
     for one in (one for row in fitted.sections for one in row):
         if one.function is not None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ...format.tensor_type import TensorType
 from ...step.graph import Graph
-from .segments import Segment
+from .segments import Segment, views_to
 
 _CONVOLUTIONS = ("aten.convolution", "aten.convolution_backward")
 _FLOATING = frozenset(("f64", "f32", "f16", "bf16"))
@@ -36,13 +36,18 @@ class Pool(NamedTuple):
 
 def free_to_lie(graph: Graph) -> frozenset[int]:
     """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of maxima.
-    None of them is read through a view."""
+    None of them is read through a view, but for parts, which are the same elements however they lie."""
     viewed = {
-        graph.root[value] for op in graph.operations if not op.view for value in op.reads if value != graph.root[value]
+        graph.root[value] for op in graph.operations if not op.view for value in op.reads if not _is_part(graph, value)
     }
     owners = {owner for owner in range(len(graph.values)) if graph.root[owner] == owner} - viewed
     convolves = any(op.op in _CONVOLUTIONS for op in graph.operations)
     return frozenset(owner for owner in owners if (convolves and _is_image(graph, owner)) or pool_of(graph, owner))
+
+
+def _is_part(graph: Graph, value: int) -> bool:
+    """Whether the value is the whole of its storage, or a part of it along its dimensions."""
+    return all(graph.operations[index].op == "aten.slice.Tensor" for index in views_to(graph, value))
 
 
 def _is_image(graph: Graph, owner: int) -> bool:

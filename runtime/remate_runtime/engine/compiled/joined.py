@@ -1,0 +1,145 @@
+"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections, whose
+activation goes into the next stage and, joined with another, into a late one.
+
+The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does not grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from ...format.tensor_type import TensorType
+from ...kernels.overloads import overload
+from ...link.events import Deliver, Linked
+from ...link.linker import link
+from ...link.simulator import simulate
+from ...step.graph import FlatRerun, Graph, Op, Ref, Value
+from ..compiled_step import LinkedStep
+from .fused_reruns import planned_reruns, with_fused_reruns
+
+_CAT, _SLICE = "aten.cat", "aten.slice.Tensor"
+
+
+class _Part(NamedTuple):
+    """value: what lies in `whole` from `start` to `end` of dimension `dim`."""
+
+    value: int
+    whole: int
+    dim: int
+    start: int
+    end: int
+
+
+def as_compiled(step: LinkedStep) -> LinkedStep:
+    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file says."""
+    return with_fused_reruns(with_joined_reads(step))
+
+
+def with_joined_reads(step: LinkedStep) -> LinkedStep:
+    """The step, in which backward reads parts of concatenations that are kept instead of what was joined."""
+    reruns = planned_reruns(step.linked)
+    least = simulate(step.linked).peak
+    for part in _parts(step.linked.graph, {rerun.op for rerun in reruns}):
+        graph, moved = _reading(step.linked.graph, part), _behind(reruns, step.linked.graph.backward_start)
+        linked = link(graph, moved)
+        peak = simulate(linked).peak
+        if peak <= least and _deliveries(linked) == _deliveries(step.linked):
+            operators = {**step.operators, _SLICE: overload(_SLICE)}
+            step, reruns, least = step._replace(linked=linked, operators=operators), moved, peak
+    return step
+
+
+def _deliveries(linked: Linked) -> list[Deliver]:
+    return [event for event in linked.events if isinstance(event, Deliver)]
+
+
+def _parts(graph: Graph, again: set[int]) -> list[_Part]:
+    """The largest first. again: operations that run again, whose results are not kept."""
+    outside = {graph.root[value] for value in (*graph.outputs, *(value for pair in graph.updates for value in pair))}
+    found: dict[int, _Part] = {}
+    behind = graph.operations[graph.backward_start :]
+    for at, op in enumerate(graph.operations[: graph.backward_start]):
+        if op.op != _CAT or at in again or op.writes[0] in outside or not _is_read(behind, graph, op.writes[0] or 0):
+            continue
+        for part in _joined(graph, op):
+            producer = graph.values[part.value].producer
+            if producer >= 0 and producer not in again and part.value not in outside and _moves(behind, graph, part):
+                found.setdefault(part.value, part)
+    return sorted(found.values(), key=lambda part: -graph.nbytes(part.value))
+
+
+def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
+    """What the operation joins that has a storage of its own, and elements of the result's type."""
+    given = [one.value for one in cat.args[0] if isinstance(one, Ref)]
+    whole = cat.writes[0]
+    if whole is None or len(given) != len(cat.args[0]):
+        return
+    kind = graph.values[whole].type
+    rank = len(kind.shape)
+    dim, start = (cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)) % max(1, rank), 0
+    for value in given:
+        about = graph.values[value].type
+        if len(about.shape) != rank:  # an empty vector, which `cat` takes anywhere
+            continue
+        if graph.root[value] == value and (about.dtype, about.cpu) == (kind.dtype, kind.cpu) and about.numel:
+            yield _Part(value, whole, dim, start, start + about.shape[dim])
+        start += about.shape[dim]
+
+
+def _is_read(behind: Sequence[Op], graph: Graph, owner: int) -> bool:
+    return any(not op.view and owner in (graph.root[value] for value in op.reads) for op in behind)
+
+
+def _moves(behind: Sequence[Op], graph: Graph, part: _Part) -> bool:
+    """Whether backward reads it, and never through a view."""
+    readers = [op for op in behind if part.value in (graph.root[value] for value in op.reads)]
+    given = {gradient for _, gradient in graph.gradients}
+    return bool(readers) and part.value not in given and all(part.value in op.reads and not op.view for op in readers)
+
+
+def _reading(graph: Graph, part: _Part) -> Graph:
+    """The graph with one view more, where backward begins, which backward reads."""
+    at, made, values = graph.backward_start, len(graph.values), graph.values
+    old, whole = values[part.value], values[part.whole]
+    args = Ref(part.whole), part.dim, part.start, part.end
+    op = Op(f"{old.name} in {whole.name}", _SLICE, args, {}, (part.whole,), (made,), False, True, False)
+    moved = [replace(v, producer=v.producer + (v.producer >= at)) for v in values]
+    new = Value(op.id, _sliced(whole.type, old.type.shape), "op", at)
+    behind = [_instead(one, part.value, made) for one in graph.operations[at:]]
+    operations = (*graph.operations[:at], op, *behind)
+    return replace(graph, values=(*moved, new), operations=operations, root=(*graph.root, part.whole))
+
+
+def _sliced(kind: TensorType, shape: tuple[int, ...]) -> TensorType:
+    """The type of a part of this shape."""
+    strides, size = [0] * len(shape), 1
+    for at in reversed(range(len(shape))):
+        strides[at] = size
+        size *= kind.shape[at]
+    return replace(kind, shape=shape, strides=kind.strides or tuple(strides))
+
+
+def _instead(op: Op, old: int, new: int) -> Op:
+    """The operation, which reads another value. Views in backward never do."""
+
+    def changed(argument: object) -> object:
+        if isinstance(argument, Ref):
+            return Ref(new) if argument.value == old else argument
+        return tuple(map(changed, argument)) if isinstance(argument, tuple) else argument
+
+    if old not in op.reads:
+        return op
+    return replace(
+        op,
+        args=tuple(map(changed, op.args)),
+        kwargs={name: changed(value) for name, value in op.kwargs.items()},
+        reads=tuple(new if value == old else value for value in op.reads),
+    )
+
+
+def _behind(reruns: Sequence[FlatRerun], at: int) -> list[FlatRerun]:
+    """The same reruns in a graph with one operation more at this place."""
+    return [replace(one, before=one.before + (one.before >= at)) for one in reruns]
