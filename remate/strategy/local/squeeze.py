@@ -22,7 +22,7 @@ from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
 LOCALITIES = (0.0, 0.5, 1.0)  # of rankings that are worth trying
-DEEPEST = 200  # operations that may have to run again for the sake of one
+DEEP = 200  # operations that may run again for the sake of one, while fewer help
 
 
 class MoveRanking:
@@ -61,12 +61,12 @@ def squeeze(
     current = list(reruns)
     ledger = Ledger(problem, current)
     best, refused = tuple(reruns), set[tuple[int, int]]()
-    visits = effort.visits
+    visits, deepest = effort.visits, DEEP
     for _ in range(4 * len(problem.forward) + 100):
         worst = int(ledger.live.argmax())
         if ledger.peak <= budget or visits <= 0 or deadline.stopped():
             break
-        moves = sorted(_moves(problem, ledger, worst, budget, ranking), key=lambda m: (m.score, m.storage))
+        moves = sorted(_moves(problem, ledger, worst, budget, ranking, deepest), key=lambda m: (m.score, m.storage))
         moves = [m for m in moves if (m.storage, m.step) not in refused]
         accepted = False
         for move in moves[:12]:
@@ -77,10 +77,13 @@ def squeeze(
                 current, ledger, accepted = trial, after, True
                 break
             refused.add((move.storage, move.step))
-        if not accepted:
+        if accepted:
+            refused.clear()
+            best, deepest = tuple(current), DEEP
+        elif deepest < len(problem.forward):
+            deepest = len(problem.forward)
+        else:
             break
-        refused.clear()
-        best = tuple(current)
     fewer = as_late_as_possible(problem, pruned(problem, best))
     return tuple(fewer) if Ledger(problem, fewer).peak <= Ledger(problem, best).peak else best
 
@@ -90,8 +93,11 @@ def _worst(ledger: Ledger) -> tuple[int, int]:
     return ledger.peak, int((ledger.live == ledger.peak).sum())
 
 
-def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking) -> list[_Move]:
-    """Storages live at the worst step that can go there, each with what would have to run again before its next read."""
+def _moves(
+    problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking, deepest: int
+) -> list[_Move]:
+    """Storages live at the worst step that can go there, each with what would have to run again before its next read, at most
+    `deepest` operations."""
     moves: list[_Move] = []
     excess = np.maximum(ledger.live - budget, 0)
     goes = (ledger.birth < worst) & (worst <= ledger.death) & problem.arrays.goes[ledger.storage]
@@ -101,7 +107,7 @@ def _moves(problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: M
         if after == len(reads) or not _can_go(problem, ledger, life, reads, worst):
             continue
         step = reads[after]
-        operations = _needed(problem, ledger, storage, worst, step)
+        operations = _needed(problem, ledger, storage, worst, step, deepest)
         if operations is not None and _in_time(problem, ledger, operations, step):
             time = sum(problem.time[f] for f in operations)
             before = reads[after - 1] if after else int(ledger.birth[life])
@@ -134,15 +140,18 @@ def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step
     return ledger.again[step] >= 0 or operations[-1] < _point(problem, ledger, step)
 
 
-def _needed(problem: Problem, ledger: Ledger, storage: int, worst: int, step: int) -> tuple[int, ...] | None:
-    """Operations to run again, in order, to have `storage` at `step` without allocation more at `worst`."""
+def _needed(
+    problem: Problem, ledger: Ledger, storage: int, worst: int, step: int, deepest: int
+) -> tuple[int, ...] | None:
+    """Operations to run again, in order, to have `storage` at `step` without allocation more at `worst`; None if more than
+    `deepest`."""
     wanted, needed = [problem.producer[storage]], set[int]()
     while wanted:
         f = wanted.pop()
         if f in needed:
             continue
         needed.add(f)
-        if len(needed) > DEEPEST or f in problem.once:
+        if len(needed) > deepest or f in problem.once:
             return None
         for u in problem.reads[f]:
             if u == storage or not _there(ledger, u, worst, step):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from remate_runtime.step import FlatRerun
@@ -29,6 +29,7 @@ SHORT = 32  # items whose real cost is looked at
 FIRST = 4  # width after the greedy passes; it grows by as much
 FAR = 1 << 60  # ns: what cannot be made again goes last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
+GROWS = 2.5  # times as many states as the layers before that wider ones visit, at least: where fewer are left they would not end
 
 
 DTR = "Kirisame et al. 2021, Dynamic tensor rematerialization"
@@ -65,12 +66,13 @@ def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterato
     """Reruns within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the step; then
     wider and wider layers, until `states` states have been visited or no state was left out."""
     search = _Beam(space, budget, deadline)
+    width, left, passes = FIRST, states, max(states, GREEDY * len(space.points))
     for reach in REACHES:
-        yield from search.run(1, (reach,), max(states, GREEDY * len(space.points)))
-    width, left = FIRST, states
-    while left > 0 and not search.whole and not deadline.stopped():
+        yield from search.run(1, (reach,), passes)
+    visited = passes - search.left
+    while left >= GROWS * visited and not search.whole and not deadline.stopped():
         yield from search.run(width, REACHES, left)
-        left, width = search.left, FIRST * width
+        visited, left, width = left - search.left, search.left, FIRST * width
 
 
 class _Beam:
@@ -78,6 +80,7 @@ class _Beam:
         self.space, self.budget, self.deadline = space, budget, deadline
         self.left = 0  # states that the present run may still visit
         self.whole = False  # no state was left out in the last run: a wider one would do the same
+        self.dearer: dict[tuple[int, bool], tuple[int, int, float]] = {}  # see `_dearer`
         self.uses: list[list[int]] = [[] for _ in space.size]
         for p in range(len(space.points)):
             for k in bits(space.reads_first(p)):
@@ -208,24 +211,33 @@ class _Beam:
         return (uses[at] if at < len(uses) else len(self.space.points)) - p + 1
 
     def _dearer(self, state: State, k: int) -> float:
-        """How many times the time of its own operation it takes to make an item again."""
+        """How many times the time of its own operation it takes to make an item again. Known until one of the items that were
+        asked for comes or goes."""
         space, f = self.space, self.space.makers[k]
         if f < 0:
             return 1.0
-        there = (state.resident | state.returned) & ~(1 << k)
-        time = sum(space.problem.time[g] for g in self._makers(state.point, 1 << k, there))
-        return (time + 1) / (space.problem.time[f] + 1)
+        there, key = (state.resident | state.returned) & ~(1 << k), (k, state.point >= space.update)
+        asked, was, ratio = self.dearer.get(key, (0, -1, 0.0))
+        if there & asked != was:
+            made, asked = self._makers(state.point, 1 << k, there)
+            time = sum(space.problem.time[g] for g in made)
+            ratio = (time + 1) / (space.problem.time[f] + 1)
+            self.dearer[key] = asked, there & asked, ratio
+        return ratio
 
-    def _makers(self, p: int, items: int, there: int) -> Iterable[int]:
-        space, found, seen = self.space, set[int](), 0
+    def _makers(self, p: int, items: int, there: int) -> tuple[set[int], int]:
+        """Operations that make items again, and the items that they were asked for."""
+        space, found, seen, asked = self.space, set[int](), 0, 0
         while items:
             f = space.makers[(items & -items).bit_length() - 1]
             if f < 0:
                 break
             found.add(f)
             seen |= space.writes[f]
-            items = (items | space.needs(p, f) & ~there) & ~seen
-        return found
+            need = space.needs(p, f)
+            asked |= need
+            items = (items | need & ~there) & ~seen
+        return found, asked
 
     def _after(self, node: _Node, move: Move, dropped: int, again: int, width: int) -> _Node | None:
         space, state = self.space, node.state

@@ -99,6 +99,9 @@ class Space:
         self.writes = [self.mask(found) for found in problem.writes]
         # By operation: copies of buffers that a run after the turn reads.
         self.old = [sum(self.copies[buffer] for buffer in found) for found in problem.reads_of_buffers]
+        # By operation: what a run again of it needs, before the turn and behind it.
+        self.needs_early = [reads | self.states.get(f, 0) for f, reads in enumerate(self.reads)]
+        self.needs_late = [early | old for early, old in zip(self.needs_early, self.old, strict=True)]
         self.returned = self.mask(problem.returned)
         self.at_turn = self.returned | self.mask(problem.until_turn)
         self.at_end = self.mask(problem.gradients)
@@ -157,7 +160,7 @@ class Space:
 
     def needs(self, p: int, f: int) -> int:
         """Items that operation f reads when it runs again at point p."""
-        return self.reads[f] | self.states.get(f, 0) | (self.old[f] if p >= self.update else 0)
+        return (self.needs_late if p >= self.update else self.needs_early)[f]
 
     def _horizon(self) -> None:
         """Masks by point, from the last to the first."""
