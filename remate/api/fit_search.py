@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size
+from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, spelled
 from remate_runtime.step import expand
 
 from ..capture.recorded import RecordedCall
@@ -152,11 +152,14 @@ class Search:
     def _at(self, size: int) -> tuple[Instance, int]:
         """The step at a size, with costs of the search, and what the device leaves for it."""
         if size not in self._graphs:
-            sizes = {name: dim.max for name, dim in self._open.model.dims.items()} | {self.dim: size}
-            plain = at_size(self._open, sizes)
+            plain = at_size(self._open, self._sizes(size))
             graph = costed(expand(plain).graph, _stand_in(self._call, self._cost))
             self._graphs[size] = Instance(graph, self._parts), self._device.left(plain.model)
         return self._graphs[size]
+
+    def _sizes(self, size: int) -> dict[str, int]:
+        """The other sizes are as large as they can be."""
+        return {name: dim.max for name, dim in self._open.model.dims.items()} | {self.dim: size}
 
     def _largest(self, below: int) -> int:
         """The largest size that fits, none above `below`. Raises InfeasibleError."""
@@ -165,7 +168,7 @@ class Search:
         found = self._last(kept or least, below, lambda size: self._solution(size) is not None)
         if found is None:
             instance, left = self._at(least)
-            raise InfeasibleError(max(left, 0), instance.floor, instance.floor)
+            raise InfeasibleError(max(left, 0), instance.floor, instance.floor).at(spelled(self._sizes(least)))
         return found
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int | None:
