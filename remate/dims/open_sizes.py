@@ -15,7 +15,7 @@ from remate_runtime.step import Graph
 from ..errors import DimsError
 from ..profile.costing import MEASURED
 from ..profile.workspace import workspace
-from .asked import AUTO, Asking, read
+from .asked import AUTO, SMALLEST, Asking, read
 from .family import Family, asked_ranges, family
 from .generic import ShotCosts
 from .survey import Survey
@@ -42,10 +42,15 @@ def surveyed(
     progress: Progress,
     live: Sequence[str] = (),
 ) -> Family | None:
-    """The step at the sizes that were asked for; None if they stay fixed. With "auto" a model whose batch cannot be left open is
+    """The step at the sizes that were asked for; None if they stay fixed. With "auto" a batch that cannot be left open is
     warned of, and is planned at its size. Raises DimsError, CaptureError."""
     asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
+        if isinstance(wanted.dims, str) and wanted.dims == AUTO:
+            message = (
+                f"the schedule is for one size: the batch, the first axis of the first input, is {SMALLEST} at most"
+            )
+            warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
         return None
     survey = Survey(model, args, kwargs, differentiate, asking, progress, live)
     planned = survey.example

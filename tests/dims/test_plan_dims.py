@@ -176,6 +176,8 @@ def test_the_batch_where_the_model_allows() -> None:
     with pytest.warns(UserWarning, match=r"for a batch of 5 only: .*aten\.mul\.Tensor"):
         fixed = planned(OfBatch(), features(5, 3), "auto")
     assert fixed.model.dims == {}
+    with pytest.warns(UserWarning, match="for one size: the batch, .* is 2 at most\n  hint: plan with a larger batch"):
+        assert planned(Loop(), features(2, 5), "auto").model.dims == {}
 
 
 def test_a_file_is_hardly_longer(attention: Schedule) -> None:

@@ -131,7 +131,9 @@ def divided(size: Size, divisor: int, exact: bool = False) -> Size:
     it can never be exact."""
     factors = {term.factors for term in size.terms if term.factors}
     if divisor < 1 or len(factors) > 1 or any(f != Factor(f.dim) for one in factors for f in one) or size.degree > 1:
-        raise ScheduleError("R024", f"({size}) is divided by {divisor}", hint="write (a*dim+c)//q, with numbers a, c and q > 0")
+        raise ScheduleError(
+            "R024", f"({size}) is divided by {divisor}", hint="write (a*dim+c)//q, with numbers a, c and q > 0"
+        )
     offset = next((term.coefficient for term in size.terms if not term.factors), 0)
     if not factors:
         if exact and offset % divisor:
