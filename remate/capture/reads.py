@@ -123,7 +123,9 @@ class Reads:
         seen[name] = OPAQUE  # whatever is read on the way does not come here again
         value = attribute(thing, name)
         if isinstance(getattr(type(thing), name, None), property):
-            return  # what its getter reads is seen by itself
+            if id(thing) in self._paths:  # what its getter reads is seen by itself
+                self._methods[id(thing), name] = value
+            return
         seen[name] = record_attribute(thing, name, self._code.source)
         if is_config(value) or (not isinstance(value, _NO_OBJECTS) and is_own(type(value).__module__)):
             self._hold(value, id(thing), name)
@@ -165,9 +167,11 @@ class Reads:
         things = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
         for key, seen in self._seen.items():
             for name, was in seen.items():
+                if was is OPAQUE:
+                    continue
                 raw = attribute(things[key], name)
                 now = record_attribute(things[key], name, self._code.source)
-                if was is not OPAQUE and now is not OPAQUE and not same(was, now):
+                if now is not OPAQUE and not same(was, now):
                     self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
         self.stored = []
         for key, (config, attributes) in self._saved.items():
@@ -214,7 +218,8 @@ class Reads:
         return made.digest
 
     def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
-        """Methods of the user's own that forward called and that its source does not name: `getattr(self, kind)()`."""
+        """Methods and getters of the user's own that forward called and that its source does not name: `getattr(self, kind)()`,
+        `self.layer.method()`, and what that reads."""
         for kind in {type(module) for module in self._model.modules()}:
             self._code.module_class(kind)
         for (key, name), function in self._methods.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Iterator
@@ -32,7 +33,8 @@ _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backwa
 
 
 def attribute(thing: Any, name: str) -> Any:
-    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter."""
+    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of one that is
+    cached what it gives, which is not kept here."""
     held = getattr(thing, "__dict__", {})
     if name in held:
         return held[name]
@@ -43,6 +45,11 @@ def attribute(thing: Any, name: str) -> Any:
     found = inspect.getattr_static(type(thing), name, MISSING)
     if (found is MISSING and is_config(thing)) or inspect.ismemberdescriptor(found):
         return getattr(thing, name, MISSING)  # a config that knows an attribute by several names; a slot
+    if isinstance(found, functools.cached_property):
+        try:
+            return found.func(thing)
+        except Exception:  # the user's code, which may not work yet, or no more
+            return MISSING
     return underlying(found)
 
 
