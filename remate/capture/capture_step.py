@@ -25,6 +25,7 @@ from . import surroundings, torch_api
 from .branches import Branches
 from .captured import Captured
 from .explain import explained
+from .gradient_layouts import lay_out_gradients
 from .lower import Lowering, Source
 from .origins import complete, origins
 from .planted import planted
@@ -165,6 +166,13 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
     results = simplify(fx, [node for _, node in kept], returned)
+    parameters = {port: node.meta["val"] for node, port in nodes.items() if port.kind == PARAMETER}
+    of = {
+        at: parameters[port.key]
+        for at, (port, _) in enumerate(kept)
+        if port.kind == GRADIENT and port.key in parameters
+    }
+    lay_out_gradients(fx, results, of)
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
     _refuse_mutations(signature, step, ends, sources)
     named = {_source(signature, step, port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}

@@ -1,0 +1,59 @@
+"""Gradients of parameters lie as autograd keeps them: what lies otherwise is copied in the step.
+
+AccumulateGrad takes a gradient as it is if it has the strides of its parameter (of one with gaps or overlaps: contiguous ones), and
+makes a copy of any other ("gradient layout contract" in torch/csrc/autograd). Made by the step, the copy is in the plan, and the
+original is gone as soon as it has been copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._prims_common import make_contiguous_strides_for
+from torch.fx import Graph, Node
+
+from .simplify import root
+
+_ATEN: Any = torch.ops.aten
+
+
+def lay_out_gradients(graph: Graph, results: list[Node], parameters: Mapping[int, torch.Tensor]) -> None:
+    """`graph` and `results` are changed in place. results: nodes whose values leave the graph. parameters: by position among these,
+    the parameter that it is the gradient of."""
+    copies: dict[tuple[Node, tuple[int, ...]], Node] = {}
+    for at, parameter in parameters.items():
+        node = results[at]
+        strides = _kept(parameter)
+        if root(node).op == "call_function" and not _lies(node.meta["val"], strides):
+            made = copies.get((node, strides)) or _copy(graph, node, strides)
+            copies[node, strides] = results[at] = made
+
+
+def _kept(parameter: torch.Tensor) -> tuple[int, ...]:
+    dense = torch.empty_like(parameter).stride() == parameter.stride()  # keeps the strides of no others
+    return tuple(parameter.stride() if dense else make_contiguous_strides_for(parameter.shape))
+
+
+def _lies(gradient: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    return all(
+        size == 1 or one == other for size, one, other in zip(gradient.shape, gradient.stride(), strides, strict=True)
+    )
+
+
+def _copy(graph: Graph, node: Node, strides: tuple[int, ...]) -> Node:
+    """A contiguous copy of the gradient with its axes in the order in which the strides fall, turned back."""
+    order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
+    back = [order.index(axis) for axis in range(len(order))]
+    straight = order == back == [*range(len(order))]
+    turned = node if straight else _call(graph, node, _ATEN.permute.default, node, order)
+    copied = _call(graph, turned, _ATEN.clone.default, turned, memory_format=torch.contiguous_format)
+    return copied if straight else _call(graph, copied, _ATEN.permute.default, copied, back)
+
+
+def _call(graph: Graph, behind: Node, operator: Any, source: Node, *args: Any, **kwargs: Any) -> Node:
+    with graph.inserting_after(behind):
+        made = graph.call_function(operator, (source, *args), kwargs)
+    made.meta.update(source.meta, val=operator(source.meta["val"], *args, **kwargs))
+    return made
