@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remate_runtime import apply, predicted_peak
+from remate_runtime.engine import engine_of
 from remate_runtime.errors import RemateError
 from remate_runtime.format import PLANNED, Gradients, Schedule, at_size
 from remate_runtime.kernels import TORCH_DTYPES
@@ -77,8 +78,10 @@ class _Side:
         rate: float,
         cast: torch.dtype | None,
         gradients: Gradients,
+        keeps: bool = False,
     ) -> None:
-        self.model, self.cast, self.assumed = model, cast, gradients
+        """keeps: the model holds memory between steps, so that its peak is that of the first step."""
+        self.model, self.cast, self.assumed, self._keeps = model, cast, gradients, keeps
         self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
@@ -108,15 +111,27 @@ class _Side:
 
     def peak(self, device: torch.device) -> int:
         """Bytes of one step after one that warms up."""
-        for _ in range(2):
+        with self._as_assumed():
+            self.step()
+        if self._keeps:  # both sides make as many steps
             with self._as_assumed():
-                peak = peak_bytes(self.step, device)
-        return peak
+                self.step()
+        with self._with_nothing_kept(), self._as_assumed():
+            return peak_bytes(self.step, device)
 
     def curve(self, device: torch.device) -> MemoryCurve:
         """Memory over one step; call `peak` first, which warms up."""
-        with self._as_assumed():
+        with self._with_nothing_kept(), self._as_assumed():
             return memory_curve(self.step, device)
+
+    @contextmanager
+    def _with_nothing_kept(self) -> Iterator[None]:
+        used = self.model
+        self.model = copy.deepcopy(used) if self._keeps else used
+        try:
+            yield
+        finally:
+            self.model = used
 
     @contextmanager
     def _as_assumed(self) -> Iterator[None]:
@@ -161,7 +176,7 @@ def try_schedule(
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
     applied = apply(copy.deepcopy(model), schedule, namespaces=namespaces, engine=engine)
     assumed = schedule.solve.gradients
-    ours = _Side(applied, args, kwargs, rate, cast, assumed)
+    ours = _Side(applied, args, kwargs, rate, cast, assumed, engine_of(engine).keeps)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast, assumed)
     say("measuring the peak of the schedule")
     with _explained("training by the schedule"):

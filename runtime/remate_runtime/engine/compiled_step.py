@@ -69,13 +69,15 @@ class Engine(NamedTuple):
 
     start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises EngineError
     if the engine does not work here. What it returns raises BindError for a device that the step cannot run on, EngineError
-    for a step that the engine cannot execute. shared: it may be one for all steps of a model.
+    for a step that the engine cannot execute. shared: it may be one for all steps of a model. keeps: memory
+    that a step has used stays allocated for the next one.
     """
 
     name: str
     about: str
     start: Callable[[], Compile]
     shared: bool = False
+    keeps: bool = False
 
     def for_a_model(self) -> Engine:
         """The engine as all schedules of one model use it, at all sizes. Raises EngineError if it does not work here."""

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate.capture.capture_step import capture
 from remate.measure.allocator import peak_bytes
+from remate.measure.beside_eager import try_schedule
 from remate.profile.costing import costed
 from remate_runtime import EngineError, apply, predicted_peak
 from remate_runtime.format.schedule import Dimension, Schedule
@@ -322,3 +323,16 @@ def test_parts_that_are_called_several_times_are_refused() -> None:
     with pytest.raises(EngineError, match="of a part that is called several times"):
         apply(model, made, engine="arena")
     assert original_of(model) is model
+
+
+def test_what_a_trial_measures_counts_the_block() -> None:
+    """It stays allocated between steps, and must not vanish from the peak of the second."""
+    model, planned, x = subject()
+    schedule, beyond = planned._remate_step.steps[0].schedule, []
+    for engine in ("eager", "arena"):
+        trial = try_schedule(model, (x,), {}, schedule, 2, engine=engine, curve=True)
+        assert trial.difference == 0
+        assert trial.curve is not None
+        assert max(trial.curve.bytes) == trial.peak
+        beyond.append(trial.peak - trial.predicted)
+    assert beyond[0] == beyond[1] > 0  # the loss, which is made outside of the step

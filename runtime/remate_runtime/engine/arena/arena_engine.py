@@ -120,5 +120,9 @@ def _tell(found: Layout) -> None:
 
 
 ARENA = Engine(
-    "arena", "calls one operator after the other, with results at planned addresses in one block", _start, shared=True
+    "arena",
+    "calls one operator after the other, with results at planned addresses in one block",
+    _start,
+    shared=True,
+    keeps=True,
 )
