@@ -25,8 +25,10 @@ def lay_out_gradients(graph: Graph, results: list[Node], parameters: Mapping[int
     copies: dict[tuple[Node, tuple[int, ...]], Node] = {}
     for at, parameter in parameters.items():
         node = results[at]
+        if root(node).op != "call_function" or node.meta["val"].layout is not torch.strided:
+            continue
         strides = _kept(parameter)
-        if root(node).op == "call_function" and not _lies(node.meta["val"], strides):
+        if not _lies(node.meta["val"], strides):
             made = copies.get((node, strides)) or _copy(graph, node, strides)
             copies[node, strides] = results[at] = made
 

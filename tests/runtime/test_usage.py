@@ -163,7 +163,7 @@ def test_a_model_that_gets_its_values_after_the_schedule(make: Any, x: torch.Ten
     assert_same(step(planned, (x,)), step(eager, (x,)))
 
 
-@pytest.mark.parametrize("engine", ["eager", "auto"])
+@pytest.mark.parametrize("engine", ["eager", pytest.param("auto", marks=pytest.mark.slow)])
 def test_operations_are_ranges_of_the_profiler_where_that_is_asked_for(engine: str) -> None:
     if engine == "auto" and unavailable():
         pytest.skip("no compiler")
