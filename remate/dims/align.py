@@ -133,6 +133,25 @@ def rows(graphs: Sequence[Graph]) -> dict[Row, Place]:
     return {row: place for row, place in found.items() if differs(row)}
 
 
+def shapes(graphs: Sequence[Graph]) -> set[tuple[int, ...]]:
+    """The sizes that tensors of steps of one structure have, at all of the steps."""
+    every = zip(*(graph.values for graph in graphs), strict=True)
+    return {row for values in every for row in zip(*(value.type.shape for value in values), strict=True)}
+
+
+def where_strides_tell(graphs: Sequence[Graph]) -> dict[Row, set[tuple[int, ...]]]:
+    """Rows of strides that say nothing at some size, each with the sizes of the axes: where one of them is not 1, it says something."""
+    found: dict[Row, set[tuple[int, ...]]] = {}
+    for values in zip(*(graph.values for graph in graphs), strict=True):
+        kinds = [value.type for value in values]
+        if any(1 in kind.shape for kind in kinds) and any(kind.strides is not None for kind in kinds):
+            axes = zip(*(kind.shape for kind in kinds), strict=True)
+            for axis, row in zip(axes, zip(*map(telling_strides, kinds), strict=True), strict=True):
+                if None in row:
+                    found.setdefault(row, set()).add(axis)
+    return found
+
+
 def differs(row: Sequence[Any]) -> bool:
     return len({item for item in row if item is not None}) > 1
 

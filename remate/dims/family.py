@@ -14,8 +14,9 @@ from remate_runtime.format import Real, Size
 from remate_runtime.step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Place, difference, rows
+from .align import Place, Row, difference, rows, where_strides_tell
 from .asked import SMALLEST, AskedSize
+from .blame import sizes_of_place, sizes_of_row
 from .faults import arguments, fault_at, fitter_of
 from .fitting import Fitter
 from .guards import guards
@@ -75,17 +76,16 @@ def _family(survey: Survey, ranges: Sequence[Range]) -> Family:
     for sizes in [*_samples(survey, ranges, first), *corners]:
         _add(survey, ranges, shots, sizes)
     fitter = fitter_of(ranges, shots)
-    for _ in range(_MORE):
-        sizes = _telling_apart(ranges, shots, fitter)
-        if sizes is None:
+    for left in range(_MORE, -1, -1):
+        apart = _telling_apart(survey, ranges, shots, fitter)
+        if apart is None:
             break
-        _add(survey, ranges, shots, sizes)
+        if not left:
+            sizes, row = apart
+            raise still_open(len(shots), row.place, row.names, sizes)
+        _add(survey, ranges, shots, apart[0])
         fitter = fitter_of(ranges, shots)
-    else:
-        sizes = _telling_apart(ranges, shots, fitter)
-        if sizes is not None:
-            raise still_open(len(shots), _undecided_place(shots, fitter, sizes), sizes)
-    _hold(ranges, shots, fitter)
+    _hold(survey, ranges, shots, fitter)
     return Family(tuple(ranges), tuple(shots), fitter)
 
 
@@ -126,28 +126,51 @@ def _add(survey: Survey, ranges: Sequence[Range], shots: list[Shot], sizes: Size
     shots.append(survey.at(sizes))
 
 
-def _telling_apart(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> Sizes | None:
-    """Sizes at which the most rows have candidates that differ; None if there are none. Raises DimsError for a row that has no
+def _telling_apart(
+    survey: Survey, ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter
+) -> tuple[Sizes, _Open] | None:
+    """Sizes at which the most rows have candidates that differ, and one of these; None if there are none. Raises DimsError for a row that has no
     candidate."""
-    open_rows = []
-    for row, place in rows([shot.captured.graph for shot in shots]).items():
+    graphs = [shot.captured.graph for shot in shots]
+    open_rows: list[_Open] = []
+    for row, place in rows(graphs).items():
         found = fitter.expressions(row)
         if not found:
-            raise unfitted(place, row, [shot.sizes for shot in shots])
+            names = sizes_of_row(survey, ranges, shots, row)
+            raise unfitted(place, row, [shot.sizes for shot in shots], names)
         if len(found) > 1:
-            open_rows.append(found)
+            open_rows.append(_Open(place, found, _axes(graphs, fitter, row)))
     best, most = None, 0
     for sizes in _probes(ranges) if open_rows else ():
-        told = sum(len({_at(each, sizes) for each in found}) > 1 for found in open_rows)
+        told = sum(each.differs(sizes) for each in open_rows)
         if told > most:
             best, most = sizes, told
-    return best
+    return None if best is None else (best, next(each for each in open_rows if each.differs(best)))
 
 
-def _undecided_place(shots: Sequence[Shot], fitter: Fitter, sizes: Sizes) -> Place:
-    """The first place of which candidates differ at `sizes`."""
-    every = rows([shot.captured.graph for shot in shots])
-    return next(at for row, at in every.items() if len({_at(each, sizes) for each in fitter.expressions(row)}) > 1)
+class _Open(msgspec.Struct, frozen=True):
+    """Several expressions for one row. axes: of a row of strides, the sizes of which one must not be 1."""
+
+    place: Place
+    found: Sequence[Size | Real]
+    axes: Sequence[Size | Real]
+
+    def differs(self, sizes: Sizes) -> bool:
+        """Whether they give several numbers at some sizes."""
+        if self.axes and all(_at(axis, sizes) == 1 for axis in self.axes):
+            return False
+        return len({_at(each, sizes) for each in self.found}) > 1
+
+    @property
+    def names(self) -> list[str]:
+        """The sizes that they follow from."""
+        return sorted(frozenset[str]().union(*(each.dims for each in self.found)))
+
+
+def _axes(graphs: Sequence[Graph], fitter: Fitter, row: Row) -> list[Size | Real]:
+    """What is known of the axes of a row of strides that are not told everywhere."""
+    axes = where_strides_tell(graphs).get(row, ()) if None in row else ()
+    return [found[0] for axis in axes if (found := fitter.expressions(axis))]
 
 
 def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
@@ -183,7 +206,7 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
     return sorted({*numbers[: _PROBES // 4], *numbers[-_PROBES // 4 :], *numbers[::step]})
 
 
-def _hold(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> None:
+def _hold(survey: Survey, ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> None:
     """What forward decided by sizes comes out the same at all sizes of the ranges. Raises Narrowed, DimsError."""
     found = guards([shot.log.decisions for shot in shots], fitter)
     probes = list(_probes(ranges))
@@ -191,7 +214,7 @@ def _hold(ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> Non
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)  # what is not known is decided on its other side, perhaps
     if found.lost:
-        raise undecided(found.lost[0], [one.name for one in ranges])
+        raise undecided(found.lost[0], sizes_of_place(survey, ranges, shots[0], found.lost[0]))
     for guard in found.guards:
         if not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)

@@ -9,7 +9,7 @@ import msgspec
 from remate_runtime.step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Difference, difference
+from .align import Difference, difference, shapes
 from .fitting import Fitter
 from .guards import Guard, divided_by, first_other
 from .samples import Range
@@ -64,7 +64,9 @@ def fitter_of(ranges: Sequence[Range], shots: Sequence[Shot]) -> Fitter:
     """Knows expressions over `ranges` for the numbers of these captures."""
     divisors = arguments(shots[0].captured.graph) | divided_by([shot.log.decisions for shot in shots]) | _DIVISORS
     useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(shots[0].captured.graph))
-    return Fitter({one.name: one.numbers() for one in ranges}, [shot.sizes for shot in shots], useful)
+    graphs = [shot.captured.graph for shot in shots]
+    sizes = [shot.sizes for shot in shots]
+    return Fitter({one.name: one.numbers() for one in ranges}, sizes, useful, lambda: shapes(graphs))
 
 
 def _strides(graph: Graph) -> set[int]:

@@ -1,7 +1,7 @@
 """Expressions of sizes that give known numbers at known sizes: all of a small grammar that do, not only the first one.
 
 Candidates of a row, from simple to involved: sums of up to two products of dimensions and a number; products in which one or two
-dimensions are divided, rounding down; sums of three products; products with a division, with another product or number added. Their coefficients are solved for
+dimensions are divided, rounding down; sums of three products; products with a division, with another product or number added; products of sizes that tensors have, and sums of them. Their coefficients are solved for
 exactly from as many sizes as there are unknowns, and hold at all others. Which divisors there are is given: a step divides by
 numbers that stand in it (strides of convolutions and pools) or that forward was seen to divide by.
 """
@@ -9,46 +9,39 @@ numbers that stand in it (strides of convolutions and pools) or that forward was
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Real, Side, Size, constant, dimension, divided
+from remate_runtime.format import Real, Side, Size, constant
 
-_DEGREE, _TOTAL = 2, 3  # of one dimension, of a product
-_SCALES = (1, 2, 3)  # of a dimension that is divided
+from .composed import Composing, joined, products, sums
+from .parts import Part, Products, products_of, quotients_of
+
 _NUMERATORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 4.0, 16.0)
 _DENOMINATORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _LARGEST = 1 << 60
-_PAIRED = 64  # the largest divisor of two dimensions that are multiplied
-
-
-class _Part:
-    """A product of expressions, and its values at the known sizes."""
-
-    def __init__(self, factors: tuple[Size, ...], values: list[int]) -> None:
-        self.factors, self.values = factors, values
-
-    def times(self, other: _Part) -> _Part:
-        return _Part((*self.factors, *other.factors), [a * b for a, b in zip(self.values, other.values, strict=True)])
+_TELLING = 4  # numbers of a row that tell of what it is made
 
 
 class Fitter:
     """ranges: for each dimension all sizes that matter. sizes: where the numbers of rows are known, in the order of the rows.
-    divisors: to try."""
+    divisors: to try. parts: gives rows of which others are made, asked for when one is not found without."""
 
     def __init__(
-        self, ranges: Mapping[str, Sequence[int]], sizes: Sequence[Mapping[str, int]], divisors: Sequence[int]
+        self,
+        ranges: Mapping[str, Sequence[int]],
+        sizes: Sequence[Mapping[str, int]],
+        divisors: Sequence[int],
+        parts: Callable[[], Collection[tuple[int, ...]]] = tuple,
     ) -> None:
-        self._ranges, self._sizes, self._divisors = ranges, sizes, divisors
+        self._ranges, self._sizes, self._divisors, self._parts = ranges, sizes, divisors, parts
+        self._found_parts: dict[tuple[int, ...], Callable[[], list[Size]]] | None = None
         self._partial: dict[tuple[bool, ...], Fitter] = {}
         self._known: dict[tuple[int, ...], list[Size]] = {}
         self._one = self._part(constant(1))
-        self._products = [self._part(size) for size in _products(list(ranges))]
-        self._quotient_parts: tuple[list[_Part], Any] | None = None
+        self._products = [self._part(size) for size in products_of(list(ranges))]
+        self._quotient_parts: Products | None = None
 
     def expressions(self, row: Sequence[int | float | None]) -> Sequence[Size | Real]:
         """Those of a row of integers, or of floats. None: whatever an expression gives there."""
@@ -64,7 +57,12 @@ class Fitter:
         """The fitter of those sizes at which something is told."""
         if told not in self._partial:
             sizes = [at for at, there in zip(self._sizes, told, strict=True) if there]
-            self._partial[told] = Fitter(self._ranges, sizes, self._divisors)
+            made = Fitter(self._ranges, sizes, self._divisors)
+            whole = self._those_parts() if sum(told) >= _TELLING else {}
+            made._found_parts = {
+                tuple(n for n, there in zip(row, told, strict=True) if there): found for row, found in whole.items()
+            }
+            self._partial[told] = made
         return self._partial[told]
 
     def sizes(self, row: Sequence[int]) -> list[Size]:
@@ -76,57 +74,50 @@ class Fitter:
 
     def _searched(self, row: tuple[int, ...]) -> list[Size]:
         found = [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
+        found = found or [*self._composed(row, products)] or [*self._composed(row, sums)]
         for more in [self._one, *self._products] if len(row) > 2 else ():
-            if found:
-                break
-            found = list(self._quotients(row, more))
+            found = found or list(self._quotients(row, more))
         return list(dict.fromkeys(found))
 
-    def _quotients(self, row: tuple[int, ...], more: _Part | None = None) -> Iterator[Size]:
+    def _composed(self, row: tuple[int, ...], how: Composing) -> Iterator[Size]:
+        """Products or sums of what parts are that are less than the row: of the first expression of each, since parts are told apart
+        for themselves."""
+        if len(row) < _TELLING or min(row) < 0:
+            return
+        less = [part for part in self._those_parts() if sum(part) < sum(row) and part != row]
+        told = {part: found[0] for part in less if (found := self._those_parts()[part]())}
+        for number, parts in how(row, list(told)):
+            try:
+                yield joined(how, number, [told[part] for part in parts])
+            except ScheduleError:  # more than a file may hold
+                continue
+
+    def _those_parts(self) -> dict[tuple[int, ...], Callable[[], list[Size]]]:
+        """Parts that are not the same everywhere, the smallest first, with what gives their expressions."""
+        if self._found_parts is None:
+            rows = sorted({row for row in self._parts() if len(set(row)) > 1}, key=lambda row: (sum(row), row))
+            self._found_parts = {row: partial(self.sizes, row) for row in rows}
+        return self._found_parts
+
+    def _quotients(self, row: tuple[int, ...], more: Part | None = None) -> Iterator[Size]:
         """Multiples of products with a division, with a multiple of one more product. In floats first, where thousands are tried
         at once: what is not close cannot be equal."""
-        parts, values = self._divided()
-        wanted = np.array(row, dtype=float)
-        if not len(values):
+        parts = self._divided()
+        if not len(parts.values):
             return
-        with np.errstate(all="ignore"):
-            if more is None:
-                close = values * (wanted[0] / values[:, :1])
-            else:
-                line = np.array(more.values, dtype=float)
-                determinants = values[:, :1] * line[1] - values[:, 1:2] * line[0]
-                first = (wanted[0] * line[1] - wanted[1] * line[0]) / determinants
-                second = (values[:, :1] * wanted[1] - values[:, 1:2] * wanted[0]) / determinants
-                close = first * values + second * line
-            near = np.all(np.abs(close - wanted) <= 1e-6 * np.abs(wanted) + 1e-3, axis=1)
-        for at in np.flatnonzero(near):
-            part = parts[at]
-            yield from _combined([part] if more is None else [part, more], row)
+        for at in parts.near(row) if more is None else parts.near_with(row, more):
+            yield from _combined([parts.part(at)] if more is None else [parts.part(at), more], row)
 
-    def _divided(self) -> tuple[list[_Part], Any]:
-        """Products with a division, squares of them, and their values by row; made when they are first needed."""
+    def _divided(self) -> Products:
+        """Products with a division, squares of them; made when they are first needed."""
         if self._quotient_parts is None:
-            parts = self._products_with_divisions()
-            values = np.array([part.values for part in parts], dtype=float).reshape(-1, len(self._sizes))
-            self._quotient_parts = parts, values
+            numbers = {
+                name: frozenset((*every, *(at[name] for at in self._sizes))) for name, every in self._ranges.items()
+            }
+            divisors = tuple(self._divisors)
+            quotients = [[self._part(size) for size in quotients_of(name, numbers[name], divisors)] for name in numbers]
+            self._quotient_parts = Products(quotients, [self._one, *self._products])
         return self._quotient_parts
-
-    def _products_with_divisions(self) -> list[_Part]:
-        quotients = {
-            name: [
-                self._part(atom)
-                for atom in _quotients(name, {*numbers, *(at[name] for at in self._sizes)}, self._divisors)
-            ]
-            for name, numbers in self._ranges.items()
-        }
-        plain = [self._one, *self._products]
-        every = [quotient for each in quotients.values() for quotient in each]
-        made = [quotient.times(more) for quotient in every for more in plain]
-        made += [square.times(more) for square in (each.times(each) for each in every) for more in plain]
-        for one, other in itertools.combinations(quotients.values(), 2):
-            pairs = [a.times(b) for a, b in _pairs(one, other)]
-            made += [pair.times(more) for pair in pairs for more in plain]
-        return made
 
     def reals(self, row: Sequence[float]) -> list[Real]:
         """All floats of the grammar that give `row` to the last bit: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
@@ -142,8 +133,8 @@ class Fitter:
             least[part.factors[0] * constant(factor)] = factor * part.values[0]
         return min(least, key=lambda size: least[size])
 
-    def _part(self, size: Size) -> _Part:
-        return _Part((size,), [size.at(at) for at in self._sizes])
+    def _part(self, size: Size) -> Part:
+        return Part((size,), [size.at(at) for at in self._sizes])
 
     def _sums(self, row: Sequence[int]) -> Iterator[Size]:
         for count in (1, 2, 3):
@@ -185,7 +176,7 @@ class Fitter:
             return False
 
 
-def _combined(parts: Sequence[_Part], row: Sequence[int]) -> Iterator[Size]:
+def _combined(parts: Sequence[Part], row: Sequence[int]) -> Iterator[Size]:
     """The sum of `parts` with integer coefficients, none of them 0, that gives `row`, if there is one."""
     coefficients = _SOLVERS[len(parts) - 1]([part.values for part in parts], row)
     if coefficients is None or 0 in coefficients or any(abs(c) > _LARGEST for c in coefficients):
@@ -238,48 +229,3 @@ def _determinant(m: list[list[int]]) -> int:
 
 _Solver = Callable[[list[list[int]], Sequence[int]], tuple[int, ...] | None]
 _SOLVERS: tuple[_Solver, ...] = (_one_unknown, _two_unknowns, _three_unknowns)
-
-
-def _products(names: Sequence[str]) -> list[Size]:
-    """Products of powers of dimensions, by degree."""
-    made: list[tuple[int, Size]] = []
-    for powers in itertools.product(range(_DEGREE + 1), repeat=len(names)):
-        if 0 < sum(powers) <= _TOTAL:
-            factors = [dimension(name) for name, power in zip(names, powers, strict=True) for _ in range(power)]
-            made.append((sum(powers), math.prod(factors, start=constant(1))))
-    return [size for _, size in sorted(made, key=lambda pair: pair[0])]
-
-
-def _quotients(name: str, numbers: Collection[int], divisors: Sequence[int]) -> Iterator[Size]:
-    """Quotients of a dimension, rounded down; of those that are equal for all numbers that it may be, or was, the simplest."""
-    every = np.array(sorted(numbers), dtype=np.int64)
-    seen = {every.tobytes()}
-    for divisor, scale in itertools.product(sorted(divisors), _SCALES):
-        low, high = (-divisor, 2 * divisor) if scale == 1 else (0, divisor)
-        for offset in sorted(range(low, high), key=abs):
-            values = ((every * scale + offset) // divisor).tobytes()
-            if values in seen:
-                continue
-            size = divided(dimension(name) * constant(scale) + constant(offset), divisor)
-            if any(factor.divisor > 1 for term in size.terms for factor in term.factors):
-                seen.add(values)
-                yield size
-
-
-def _pairs(some: Sequence[_Part], others: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
-    """Both divided by the same, and nothing else."""
-    divided_so: dict[int, list[_Part]] = {}
-    for other in others:
-        divided_so.setdefault(_only_divisor(other), []).append(other)
-    for one in some:
-        divisor = _only_divisor(one)
-        for other in divided_so.get(divisor, ()) if 0 < divisor <= _PAIRED else ():
-            yield one, other
-
-
-def _only_divisor(part: _Part) -> int:
-    """Of a quotient that stands alone; 0 for others."""
-    (size,) = part.factors
-    if len(size.terms) != 1 or size.terms[0].coefficient != 1:
-        return 0
-    return size.terms[0].factors[0].divisor

@@ -70,14 +70,13 @@ def unrolled(found: Difference, one: Sizes, other: Sizes) -> str:
     return ""
 
 
-def unfitted(place: Place, row: Row, sizes: Sequence[Sizes]) -> DimsError:
-    """No expression gives the numbers of one place."""
+def unfitted(place: Place, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) -> DimsError:
+    """No expression gives the numbers of one place. of: names of the sizes that they follow from."""
     some = "; ".join(f"{number} at {spelled(at)}" for number, at in list(zip(row, sizes, strict=True))[:3])
     where = f" ({place.source})" if place.source else ""
-    names = " or ".join(sizes[0])
     return DimsError(
-        f"{place.what}{where} follows from sizes in no way that a file can state: {some}",
-        f"leave {names} fixed, or compute it with tensors",
+        f"{place.what}{where} follows from {' and '.join(of)} in no way that a file can state: {some}",
+        f"leave {' or '.join(of)} fixed, or compute it with tensors",
     )
 
 
@@ -99,10 +98,10 @@ def undecided(place: str, names: Sequence[str]) -> DimsError:
     )
 
 
-def still_open(captures: int, place: Place, sizes: Sizes) -> DimsError:
-    """Several expressions are left that give different numbers at some size."""
+def still_open(captures: int, place: Place, of: Sequence[str], sizes: Sizes) -> DimsError:
+    """Several expressions are left that give different numbers at some size. of: names of the sizes that they follow from."""
     where = f" ({place.source})" if place.source else ""
-    names = " or ".join(sizes)
+    names = " or ".join(of)
     return DimsError(
         f"after {captures} captures {place.what}{where} may still be one of several numbers at {spelled(sizes)}",
         f"give {names} a smaller range, or leave it fixed",

@@ -1,0 +1,83 @@
+"""Numbers that are made of other numbers of the same step: products of sizes of its tensors (strides, and what attention lays
+over a flattened image: the square of a product), and sums of them (what several maps that were joined have together).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from remate_runtime.format import Size, constant
+
+Row = tuple[int, ...]
+Composing = Callable[[Row, Sequence[Row]], Iterator[tuple[int, tuple[Row, ...]]]]
+_FACTORS = 5  # of a product
+_SUMMANDS = 5
+_LOOKED_AT = 1 << 15  # partial products, or sums of one length, of one row at most
+_LARGEST = 1 << 40
+
+
+def products(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
+    """A number and one or more of `known`, with repetition, whose product is `row` everywhere."""
+    whole = [each for each in known if 0 not in each]
+    left = itertools.repeat(None, _LOOKED_AT)
+    open_ones: list[tuple[Row, int, tuple[Row, ...]]] = [(row, 0, ())]
+    while open_ones:
+        rest, start, taken = open_ones.pop()
+        for at, _ in zip(range(start, len(whole)), left, strict=False):
+            each = whole[at]
+            if any(wanted % number for wanted, number in zip(rest, each, strict=True)):
+                continue
+            below = tuple(wanted // number for wanted, number in zip(rest, each, strict=True))
+            factors = (*taken, each)
+            if len(set(below)) == 1:
+                yield below[0], factors
+            elif len(factors) < _FACTORS:
+                open_ones.append((below, at, factors))
+
+
+def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
+    """A number that is not negative and one or more of `known`, with repetition, whose sum is `row` everywhere; only those of the
+    fewest. All sums are tried at once, told by a number that equal rows have in common; what is found is held against the row."""
+    if not known or max(row) > _LARGEST:
+        return
+    rows = np.array(known, dtype=np.int64)
+    mark = np.random.default_rng(0).integers(1, _LARGEST, len(row)) | 1
+    marks = (rows - rows[:, :1]) @ mark
+    wanted = np.array(row, dtype=np.int64)
+    for count in range(_SUMMANDS):
+        if math.comb(len(known) + count - 1, count) > _LOOKED_AT:
+            return
+        chosen = np.array(list(itertools.combinations_with_replacement(range(len(known)), count)), dtype=int)
+        rest = wanted - rows[chosen].sum(1)
+        close = np.flatnonzero(np.isin((rest - rest[:, :1]) @ mark, marks) & (rest.min(1) >= 0))
+        found = {
+            (rest[0] - last[0], tuple(sorted((*some, last))))
+            for some, rest, last in _ended(row, close.tolist(), chosen.tolist(), known)
+        }
+        yield from sorted(found)
+        if found:
+            return
+
+
+def joined(how: Composing, number: int, parts: Sequence[Size]) -> Size:
+    """The product or sum as an expression. Raises ScheduleError R024 where it is more than a file may hold."""
+    made = constant(number)
+    for part in parts:
+        made = made * part if how is products else made + part
+    return made
+
+
+def _ended(
+    row: Row, close: Sequence[int], chosen: Sequence[Sequence[int]], known: Sequence[Row]
+) -> Iterator[tuple[list[Row], Row, Row]]:
+    """Sums that one more row makes `row`, but for a number: what was summed, what it lacks, and the row."""
+    for at in close:
+        some = [known[each] for each in chosen[at]]
+        rest = tuple(wanted - sum(numbers) for wanted, *numbers in zip(row, *some, strict=True))
+        for last in known:
+            if last[0] <= rest[0] and len({one - two for one, two in zip(rest, last, strict=True)}) == 1:
+                yield some, rest, last

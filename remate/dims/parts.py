@@ -1,0 +1,130 @@
+"""What expressions are put together from: products of dimensions, dimensions divided, and products of both, thousands of which
+are tried at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from remate_runtime.format import Size, constant, dimension, divided
+
+_DEGREE, _TOTAL = 2, 3  # of one dimension, of a product
+_SCALES = (1, 2, 3)  # of a dimension that is divided
+_PAIRED = 64  # the largest divisor of two dimensions that are multiplied
+
+
+class Part:
+    """A product of expressions, and its values at the known sizes."""
+
+    def __init__(self, factors: tuple[Size, ...], values: list[int]) -> None:
+        self.factors, self.values = factors, values
+
+    def times(self, other: Part) -> Part:
+        return Part((*self.factors, *other.factors), [a * b for a, b in zip(self.values, other.values, strict=True)])
+
+
+class Products:
+    """Each of `one`, squared and not, and the products of two of different dimensions that are divided by the same number, times every one of
+    `others`. one: by dimension. values: a line for each product. In floats: what is not close cannot be equal."""
+
+    def __init__(self, one: Sequence[Sequence[Part]], others: Sequence[Part]) -> None:
+        self._one, self._others = [part for each in one for part in each], others
+        count = len(self._one)
+        singles, squares = [(at, count) for at in range(count)], [(at, at) for at in range(count)]
+        self._pairs = [*singles, *squares, *_alike(one)]
+        left, right = (np.array([part.values for part in parts], dtype=float) for parts in (self._one, others))
+        width = right.shape[1]
+        left = np.concatenate([left.reshape(-1, width), np.ones((1, width))])
+        first, second = np.array(self._pairs, dtype=int).reshape(-1, 2).T
+        self.values: Any = ((left[first] * left[second])[:, None] * right[None]).reshape(-1, width)
+
+    def part(self, at: int) -> Part:
+        """The product of a line."""
+        pair, other = divmod(int(at), len(self._others))
+        first, second = self._pairs[pair]
+        one = self._one[first]
+        return (one if second == len(self._one) else one.times(self._one[second])).times(self._others[other])
+
+    def near(self, row: Sequence[int]) -> list[int]:
+        """The lines of which a multiple may be `row`."""
+        values, wanted = self.values, np.array(row, dtype=float)
+        with np.errstate(all="ignore"):
+            some = np.flatnonzero(_whole(wanted[0] / values[:, 0]))
+            return some[_close(values[some] * (wanted[0] / values[some, :1]), wanted)].tolist()
+
+    def near_with(self, row: Sequence[int], more: Part) -> list[int]:
+        """The lines of which a multiple, with a multiple of `more`, may be `row`."""
+        values, wanted = self.values, np.array(row, dtype=float)
+        line = np.array(more.values, dtype=float)
+        with np.errstate(all="ignore"):
+            determinants = values[:, 0] * line[1] - values[:, 1] * line[0]
+            first = (wanted[0] * line[1] - wanted[1] * line[0]) / determinants
+            second = (values[:, 0] * wanted[1] - values[:, 1] * wanted[0]) / determinants
+            some = np.flatnonzero(_whole(first) & _whole(second))
+            return some[_close(first[some, None] * values[some] + second[some, None] * line, wanted)].tolist()
+
+
+def _whole(numbers: Any) -> Any:
+    """Where there may be integers other than 0."""
+    return (np.abs(numbers - np.rint(numbers)) <= 1e-4 * np.maximum(1.0, np.abs(numbers))) & (np.abs(numbers) > 0.5)
+
+
+def _close(made: Any, wanted: Any) -> Any:
+    return np.all(np.abs(made - wanted) <= 1e-6 * np.abs(wanted) + 1e-3, axis=1)
+
+
+def products_of(names: Sequence[str]) -> list[Size]:
+    """Products of powers of dimensions, by degree."""
+    made: list[tuple[int, Size]] = []
+    for powers in itertools.product(range(_DEGREE + 1), repeat=len(names)):
+        if 0 < sum(powers) <= _TOTAL:
+            factors = [dimension(name) for name, power in zip(names, powers, strict=True) for _ in range(power)]
+            made.append((sum(powers), math.prod(factors, start=constant(1))))
+    return [size for _, size in sorted(made, key=lambda pair: pair[0])]
+
+
+@lru_cache(maxsize=64)
+def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) -> tuple[Size, ...]:
+    """Quotients of a dimension, rounded down; of those that are equal for all numbers that it may be, or was, the simplest."""
+    every = np.array(sorted(numbers), dtype=np.int64)
+    seen, made = {every.tobytes()}, []
+    for divisor, scale in itertools.product(sorted(divisors), _SCALES):
+        low, high = (-divisor, 2 * divisor) if scale == 1 else (0, divisor)
+        for offset in sorted(range(low, high), key=abs):
+            values = ((every * scale + offset) // divisor).tobytes()
+            if values in seen:
+                continue
+            size = divided(dimension(name) * constant(scale) + constant(offset), divisor)
+            if any(factor.divisor > 1 for term in size.terms for factor in term.factors):
+                seen.add(values)
+                made.append(size)
+    return tuple(made)
+
+
+def _alike(one: Sequence[Sequence[Part]]) -> Iterator[tuple[int, int]]:
+    """Numbers of parts of two dimensions that are divided by the same, and nothing else."""
+    starts = itertools.accumulate(map(len, one), initial=0)
+    by_divisor = []
+    for start, parts in zip(starts, one, strict=False):
+        found: dict[int, list[int]] = {}
+        for at, part in enumerate(parts, start):
+            found.setdefault(_only_divisor(part), []).append(at)
+        by_divisor.append(found)
+    for some, others in itertools.combinations(by_divisor, 2):
+        for divisor in some:
+            if 0 < divisor <= _PAIRED:
+                yield from itertools.product(some[divisor], others.get(divisor, ()))
+
+
+def _only_divisor(part: Part) -> int:
+    """Of a quotient that stands alone; 0 for others."""
+    (size,) = part.factors
+    if len(size.terms) != 1 or size.terms[0].coefficient != 1:
+        return 0
+    return size.terms[0].factors[0].divisor
