@@ -8,6 +8,7 @@ as they were.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -31,6 +32,7 @@ from .origins import complete, origins
 from .planted import planted
 from .reads import Hooks
 from .refused_layers import refuse_layers
+from .refused_writes import refuse_differentiated, refuse_writes
 from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
@@ -161,7 +163,9 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     fx = traced.module.graph
     found = origins(fx)
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
-    sources = {n: _source(signature, step, port) for n, port in nodes.items()}
+    source = functools.partial(_source, signature, step)
+    refuse_differentiated(nodes.values(), traced.outputs, found, source)
+    sources = {n: source(port) for n, port in nodes.items()}
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
@@ -174,15 +178,16 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     }
     lay_out_gradients(fx, results, of)
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
-    _refuse_mutations(signature, step, ends, sources)
-    named = {_source(signature, step, port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
+    places = complete(fx, found)
+    refuse_writes(ends, sources, places, source)
+    named = {source(port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
     taken = signature.names | {f"grad.{output.name}" for output in step.outputs}
-    lowering = Lowering(traced.module, sources, complete(fx, found), signature.device, taken, {*results}, named)
+    lowering = Lowering(traced.module, sources, places, signature.device, taken, {*results}, named)
     lowered = lowering.run()
     by_name = {value.name: at for at, value in enumerate(lowered.values)}
 
     def pairs(kind: str) -> tuple[tuple[int, int], ...]:
-        made = ((by_name[_source(signature, step, p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
+        made = ((by_name[source(p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
         return tuple((source, value) for source, value in made if source != value)
 
     outputs = {port.key: lowered.at[node] for port, node in ends if port.kind == OUTPUT}
@@ -206,12 +211,6 @@ def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
         return Source(signature.parameter(port.key), port.kind)
     if port.kind == INPUT:
         return Source(signature.inputs[port.key], "input")
-    if isinstance(port.key, Port):
-        written = _source(signature, step, port.key)
-        hint = "write a detached value, under torch.no_grad(), and into buffers only"
-        raise CaptureError(
-            f"forward writes into {written.kind} {written.name!r} what gradients flow through", hint=hint
-        )
     return Source(f"grad.{step.outputs[port.key].name}", "tangent")
 
 
@@ -220,21 +219,6 @@ def _unwrapped(port: Port, node: Node) -> Node:
     if port.kind == OUTPUT and node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
         return node.args[0]
     return node
-
-
-def _refuse_mutations(
-    signature: Signature, step: TracedModule, ends: list[tuple[Port, Node]], sources: dict[Node, Source]
-) -> None:
-    """Only buffers may be updated, and only parameters and inputs have gradients."""
-    for port, node in ends:
-        if port.kind == OUTPUT:
-            continue
-        source = _source(signature, step, port.key)
-        if port.kind == GRADIENT and source.kind == "buffer":
-            raise CaptureError(f"buffer {source.name!r} gets a gradient", hint="make it a Parameter")
-        if port.kind == MUTATION and source.kind != "buffer" and sources.get(node) != source:
-            hint = "write into a copy (x = x.clone()), and make what forward changes a buffer"
-            raise CaptureError(f"forward writes into {source.kind} {source.name!r}", hint=hint)
 
 
 def _with_values(tree: Any, names: list[str], outputs: tuple[Output, ...]) -> Any:

@@ -12,6 +12,7 @@ from torch import nn
 from remate_runtime.live import MISSING
 
 from ..errors import CaptureError
+from .assigned import assigned_at
 
 
 class Change(NamedTuple):
@@ -61,9 +62,13 @@ class Changes:
 
     def refuse(self) -> None:
         """The step is another one once they have changed."""
+        path, change = next(iter(self._by_path.items()))
+        at = assigned_at(change.thing, change.name) if isinstance(change.thing, nn.Module) else ""
         raise CaptureError(
             f"forward changes attributes ({self}), and its next call computes something else",
-            hint="call the model once before planning, if that settles it; otherwise make them buffers",
+            path.rpartition(".")[0] if at else "",
+            at,
+            "call the model once before planning, if that settles it; otherwise make them buffers",
         )
 
     def warn(self) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
+from .assigned import assigned_at
 from .places import user_place
 from .reads import Reads
 from .signature import argument_names
@@ -140,9 +141,12 @@ class TracedModule(torch.nn.Module):
         """`self.state = new` becomes `self.state.copy_(new)`, which tracing sees as an update of the buffer."""
         for name, old, new in attributes.reassigned_buffers():
             if not isinstance(new, torch.Tensor) or new.shape != old.shape or new.dtype != old.dtype:
+                path, _, last = name.rpartition(".")
                 raise CaptureError(
                     f"forward replaces buffer {name!r} by something of another shape or type",
-                    hint="if only the first call does that, call the model once before planning; else keep its shape and "
+                    path,
+                    assigned_at(self.model.get_submodule(path), last),
+                    "if only the first call does that, call the model once before planning; else keep its shape and "
                     "type, or write into it",
                 )
             with torch.no_grad():

@@ -1,0 +1,51 @@
+"""What a step may write: buffers. All else is refused, with the module and the line that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn
+
+from torch.fx import Node
+
+from ..errors import CaptureError
+from .lower import Source
+from .origins import Origin
+from .torch_api import GRADIENT, MUTATION, OUTPUT, Port
+
+Ends = Iterable[tuple[Port, Node | None]]
+Origins = Mapping[Node, Origin]
+
+
+def refuse_differentiated(
+    inputs: Iterable[Port], ends: Ends, origins: Origins, source: Callable[[Port], Source]
+) -> None:
+    """Raise CaptureError if gradients flow through what forward writes into an input of the step, so that the step would take
+    one for it. inputs, ends: of the joint graph. source: what an input stands for."""
+    written = {port.key: node for port, node in ends if port.kind == MUTATION}
+    for port in inputs:
+        if isinstance(port.key, Port):
+            found = source(port.key)
+            message = f"forward writes into {found.kind} {found.name!r} what gradients flow through"
+            hint = "write a detached value, under torch.no_grad(), and into buffers only; limit parameters after the optimizer's step"
+            _refuse(message, hint, written.get(port.key), origins)
+
+
+def refuse_writes(
+    ends: Ends, inputs: Mapping[Node, Source], origins: Origins, source: Callable[[Port], Source]
+) -> None:
+    """Raise CaptureError unless only buffers are updated, and only parameters and inputs have gradients. inputs: what
+    placeholders stand for. The rest as of `refuse_differentiated`."""
+    for port, node in ends:
+        if port.kind == OUTPUT or node is None:
+            continue
+        found = source(port.key)
+        if port.kind == GRADIENT and found.kind == "buffer":
+            raise CaptureError(f"buffer {found.name!r} gets a gradient", hint="make it a Parameter")
+        if port.kind == MUTATION and found.kind != "buffer" and inputs.get(node) != found:
+            hint = "write into a copy (x = x.clone()), and make what forward changes a buffer"
+            _refuse(f"forward writes into {found.kind} {found.name!r}", hint, node, origins)
+
+
+def _refuse(message: str, hint: str, node: Node | None, origins: Origins) -> NoReturn:
+    origin = Origin() if node is None else origins.get(node, Origin())
+    raise CaptureError(message, origin.module, origin.place.line, hint)

@@ -1,0 +1,76 @@
+"""What a step must not write is refused with the module and the line of forward that writes it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate.capture.capture_step import CaptureError, capture
+
+
+class Resized(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("index", torch.zeros(1))
+        self.index: torch.Tensor
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if self.index.shape[0] != a.shape[0]:
+            self.index = torch.arange(a.shape[0]).float()  # here: replaces buffer '1.index'
+        return super().forward(a) + self.index[:, None]
+
+
+class Clamped(nn.Linear):
+    def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        self.weight.data.clamp_(-0.1, 0.1)  # here: parameter '1.weight'
+        return super().forward(a)
+
+
+class Started(nn.Linear):
+    started = False
+
+    def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        first = not self.started
+        self.started = True  # here: attributes (1.started)
+        return super().forward(a) * (2 if first else 1)
+
+
+class Overwritten(nn.Linear):
+    def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        a.detach().mul_(2)  # here: into
+        return super().forward(a)
+
+
+@pytest.mark.parametrize("layer", [Resized, Clamped, Started])
+def test_place(layer: Any) -> None:
+    made = layer() if layer is Resized else layer(4, 4)
+    with pytest.raises(CaptureError) as caught:
+        capture(nn.Sequential(nn.Linear(4, 4), made), (torch.ones(3, 4),))
+    _is_there(caught.value, layer, "1")
+
+
+def test_input() -> None:
+    with pytest.raises(CaptureError) as caught:
+        capture(Overwritten(4, 4), (torch.ones(3, 4),))
+    _is_there(caught.value, Overwritten, "")
+
+
+def _is_there(error: CaptureError, layer: Any, module: str) -> None:
+    lines, first = inspect.getsourcelines(layer)
+    at, line = next((at, line) for at, line in enumerate(lines) if "# here: " in line)
+    assert error.module == module
+    assert error.source == f"test_refused_writes.py:{first + at}"
+    assert line.split("# here: ")[1].strip() in str(error)
+    assert error.hint
+
+
+def test_without_a_file() -> None:
+    """A class whose source nobody can read is refused by its module."""
+    names: dict[str, Any] = {"nn": nn, "torch": torch}
+    exec(inspect.getsource(Started), names)
+    with pytest.raises(CaptureError, match=r"attributes \(1.started\)"):
+        capture(nn.Sequential(nn.Linear(4, 4), names["Started"](4, 4)), (torch.ones(3, 4),))
