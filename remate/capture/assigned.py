@@ -22,16 +22,12 @@ def assigned_at(module: nn.Module, name: str) -> str:
         except (OSError, TypeError, SyntaxError):  # made without a file
             continue
         methods = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__")
-        for line in (found.lineno for method in methods for found in ast.walk(method) if _sets(found, name)):
-            return f"{file}:{first + line - 1}"
+        for found in (node for method in methods for node in ast.walk(method)):
+            if isinstance(found, ast.Attribute) and _sets(found, name):
+                return f"{file}:{first + found.lineno - 1}"
     return ""
 
 
-def _sets(node: ast.AST, name: str) -> bool:
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.ctx, ast.Store)
-        and node.attr == name
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "self"
-    )
+def _sets(node: ast.Attribute, name: str) -> bool:
+    of = node.value
+    return isinstance(node.ctx, ast.Store) and node.attr == name and isinstance(of, ast.Name) and of.id == "self"
