@@ -15,7 +15,7 @@ import msgspec
 from ..errors import UnknownNameError
 from ..partition.canonical import form
 from . import registry
-from .base import KEEP_ALL, Bound, Context, Strategy
+from .base import KEEP_ALL, Bound, Context, Request, Strategy
 from .instance import Instance
 
 TINY = 24  # forward operations up to which all states of a step can often be looked at
@@ -24,7 +24,7 @@ PORTFOLIO = "portfolio"  # the policy of all strategies
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 
-When = Callable[[Instance, Context], bool]
+When = Callable[[Instance, Request, Context], bool]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -50,24 +50,28 @@ class Policy(msgspec.Struct, frozen=True):
     each: tuple[str, ...] = ()
 
 
-def tiny(instance: Instance, context: Context) -> bool:
+def tiny(instance: Instance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= TINY
 
 
-def small(instance: Instance, context: Context) -> bool:
+def small(instance: Instance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= SMALL
 
 
-def blocks_repeat(instance: Instance, context: Context) -> bool:
+def blocks_repeat(instance: Instance, request: Request, context: Context) -> bool:
     shapes = Counter(form(instance.graph, leaf).key for leaf in instance.leaves)
     return max(shapes.values(), default=0) >= REPEATED
 
 
-def no_model_fits(instance: Instance, context: Context) -> bool:
+def no_model_fits(instance: Instance, request: Request, context: Context) -> bool:
     return not context.fitted & {"flat", "staged"}
 
 
-def nothing_fits(instance: Instance, context: Context) -> bool:
+def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
+    return "flat" not in context.fitted or len(instance.problem.forward) <= request.effort.modelled
+
+
+def nothing_fits(instance: Instance, request: Request, context: Context) -> bool:
     return context.best is None
 
 
@@ -86,7 +90,7 @@ AUTO = Policy(
         Step("cuts"),
         Step("anneal"),
         Step("recreate", small, 0.5),
-        Step("staged"),
+        Step("staged", worth_stages),
         Step("beam", no_model_fits),
         Step("flat-squeeze", no_model_fits),
         Step("greedy", nothing_fits),

@@ -190,7 +190,7 @@ class _Search:
             if self._done():
                 return
             tried = resolved(step)
-            if step.when is not None and not step.when(self.instance, self.context):
+            if step.when is not None and not step.when(self.instance, self.request, self.context):
                 continue
             if lacking(self.instance, tried.needs) is not None:
                 continue
@@ -265,7 +265,7 @@ class _Search:
         found = [self.base]
         for step in self.policy.smallest:
             strategy, context = resolved(step), Context(self.deadline, self.base.time)
-            if step.when is not None and not step.when(instance, context):
+            if step.when is not None and not step.when(instance, request, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
                 for candidate in self._tried(strategy, _shared(request, step), context):
