@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -145,6 +146,18 @@ def assert_as_near(found: Mapping[str, Any], eager: Mapping[str, Any], exact: Ma
     assert found.keys() == eager.keys() == exact.keys()
     far = [max(_largest(one[name].double() - want) for name, want in exact.items()) for one in (found, eager)]
     assert far[0] <= 2 * far[1]
+
+
+def same_in_low_precision(planned: nn.Module, eager: nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
+    """The gradients that both have: the bits of eager, or where the engine rounds otherwise, what is as near to float64. loss: of a
+    model in float64."""
+    found, wanted = ({n: p.grad for n, p in model.named_parameters()} for model in (planned, eager))
+    if not ROUNDING:
+        return assert_same(found, wanted)
+    double = copy.deepcopy(eager).double()
+    double.zero_grad()
+    loss(double).backward()
+    return assert_as_near(found, wanted, {n: p.grad for n, p in double.named_parameters()})
 
 
 def _largest(tensor: torch.Tensor | None) -> float:

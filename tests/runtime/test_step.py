@@ -15,7 +15,7 @@ from remate_runtime.errors import BindError, ExecutionError
 
 from . import stepping
 from .small import Mlp, Normed, Tied, TwoHeads, data, seeded
-from .stepping import assert_as_near, assert_same, everything, just_in_time, no_reruns, schedule_of, step
+from .stepping import assert_same, everything, just_in_time, no_reruns, same_in_low_precision, schedule_of, step
 
 ALL = [no_reruns, everything, just_in_time]
 
@@ -312,16 +312,6 @@ def test_mixed_modes_are_compared():
     model.train()
     with pytest.raises(BindError, match=r"eval\(\) mode"):
         apply(model, schedule)(x)
-
-
-def same_in_low_precision(planned: nn.Module, eager: nn.Module, loss: Any) -> None:
-    """The bits of eager, or where the engine rounds otherwise, what is as near to float64. loss: of a model in float64."""
-    if not stepping.ROUNDING:
-        return assert_same(dict(_grads(planned)), dict(_grads(eager)))
-    double = copy.deepcopy(eager).double()
-    double.zero_grad()
-    loss(double).backward()
-    return assert_as_near(dict(_grads(planned)), dict(_grads(eager)), dict(_grads(double)))
 
 
 def test_autocast_is_part_of_the_plan():

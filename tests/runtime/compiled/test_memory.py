@@ -22,7 +22,7 @@ from remate_runtime.engine.compiled import artefacts as artefacts_module
 from remate_runtime.engine.compiled.artefacts import Artefacts, Function
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.fit import Fitted, fit, together
-from remate_runtime.engine.compiled.inductor import Held, held
+from remate_runtime.engine.compiled.inductor import DoesNotCompileError, Held, Ran, held
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.engine.compiled_step import LinkedStep
@@ -265,15 +265,28 @@ def test_products_need_room_of_their_own() -> None:
     """In low precision, on the CPU, more than their operands."""
     asked: list[str] = []
 
-    def workspace(operator: Any, args: Any, kwargs: Any) -> int:
+    def run(operator: Any, args: Any, kwargs: Any) -> Ran:
         asked.append(str(operator))
-        return 1000
+        return Ran(1000, ((6, 1),))
 
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
     takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
-    found = held(function, takes, gives, (), frozenset(), workspace)
+    found = held(function, takes, gives, (), frozenset(), run)
     assert asked == ["aten.mm.out"]
     assert (found.peak, found.made) == (48 + 1000, (48,))
+
+
+def test_a_result_that_lies_otherwise_than_foreseen_names_its_operator() -> None:
+    function: Any = SimpleNamespace(compiled_fn_runner=Products())
+    takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
+
+    def raising(operator: Any, args: Any, kwargs: Any) -> Ran:
+        raise ValueError("no")
+
+    for run, said in ((lambda *given: Ran(0, ((1, 4),)), "another layout"), (raising, "it raises no")):
+        with pytest.raises(DoesNotCompileError, match=said) as caught:
+            held(function, takes, gives, (), frozenset(), run)
+        assert caught.value.operator == "aten.mm.out"
 
 
 @pytest.mark.slow

@@ -32,10 +32,11 @@ class Function(NamedTuple):
 
 
 class Artefacts:
-    """What has been compiled for a step, in all its forms, and what it holds. None stands for what does not compile."""
+    """What has been compiled for a step, in all its forms, and what it holds. What does not compile is known by the operator that
+    is to blame."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | None] = {}
+        self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
         self._held: dict[tuple[str, Collection[int]], Held] = {}
         self._workspaces = Workspaces()
         self._ns: dict[str, int] = {}
@@ -50,8 +51,9 @@ class Artefacts:
         with suppress(OSError), self._disk.use():
             prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
-    def get(self, about: SegmentGraph, what: str) -> Function | None:
-        """The function of a segment. what: names the segment in the log, which says why if there is none."""
+    def get(self, about: SegmentGraph, what: str) -> Function | str:
+        """The function of a segment; or if there is none, the name of the operator that is to blame, "" where that is not known.
+        what: names the segment in the log, which says why."""
         key = _key(about)
         if key not in self._known:
             try:
@@ -60,11 +62,12 @@ class Artefacts:
                 _check(about, lie)
                 self._known[key] = run, lie
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
+                blamed = error.operator if isinstance(error, DoesNotCompileError) else ""
                 if not self._is_closed:
-                    _log.warning("%s does not compile and is interpreted: %s", what, _reason(error))
-                self._known[key] = None
+                    _log.warning("%s does not compile and is interpreted: %s", blamed or what, _reason(error))
+                self._known[key] = blamed
         made = self._known[key]
-        return None if made is None else Function(about._replace(gives=made[1]), key, made[0])
+        return made if isinstance(made, str) else Function(about._replace(gives=made[1]), key, made[0])
 
     def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
         """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written, either."""

@@ -109,7 +109,7 @@ class _Planning:
         return self._graphs[key]
 
     def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:
-        """The segments with their functions. Those that do not compile are marked as interpreted in `sections`."""
+        """The segments with their functions. What does not compile is marked as interpreted in `sections`."""
         while True:
             found = self._attempt(sections)
             if found is not None:
@@ -127,13 +127,20 @@ class _Planning:
             for at, one in enumerate(row):
                 function = None
                 if one.compiled:
-                    function = self._artefacts.get(self._about(one, layouts, free), self.name(one))
-                    if function is None:
-                        row[at] = one._replace(compiled=False)
+                    got = self._artefacts.get(self._about(one, layouts, free), self.name(one))
+                    if isinstance(got, str):
+                        row[at : at + 1] = self._without(one, got)
                         return None
+                    function = got
                     layouts.update(zip(one.makes, function.about.gives, strict=True))
                 found[-1].append(Planned(one, function))
         return found
+
+    def _without(self, one: Segment, operator: str) -> list[Segment]:
+        """The same with this operator interpreted; with all of it, where the operator is none of its own."""
+        groups = groupby(one.pieces, key=lambda piece: self._graph.operations[piece.event.op].op == operator)
+        parts = [segment(self._graph, list(group), not blamed) for blamed, group in groups]
+        return [one._replace(compiled=False)] if all(part.compiled for part in parts) else parts
 
     def split(self, one: Segment) -> list[Segment]:
         """Two parts, cut where the least is alive; a single operation is interpreted instead."""

@@ -28,7 +28,12 @@ Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of 
 
 
 class DoesNotCompileError(Exception):
-    """A segment that Inductor would not give as the file declares it."""
+    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to blame, ""
+    if that is not known."""
+
+    def __init__(self, message: str, operator: str = "") -> None:
+        super().__init__(message)
+        self.operator = operator
 
 
 def unavailable() -> str:
@@ -184,7 +189,14 @@ def _retraced(
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    interpreter = fx.Interpreter(module)
+    class Blaming(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            try:
+                return super().run_node(n)
+            except Exception as error:
+                raise DoesNotCompileError(str(error), _named(n.target)) from error
+
+    interpreter = Blaming(module)
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pairs = enumerate(zip(interpreter.run(*given), gives, strict=True))
@@ -200,6 +212,11 @@ def _retraced(
     output = traced.graph.output_node()
     output.meta["user_visible_output_idxs"] = [at for at in range(len(gives)) if at not in free]
     return traced
+
+
+def _named(operator: Any) -> str:
+    """As files name it."""
+    return str(operator).removesuffix(".default")
 
 
 def relaid(made: torch.Tensor, kind: TensorType) -> torch.Tensor:
@@ -234,7 +251,14 @@ class Held(NamedTuple):
     gives: tuple[TensorType, ...]
 
 
-Workspace = Callable[[Any, Any, Any], int]  # operator, args, kwargs -> bytes that it takes while it runs
+class Ran(NamedTuple):
+    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it returned."""
+
+    workspace: int
+    strides: tuple[tuple[int, ...], ...]
+
+
+Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs, with tensors without data among them
 
 
 def held(
@@ -243,12 +267,13 @@ def held(
     gives: Sequence[TensorType],
     donated: Sequence[int],
     owned: Collection[int],
-    workspace: Workspace,
+    run: Run,
 ) -> Held:
     """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
 
-    takes, gives, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises whatever the
-    wrapper does where it is not what it was in the versions that this was tried with.
+    takes, gives, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
+    DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than torch foresaw, and
+    whatever the wrapper does where it is not what it was in the versions that this was tried with.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -260,13 +285,19 @@ def held(
             made = func(*args, **(kwargs or {}))
             found = list(_tensors(made))
             storages.note(found)
-            if func not in _NOTHING and (nbytes := needed(func, args, kwargs or {})):
-                storages.note(found, nbytes)
+            if func not in _NOTHING and not func.is_view:
+                storages.note(found, needed(func, args, kwargs or {}, found))
             return made
 
-    def needed(func: Any, args: Any, kwargs: Any) -> int:
+    def needed(func: Any, args: Any, kwargs: Any, found: list[torch.Tensor]) -> int:
         with _disable_current_modes():
-            return workspace(func, args, kwargs)
+            try:
+                ran = run(func, args, kwargs)
+            except Exception as error:
+                raise DoesNotCompileError(f"on made-up data it raises {error}", _named(func)) from error
+        if not all(map(_as_foreseen, found, ran.strides)):
+            raise DoesNotCompileError("torch foresees another layout of its result", _named(func))
+        return ran.workspace
 
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode():
         given = [empty(kind, _CPU) for kind in takes]
@@ -286,6 +317,12 @@ def held(
     copies = sum(made[at].nbytes for at in shared)
     lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
     return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
+
+
+def _as_foreseen(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
+    pairs = zip(made.shape, made.stride(), strides, strict=True)
+    return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
 
 
 def _type(made: torch.Tensor, kind: TensorType) -> TensorType:

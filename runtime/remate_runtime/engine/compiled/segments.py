@@ -28,10 +28,17 @@ _BY_NUMBER = frozenset(
         *("multi_margin_loss", "multi_margin_loss_backward", "multilabel_margin_loss_forward", "nll_loss_backward"),
         *("multilabel_margin_loss_backward", "nll_loss_forward", "nll_loss2d_backward", "nll_loss2d_forward"),
         *("put", "scatter", "scatter_add", "scatter_reduce", "take"),
+        *("_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
     )
 )
+# They refuse numbers that are no probabilities, of which compiled code makes losses.
+_REFUSES = frozenset(("binary_cross_entropy",))
 # Where an integer is divided by 0, eager raises and compiled code ends the process.
 _DIVIDES = frozenset(("div", "floor_divide", "fmod", "remainder"))
+_OPAQUE = (
+    "aten.mkldnn_",
+    "aten._grouped_mm",
+)  # kernels with no other form, or one that torch traces for some dtypes alone
 _INTEGERS = frozenset(("i64", "i32", "i16", "i8", "u8", "u16", "u32", "u64"))
 _INTERPRETED = frozenset(("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64"))  # what Inductor has not, or in part
 
@@ -91,15 +98,17 @@ def cut(
 
 def compiles(graph: Graph, op: Op) -> bool:
     """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; kernels of oneDNN have no other form; `as_strided` counts elements in storages,
+    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages,
     whose layout Inductor chooses; and what raises for some data must raise."""
     if numbers_in(op) or op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
         return False
-    if op.op.startswith("aten.mkldnn_"):
+    if op.op.startswith(_OPAQUE):
         return False
     values = [value for value in (*op.reads, *op.writes) if value is not None]
     name, written = op.op.split(".")[1], {graph.values[value].type.dtype for value in op.writes if value is not None}
     if (name in _BY_NUMBER and not _has_looked_up(graph, op)) or (name in _DIVIDES and written <= _INTEGERS):
+        return False
+    if name in _REFUSES:
         return False
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
