@@ -233,6 +233,29 @@ def test_measured_workspaces(tmp_path: Path) -> None:
             assert exact == predicted == schedule.solve.peak
 
 
+def test_the_first_step_at_a_size_takes_no_more_than_the_next() -> None:
+    """Constants are the same tensors at all sizes."""
+
+    class Constants(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.clone()
+            x[:, 0] = 2.5
+            return (self.linear(x) * torch.tensor([float(n) for n in range(4)])).pow(2).mean()
+
+    model = Constants()
+    applied = remate_runtime.apply(model, planned(model, features(3, 12), BT))
+    for b, t in [(3, 12), (2, 5), (3, 2)]:
+        peaks = []
+        for _ in range(2):
+            model.zero_grad()
+            peaks.append(peak_bytes(lambda b=b, t=t: applied(*features(b, t)).backward()))
+        assert peaks[0] == peaks[1], (b, t)
+
+
 def test_lengths_that_vary_and_a_smaller_last_batch(attention: Schedule) -> None:
     """A training loop over one file: the losses of eager."""
     model, schedule = Attention(), attention

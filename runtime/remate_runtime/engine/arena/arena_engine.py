@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import EngineError
+from ...kernels.constants import Constants
 from ...kernels.inferred import signature
 from ...kernels.overloads import TORCH_DTYPES
 from ...link.simulator import simulate
@@ -26,14 +27,15 @@ _TOLD = 4  # operators that are named
 
 
 def _start() -> Compile:
-    blocks = Blocks()
+    blocks, constants = Blocks(), Constants()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         _refuse(step)
         forms = _Forms(step)
         found = layout(step.linked, forms.has, max(step.budget, simulate(step.linked).peak))
         _tell(found)
-        return compile_step(step, device, _room(step, device, found, forms, blocks) if found.addresses else None)
+        room = _room(step, device, found, forms, blocks) if found.addresses else None
+        return compile_step(step, device, constants, room)
 
     return compile_
 

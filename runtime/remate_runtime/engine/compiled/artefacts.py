@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ...format.tensor_type import TensorType
+from ...kernels.constants import Constants
 from ...kernels.overloads import empty
 from .disk import Disk, causes
 from .graphs import SegmentGraph
@@ -33,12 +34,12 @@ class Function(NamedTuple):
 
 class Artefacts:
     """What has been compiled for a step, in all its forms, and what it holds. What does not compile is known by the operator that
-    is to blame."""
+    is to blame. constants: of the step."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
         self._held: dict[tuple[str, Collection[int]], Held] = {}
-        self._workspaces = Workspaces()
+        self._workspaces, self.constants = Workspaces(), Constants()
         self._ns: dict[str, int] = {}
         self._disk = Disk()
         self._told = self._is_closed = False

@@ -74,7 +74,7 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
     fitted = fit(step, rows, left, artefacts)
     _tell(fitted, step.budget)
     shown = [output.value for output in contract.outputs], [value for _, value in contract.updates]
-    compiler = InstructionCompiler(graph, step.operators, device, step.ranges)
+    compiler = InstructionCompiler(graph, step.operators, device, artefacts.constants, step.ranges)
     first = section(compiler, fitted.sections[0], *shown)
     segments = _backward(compiler, contract, fitted.sections[1:])
     empty = compiler.slots()
@@ -99,7 +99,7 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
     def inference(given: Sequence[Any]) -> Forwarded:
         if not alone:
-            only = InstructionCompiler(graph, step.operators, device, step.ranges)
+            only = InstructionCompiler(graph, step.operators, device, artefacts.constants, step.ranges)
             row = pieces(graph, forward_alone(linked), sources(graph))
             made = section(only, fit(step, [row], (), artefacts).sections[0], *shown)
             alone.append((made, only.slots(), only.filler()))

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from ...kernels.constants import Constants
 from ...kernels.overloads import check_kernels
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
 from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
-from ..compiled_step import CompiledStep, Engine, Forwarded, LinkedStep
+from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import NOWHERE, InstructionCompiler, Slots
 from .part import Bordered, Part, bordered
 from .placed import Room
@@ -51,15 +52,17 @@ class _Calls:
         return found
 
 
-def compile_step(step: LinkedStep, device: torch.device, room: Room | None = None) -> CompiledStep:
-    """room: what results are written into, in calls that backward follows; None: each operator makes its own.
+def compile_step(
+    step: LinkedStep, device: torch.device, constants: Constants, room: Room | None = None
+) -> CompiledStep:
+    """constants: of all steps of a model. room: what results are written into, in calls that backward follows; None: each operator makes its own.
 
     Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
     linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
-    compiler = InstructionCompiler(graph, operators, device, step.ranges, room.placed if room else NOWHERE)
+    compiler = InstructionCompiler(graph, operators, device, constants, step.ranges, room.placed if room else NOWHERE)
     calls = _Calls(step)
     ahead = bordered(compiler, linked.forward, calls.forward(linked.forward), 0)
     without = forward_alone(linked)
@@ -130,4 +133,8 @@ def _segments(
     return tuple(segment(at) for at in range(len(cut)))
 
 
-EAGER = Engine("eager", "calls one operator after the other", lambda: compile_step)
+def _start() -> Compile:
+    return partial(compile_step, constants=Constants())
+
+
+EAGER = Engine("eager", "calls one operator after the other", _start, shared=True)

@@ -18,7 +18,8 @@ from torch.profiler import record_function
 from ...errors import ExecutionError
 from ...format.number_text import computed, parse_number
 from ...kernels.bindings import binding
-from ...kernels.overloads import constant, in_place, kernel, literal
+from ...kernels.constants import Constants
+from ...kernels.overloads import in_place, kernel, literal
 from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
 from ...operators import IN_PLACE
 from ...step.graph import Graph, Number, Op, Ref
@@ -38,7 +39,7 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """ranges: each instruction is a range of torch's profiler, with this before its id; None: none is. placed: executions whose
+    """made: tensors of constants. ranges: each instruction is a range of torch's profiler, with this before its id; None: none is. placed: executions whose
     results are written into tensors that are there, by position of the event. views: the slots that will hold these."""
 
     def __init__(
@@ -46,10 +47,11 @@ class InstructionCompiler:
         graph: Graph,
         live: Mapping[str, OpOverload],
         device: torch.device,
+        made: Constants,
         ranges: str | None = None,
         placed: Mapping[int, Placed] = NOWHERE,
     ) -> None:
-        self.graph, self.live, self.device, self._ranges = graph, live, device, ranges
+        self.graph, self.live, self.device, self._made, self._ranges = graph, live, device, made, ranges
         self._placed, self.views = placed, dict[Place, int]()
         self.constants: list[Any] = []
         self._numbers: dict[Number, int] = {}  # their slots
@@ -62,7 +64,7 @@ class InstructionCompiler:
         slots: Slots = [None] * len(self.graph.values)
         for index, value in enumerate(self.graph.values):
             if value.kind == "constant":
-                slots[index] = constant(value.type, value.data or (), self.device)
+                slots[index] = self._made.tensor(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
 
     def filler(self) -> Callable[[Slots], None]:
