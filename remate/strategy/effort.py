@@ -15,8 +15,8 @@ class Effort(msgspec.Struct, frozen=True):
     rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
     cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to 300 forward
     operations. visits: executions that greedy search looks at, all its trials together. states: states of a step that one
-    search over them visits. modelled: forward operations of a step that gets models of many stages though flat ones have found
-    something, which takes tens of seconds and brings some tenths of a percent."""
+    search over them visits. modelled: forward operations of a step that gets models of many stages though something
+    fits, which takes tens of seconds and brings some tenths of a percent."""
 
     name: str
     nodes: int

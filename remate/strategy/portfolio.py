@@ -68,7 +68,7 @@ def no_model_fits(instance: Instance, request: Request, context: Context) -> boo
 
 
 def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
-    return "flat" not in context.fitted or len(instance.problem.forward) <= request.effort.modelled
+    return context.best is None or len(instance.problem.forward) <= request.effort.modelled
 
 
 def nothing_fits(instance: Instance, request: Request, context: Context) -> bool:
