@@ -68,7 +68,10 @@ def no_model_fits(instance: Instance, request: Request, context: Context) -> boo
 
 
 def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
-    return context.best is None or len(instance.problem.forward) <= request.effort.modelled
+    best = context.best
+    if best is None or len(instance.problem.forward) <= request.effort.modelled:
+        return True
+    return best.time - context.bound > request.effort.close * instance.baseline.time
 
 
 def nothing_fits(instance: Instance, request: Request, context: Context) -> bool:
