@@ -47,6 +47,12 @@ def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
         hint = _PADDED
     if hint == _BRANCH and isinstance(_module(model, module), nn.TransformerEncoder | nn.TransformerDecoder):
         hint = _CAUSAL
+    if hint == _BRANCH and (drops := _layer_drop(_module(model, module))):
+        hint = (
+            f"forward leaves out layers at random; to plan and to train without: model.{module}.{drops} = 0.0".replace(
+                "..", "."
+            )
+        )
     call = static_parts(model, module)
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 
@@ -80,6 +86,13 @@ def _what(error: Exception) -> tuple[str, str]:
 
 def _module(model: nn.Module, path: str) -> nn.Module | None:
     return dict(model.named_modules()).get(path)
+
+
+def _layer_drop(module: nn.Module | None) -> str:
+    """The attribute that says how often a module leaves out layers, as Hugging Face's do; "" if it never does."""
+    held = {} if module is None else vars(module)
+    names = (name for name, value in held.items() if "layerdrop" in name.lower() and isinstance(value, float) and value)
+    return next(names, "")
 
 
 def _operator(operator: Any) -> str:
