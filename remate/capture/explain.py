@@ -48,11 +48,8 @@ def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
     if hint == _BRANCH and isinstance(_module(model, module), nn.TransformerEncoder | nn.TransformerDecoder):
         hint = _CAUSAL
     if hint == _BRANCH and (drops := _layer_drop(_module(model, module))):
-        hint = (
-            f"forward leaves out layers at random; to plan and to train without: model.{module}.{drops} = 0.0".replace(
-                "..", "."
-            )
-        )
+        path = ".".join(part for part in ("model", module, drops) if part)
+        hint = f"forward leaves out layers at random; to plan and to train without: {path} = 0.0"
     call = static_parts(model, module)
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 

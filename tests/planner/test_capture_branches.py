@@ -223,3 +223,22 @@ def test_checkpoints_in_the_model_are_told(reentrant):
 
     with pytest.warns(UserWarning, match=r"checkpoint \(test_capture_branches\.py:\d+\).*less than 100% today"):
         capture(seeded(Asking(choose)), (X,))
+
+
+class Dropping(nn.Module):
+    """Leaves out its layer now and then, by a draw of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.encoder_layerdrop = nn.Linear(4, 4), 0.1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if self.training and torch.rand([]) < self.encoder_layerdrop else self.layer(x)
+
+
+def test_layer_drop_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Dropping())
+    with pytest.raises(CaptureError, match=r"model\.1\.encoder_layerdrop = 0\.0"):
+        capture(model, (torch.ones(2, 4),))
+    with pytest.raises(CaptureError, match=r"train without: model\.encoder_layerdrop = 0\.0"):
+        capture(Dropping(), (torch.ones(2, 4),))
