@@ -14,10 +14,18 @@ ROUNDING = 1e-4
 NOTHING = 1e-6  # what is left of a gradient that is 0 by right: of a bias in front of a batch norm
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """What is marked `compiled` runs by that engine among the slow tests, too, unless one engine is asked for."""
+    marked = metafunc.definition.get_closest_marker("compiled") is not None
+    if marked and metafunc.config.getoption("--engine") == "eager":
+        engines = ["eager", pytest.param("compiled", marks=pytest.mark.slow)]
+        metafunc.parametrize("asked_engine", engines, indirect=True)
+
+
 @pytest.fixture(autouse=True)
 def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a test names no engine, the asked one runs; results are compared up to its rounding."""
-    asked = str(request.config.getoption("--engine"))
+    asked = str(getattr(request, "param", request.config.getoption("--engine")))
     if asked == "eager":
         return
     if request.node.get_closest_marker("eager") is not None:

@@ -95,6 +95,7 @@ def in_backward(model: nn.Module, seen: list[str]) -> None:
         parameter.register_post_accumulate_grad_hook(hook(name))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
 def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(reruns: Any) -> None:
     eager, model = seeded(Wide()), seeded(Wide())
@@ -113,6 +114,7 @@ def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(reruns: Any) -> 
     assert peak_bytes(lambda: step(scheduled)) <= timeline(schedule, "consumed").peak
 
 
+@pytest.mark.compiled
 def test_a_parameter_that_is_still_read_must_not_be_written_to() -> None:
     model = seeded(Wide())
     scheduled, _ = planned(model)
@@ -126,6 +128,7 @@ def test_a_parameter_that_is_still_read_must_not_be_written_to() -> None:
         step(scheduled)
 
 
+@pytest.mark.compiled
 def test_part_of_the_gradients() -> None:
     """`torch.autograd.grad` for some parameters runs backward as far as it must."""
     model = seeded(Wide())
@@ -140,6 +143,7 @@ def test_part_of_the_gradients() -> None:
             assert torch.equal(ours, eagers)
 
 
+@pytest.mark.compiled
 def test_backward_runs_once_whether_it_ended_or_not() -> None:
     model = seeded(Wide())
     scheduled, _ = planned(model)

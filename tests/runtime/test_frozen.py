@@ -96,6 +96,7 @@ def test_transforms_of_functions_are_refused(call, frozen):
         planned(forward_ad.make_dual(data(4, 4), data(4, 4)))
 
 
+@pytest.mark.compiled
 def test_tensors_swapped_in_for_one_call():
     model = seeded(Deep())
     planned = apply(model, schedule_of(model, (data(4, 4),)))

@@ -223,6 +223,7 @@ EQUAL = (
 )
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("loop", EQUAL, ids=lambda loop: loop.__name__)
 def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
     schedule = schedule_of(net(), (X.clone().requires_grad_(),), reruns=just_in_time)

@@ -115,6 +115,7 @@ def test_in_evaluation_mode_and_in_half_precision() -> None:
     same_in_low_precision(planned, half, lambda double: loss_of(double(x.double())))
 
 
+@pytest.mark.compiled
 def test_two_forwards_before_their_backwards() -> None:
     eager = seeded(Tagger())
     planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(5, 4, 6),)))
