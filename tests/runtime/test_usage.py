@@ -21,6 +21,7 @@ from remate_runtime.engine.compiled.inductor import unavailable
 from remate_runtime.format.schedule import Schedule
 from remate_runtime.step.expansion import expand
 
+from . import stepping
 from .small import Mlp, Normed, data, seeded
 from .stepping import assert_same, just_in_time, schedule_of, step
 
@@ -147,6 +148,7 @@ def test_distributed_checkpoints(schedule: Schedule) -> None:
     assert_same(step(second, (X,)), step(first, (X,)))
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("how", ["to_empty", "assign"])
 @pytest.mark.parametrize(("make", "x"), [(Mlp, X), (Normed, data(2, 3, 8, 8))])
 def test_a_model_that_gets_its_values_after_the_schedule(make: Any, x: torch.Tensor, how: str) -> None:
@@ -180,7 +182,7 @@ def test_operations_are_ranges_of_the_profiler_where_that_is_asked_for(engine: s
             with profile(activities=[ProfilerActivity.CPU]) as seen:
                 module(X).sum().backward()
             found = Counter(event.name for event in seen.events() or ())
-            if engine == "eager":
+            if engine == "eager" and not stepping.ROUNDING:
                 assert Counter({name: found[name] for name in wanted}) == (
                     wanted if asked else Counter(dict.fromkeys(wanted, 0))
                 )

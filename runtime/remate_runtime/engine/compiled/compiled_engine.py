@@ -33,6 +33,7 @@ def _start() -> Compile:
     artefacts = Artefacts()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
+        device = _meant(step.linked, device)
         if device.type != "cpu":
             raise EngineError(
                 f"the engine 'compiled' is for the CPU alone, and the model is on {device.type}\n  use engine='eager'"
@@ -54,14 +55,20 @@ def _start_auto() -> Compile:
     artefacts = Artefacts()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
-        if device.type == "cpu" and step.sharded is None:
-            return compile_step(step, device, artefacts)
+        meant = _meant(step.linked, device)
+        if meant.type == "cpu" and step.sharded is None:
+            return compile_step(step, meant, artefacts)
         _log.info(
             "the step is interpreted: steps are compiled for whole models on the CPU alone (this is on %s)", device.type
         )
         return eager(step, device)
 
     return compile_
+
+
+def _meant(linked: Linked, device: torch.device) -> torch.device:
+    """Where the step will run: a model without values is called when it has some, on the device of the plan."""
+    return torch.device(linked.graph.device) if device.type == "meta" else device
 
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
