@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib.util import find_spec
 
+import msgspec
 import pytest
 
 from remate.errors import InfeasibleError, NotApplicableError
 from remate.strategy import QUICK, Instance, Request, Solution, policy, solve
+from remate.strategy.portfolio import AUTO
 from remate.strategy.registry import strategy_names
 from remate_runtime.link import link, simulate
 from remate_runtime.step import Graph
@@ -22,6 +24,7 @@ SEEDS = 200
 HEAVY = {"auto", "checkmate", "checkmate-approx", "flat", "flat-squeeze", "hierarchical", "hiremate", "moccasin"}
 HEAVY |= {"neighbourhoods", "recreate", "rockmate", "staged"}
 NAMES = ["auto", *(name for name in strategy_names() if name != "moccasin" or find_spec("ortools"))]
+ORDERS = ("steps", "smallest")  # of what `auto` tries
 TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a step without reruns takes
 
 
@@ -66,6 +69,23 @@ def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
         if number < 2:
             again = outcome(name, graph, budget)
             assert str(again) == str(found) if isinstance(found, Exception) else again == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("searched", [True, False])
+def test_auto_finds_every_optimum(searched: bool) -> None:
+    """searched: all states of a step may be looked at; else its integer programs and local searches are by themselves."""
+    kept = {
+        name: tuple(s for s in getattr(AUTO, name) if searched or s.name not in ("exact", "states")) for name in ORDERS
+    }
+    auto = msgspec.structs.replace(AUTO, **kept)
+    for seed in range(SEEDS):
+        graph, budget, best = step(seed)
+        try:
+            found = solve(Instance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time
+        except InfeasibleError:
+            found = None
+        assert found == best, seed
 
 
 @pytest.mark.slow
