@@ -29,6 +29,7 @@ from tests.models import ZOO
 from .text import environment, table
 
 RESULTS = Path(__file__).parent / "results" / "compiled_memory.txt"
+NOTE = "+8: the loss of a loop, and its gradient of 1, where the model returns none and the step has none to count."
 HEAD = ("model", "budget", "predicted", "measured", "over", "measured/budget")
 SMALLER: dict[str, dict[str, Any]] = {
     "bert": {"layers": 2},
@@ -79,7 +80,7 @@ def main() -> None:
             print("  ".join(rows[name, budget]), flush=True)
             gc.collect()
             if asked.update:
-                RESULTS.write_text(f"{environment()}\n\n{table([HEAD, *rows.values()])}\n", encoding="utf-8")
+                RESULTS.write_text(f"{environment()}\n{NOTE}\n\n{table([HEAD, *rows.values()])}\n", encoding="utf-8")
     sys.stdout.write(f"{table([HEAD, *rows.values()])}\n")
 
 
@@ -87,7 +88,7 @@ def _stored() -> dict[tuple[str, str], tuple[str, ...]]:
     """Rows that were measured before, by model and budget: a run may be for some of them."""
     if not RESULTS.exists():
         return {}
-    rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[4:]]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[5:]]
     return {(row[0], row[1]): (*row, *[""] * (len(HEAD) - len(row))) for row in rows}
 
 

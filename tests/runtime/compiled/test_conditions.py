@@ -214,6 +214,35 @@ def test_low_precision_is_as_near_to_float64_as_eager(precision: str) -> None:
             assert far(compiled, exact) <= 2 * far(eager, exact)
 
 
+class Norms(nn.Module):
+    """Under autocast: statistics in full precision, of what has low precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.layer, self.group, self.root = nn.LayerNorm(32), nn.GroupNorm(4, 32), nn.RMSNorm(32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm in (self.layer, self.group, self.root):
+            x = x + torch.tanh(self.outer(norm(self.inner(x))))
+        return x.square().mean()
+
+
+@pytest.mark.slow
+def test_norms_under_autocast_are_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    x, model = data(32, 16), seeded(Norms())
+    exact = copy.deepcopy(model).double()
+    exact(x.double()).backward()
+    for reruns in (no_reruns, just_in_time):
+        with torch.autocast("cpu", torch.bfloat16):
+            compiled, eager = pair(model, (x,), reruns)
+            losses = compiled(x), eager(x)
+        for loss in losses:
+            loss.backward()
+        assert far(compiled, exact) <= 2 * far(eager, exact)
+    assert not [record for record in caplog.records if "does not compile" in record.getMessage()]
+
+
 class Tokens(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -11,13 +11,14 @@ from torch import fx
 from torch._ops import OpOverload
 
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import literal
+from ...kernels.overloads import TORCH_DTYPES, literal
 from ...step.graph import Graph, Op, Ref
 from . import inductor
 from .layouts import Pool, in_a_byte, pool_of
 from .segments import Segment, views_to
 
 _CPU = torch.device("cpu")
+_NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
 _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
 
@@ -118,11 +119,31 @@ class _Building:
         args = tuple(map(self._argument, op.args))
         if op.op == "aten.convolution_backward":
             args = (args[0], self._as_image(op.args[1]), *args[2:])
+        if op.op in _NORMS and (finer := self._precision_of_statistics(op)):
+            return self._in_precision(finer, op, args, kwargs)
         # Of what lies otherwise than declared there may be no view of that shape.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
         node = self.fx.call_function(operator_, args, kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
         return [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+
+    def _precision_of_statistics(self, op: Op) -> str:
+        """Where it is not that of what is normalised; "" where it is."""
+        given = self.graph.values[op.args[0].value].type.dtype
+        kinds = [self.graph.values[value].type.dtype for value in op.writes[1:] if value is not None]
+        return next((kind for kind in kinds if kind != given), "")
+
+    def _in_precision(
+        self, dtype: str, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[tuple[int, fx.Node]]:
+        """A norm under autocast, as its kernel does it: only the result has low precision. Decomposed, the statistics have, too."""
+        convert = torch.ops.prims.convert_element_type.default
+        low = TORCH_DTYPES[self.graph.values[op.args[0].value].type.dtype]
+        fine = self.fx.call_function(convert, (args[0], TORCH_DTYPES[dtype]))
+        node = self.fx.call_function(self.operators[op.op], (fine, *args[1:]), kwargs)
+        parts = [self.fx.call_function(operator.getitem, (node, at)) for at in range(len(op.writes))]
+        parts[0] = self.fx.call_function(convert, (parts[0], low))
+        return [(value, part) for value, part in zip(op.writes, parts, strict=True) if value is not None]
 
     def _as_image(self, argument: Any) -> fx.Node:
         """What the caller gave, as channels last: a copy of the image, or Inductor copies the gradient of the first convolution,
