@@ -65,6 +65,10 @@ class Fitter:
             self._partial[told] = made
         return self._partial[told]
 
+    def elsewhere(self, sizes: Sequence[Mapping[str, int]]) -> Fitter:
+        """The fitter of rows that are known at other sizes."""
+        return Fitter(self._ranges, sizes, self._divisors)
+
     def sizes(self, row: Sequence[int]) -> list[Size]:
         """All integer expressions of the grammar that give `row`, the simplest first."""
         key = tuple(row)
@@ -124,14 +128,21 @@ class Fitter:
         return list(dict.fromkeys(made for made in self._reals(row) if self._gives(made, row)))
 
     def bound(self, row: Sequence[int | None]) -> Size:
-        """A product of dimensions times a number that is nowhere less than `row` where that is told; the closest one at the first
-        size."""
-        least: dict[Size, int] = {}
-        for part in [self._one, *self._products]:
-            told = ((wanted, value) for wanted, value in zip(row, part.values, strict=True) if wanted is not None)
-            factor = max(-(-wanted // value) for wanted, value in told)
-            least[part.factors[0] * constant(factor)] = factor * part.values[0]
-        return min(least, key=lambda size: least[size])
+        """A multiple of a product of dimensions, with a number, that is nowhere less than `row` where that is told: the closest one at
+        the first size that is told; of these, the closest one at all."""
+        at = [k for k, wanted in enumerate(row) if wanted is not None]
+        wanted = [number for number in row if number is not None]
+        best: tuple[int, float, Size] | None = None
+        for part in self._products:
+            values = [part.values[k] for k in at]
+            for slope in _slopes(values, wanted):
+                more = max(number - slope * value for number, value in zip(wanted, values, strict=True))
+                made = [slope * value + more for value in values]
+                loose = sum(one / max(number, 1) for one, number in zip(made, wanted, strict=True))
+                if best is None or (made[0], loose) < best[:2]:
+                    best = made[0], loose, part.factors[0] * constant(slope) + constant(more)
+        assert best is not None
+        return best[2]
 
     def _part(self, size: Size) -> Part:
         return Part((size,), [size.at(at) for at in self._sizes])
@@ -192,6 +203,16 @@ def _combined(parts: Sequence[Part], row: Sequence[int]) -> Iterator[Size]:
             term = term * factor
         total = total + term
     yield total
+
+
+def _slopes(values: Sequence[int], wanted: Sequence[int]) -> set[int]:
+    """Whole numbers that a number may grow by with another one: between the first and each other, and what alone is enough."""
+    found = {0, *(-(-number // value) for number, value in zip(wanted, values, strict=True))}
+    for value, number in zip(values[1:], wanted[1:], strict=True):
+        if value != values[0]:
+            slope = (number - wanted[0]) // (value - values[0])
+            found |= {max(slope, 0), max(slope + 1, 0)}
+    return found
 
 
 def _one_unknown(lines: list[list[int]], row: Sequence[int]) -> tuple[int, ...] | None:

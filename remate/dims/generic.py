@@ -4,7 +4,7 @@ at every size that was captured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,15 +28,19 @@ from remate_runtime.step import Graph, Number, Op, Ref, expand
 from ..partition.hierarchy import Hierarchy, SizedStep
 from .align import differs, strides_of, telling_strides
 from .family import Family
+from .fitting import Fitter
 from .words import spelled
+from .workspaces import disagreeing, measured_at, probes
 
 
 class ShotCosts(msgspec.Struct, frozen=True):
     """graphs: of a family's shots, in captured order, with the workspaces of their operations. measured: of those shots where
-    they were measured, what was found, by operation; empty where the graphs' are what counts."""
+    they were measured, what was found, by operation; empty where the graphs' are what counts. priced: measures, gives a graph its
+    costs."""
 
     graphs: list[Graph]
     measured: tuple[tuple[int, ...] | None, ...] = ()
+    priced: Callable[[Graph], Graph] | None = None
 
 
 def sized(step: Hierarchy, family: Family, costs: ShotCosts) -> Hierarchy:
@@ -46,12 +50,15 @@ def sized(step: Hierarchy, family: Family, costs: ShotCosts) -> Hierarchy:
         one.name: Dimension(min=one.min, max=one.max, multiple=one.multiple, planned=one.planned)
         for one in family.ranges
     }
-    measured = [None if found is None else [found[at] for at in step.order] for found in costs.measured]
-    writer = _Writer(family, graphs, measured)
+    writer = _Writer(family, graphs)
     inputs = writer.tree([shot.captured.model.inputs for shot in family.shots])
     outputs = writer.tree([shot.captured.model.outputs for shot in family.shots])
     model = replace(step.captured.model, dims=dims, inputs=inputs, outputs=outputs)
-    generic = replace(step.captured, graph=writer.graph(), model=model)
+    graph = writer.graph()
+    if costs.priced is not None:
+        measured = [None if found is None else [found[at] for at in step.order] for found in costs.measured]
+        graph = writer.measured(graph, disagreeing(graphs, measured), costs.priced)
+    generic = replace(step.captured, graph=graph, model=model)
     shots = tuple((dict(shot.sizes), graph) for shot, graph in zip(family.shots, graphs, strict=True))
     captured = replace(step.captured, graph=_with_bounds(step.captured.graph, generic.graph, family.shots[0].sizes))
     return replace(step, captured=captured, sized=SizedStep(generic, shots, (*family.said, *writer.said())))
@@ -81,10 +88,10 @@ def _in_order(graph: Graph, order: Sequence[int], planned: Graph) -> Graph:
 class _Writer:
     """Writes what the shots of a family have in common. Of several candidates, which agree at all sizes, the simplest."""
 
-    def __init__(self, family: Family, graphs: Sequence[Graph], measured: Sequence[Sequence[int] | None] = ()) -> None:
-        self._family, self._graphs, self._measured = family, graphs, measured
+    def __init__(self, family: Family, graphs: Sequence[Graph]) -> None:
+        self._family, self._graphs = family, graphs
         self._texts: dict[tuple[Any, ...], Size | Real] = {}
-        self._workspaces: dict[tuple[int | None, ...], Any] = {}
+        self._workspaces: dict[tuple[bool, tuple[int, ...]], Any] = {}
         self._bounded: dict[str, None] = {}
 
     def said(self) -> Iterator[str]:
@@ -99,28 +106,38 @@ class _Writer:
             for at, value in enumerate(first.values)
         )
         every = zip(*(graph.operations for graph in self._graphs), strict=True)
-        return replace(first, values=values, operations=tuple(self._operation(at, ops) for at, ops in enumerate(every)))
+        return replace(first, values=values, operations=tuple(map(self._operation, every)))
 
-    def _operation(self, at: int, shots: Sequence[Op]) -> Op:
+    def measured(self, graph: Graph, unsure: Sequence[int], priced: Callable[[Graph], Graph]) -> Graph:
+        """The graph with measured workspaces of some of its operations, in place of estimates."""
+        sizes = probes(self._family.ranges)
+        fitter, operations = self._family.fitter.elsewhere(sizes), list(graph.operations)
+        for at, row in measured_at(graph, unsure, sizes, priced).items() if unsure else ():
+            operations[at] = replace(operations[at], workspace=self._fitted(operations[at].op, row, fitter))
+        return replace(graph, operations=tuple(operations))
+
+    def _operation(self, shots: Sequence[Op]) -> Op:
         first = shots[0]
         args = self.argument([op.args for op in shots])
         kwargs = self.argument([op.kwargs for op in shots])
-        return replace(first, args=args, kwargs=kwargs, workspace=self._workspace(at, shots))
+        return replace(
+            first,
+            args=args,
+            kwargs=kwargs,
+            workspace=self._fitted(first.op, tuple(op.workspace for op in shots), self._family.fitter),
+        )
 
-    def _workspace(self, at: int, shots: Sequence[Op]) -> Any:
-        """A number, or the text of an expression; a bound where there is no expression."""
-        row: tuple[int | None, ...] = tuple(op.workspace for op in shots)
-        if self._measured:
-            found = tuple(None if one is None else one[at] for one in self._measured)
-            row = row if all(a in (None, b) for a, b in zip(found, row, strict=True)) else found
+    def _fitted(self, op: str, row: tuple[int, ...], fitter: Fitter) -> Any:
+        """A workspace: a number, or the text of an expression; a bound where there is no expression."""
         if not differs(row):
-            return next(n for n in row if n is not None)
-        if row not in self._workspaces:
-            fits = self._family.fitter.expressions(row)
-            self._workspaces[row] = (str(fits[0] if fits else self._family.fitter.bound(row)), not fits)
-        text, bounded = self._workspaces[row]
+            return row[0]
+        key = fitter is self._family.fitter, row
+        if key not in self._workspaces:
+            fits = fitter.expressions(row)
+            self._workspaces[key] = (str(fits[0] if fits else fitter.bound(row)), not fits)
+        text, bounded = self._workspaces[key]
         if bounded:
-            self._bounded.setdefault(shots[0].op)
+            self._bounded.setdefault(op)
         return text
 
     def _expression(self, row: Sequence[int | float | None]) -> Size | Real:

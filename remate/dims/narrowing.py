@@ -44,7 +44,8 @@ def by_condition(ranges: Sequence[Range], guard: Guard) -> Exception:
 def by_search(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault) -> Exception:
     """What to raise for a fault at some sizes: Narrowed if the step is the planned one from, or in steps of, another number of one
     size, and nobody asked for what that takes away; else DimsError. first: the planned step."""
-    name, others, fault = _culprit(survey, ranges, first, fault)
+    fault = _reduced(survey, ranges, first, fault)
+    name = _culprit(ranges, fault)
     if fault.guard is not None and len(fault.guard.dims) == 1:
         found = by_condition(ranges, fault.guard)
         return found if isinstance(found, Narrowed) else _with_hint(fault.error, found)
@@ -55,7 +56,7 @@ def by_search(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault
 
     def at(number: int) -> Fault | None:
         if number not in faults:
-            faults[number] = fault_at(survey, ranges, first, {**others, name: number})
+            faults[number] = fault_at(survey, ranges, first, {**fault.sizes, name: number})
         return faults[number]
 
     kept = _where_planned(one, fault.sizes[name], at)
@@ -80,21 +81,21 @@ def _with_hint(error: DimsError, other: Exception) -> DimsError:
     return DimsError(error.message, hint) if hint else error
 
 
-def _culprit(
-    survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault
-) -> tuple[str, Mapping[str, int], Fault]:
-    """A size that makes a fault, what the others are then, and the fault: one that does by itself, the others as planned, if there
-    is one; else one without which the others do not, if possible one of which the lower end is free."""
-    moved = [one for one in ranges if fault.sizes[one.name] != first.sizes[one.name]]
-    for one in moved if len(moved) > 1 else ():
-        alone = fault_at(survey, ranges, first, {**first.sizes, one.name: fault.sizes[one.name]})
-        if alone is not None:
-            return one.name, first.sizes, alone
+def _reduced(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault) -> Fault:
+    """The same kind of fault with as many sizes as possible as planned: none of those that are left can be without it."""
+    for one in ranges:
+        sizes = {**fault.sizes, one.name: one.planned}
+        if sizes not in (fault.sizes, first.sizes):
+            fault = fault_at(survey, ranges, first, sizes) or fault
+    return fault
+
+
+def _culprit(ranges: Sequence[Range], fault: Fault) -> str:
+    """Of the sizes that make a fault together, the one whose range is to end: smaller than planned, if possible one of which nobody
+    gave the lower end."""
+    moved = [one for one in ranges if fault.sizes[one.name] != one.planned]
     below = [one for one in moved if fault.sizes[one.name] < one.planned]
-    for one in sorted(below, key=lambda one: one.given[0]):
-        if fault_at(survey, ranges, first, {**fault.sizes, one.name: one.planned}) is None:
-            return one.name, fault.sizes, fault
-    return moved[0].name, fault.sizes, fault
+    return min(below or moved, key=lambda one: one.given[0]).name
 
 
 def _where_planned(one: Range, failed: int, at: At) -> Range | None:
@@ -103,17 +104,21 @@ def _where_planned(one: Range, failed: int, at: At) -> Range | None:
         below = range(failed, one.planned - 1, -one.multiple)
         return None if at(one.planned) else replace(one, max=_nearest(below, at))
     step = next((d for d in _steps(one) if at(one.planned - d) is None), None)
-    if step is None or at(one.planned):
+    if at(one.planned):
         return None
+    if step is None:  # nothing below
+        step = next((d for d in _steps(one, upwards=True) if at(one.planned + d) is None), None)
+        return None if step is None else replace(one, min=one.planned, max=one.max // step * step, multiple=step)
     least = _nearest(range(-(-one.min // step) * step, one.planned + 1, step), at)
     if least <= failed and failed % step == 0:
         least = _nearest(range(failed + step, one.planned + 1, step), at)
     return replace(one, min=least, max=one.max // step * step, multiple=step)
 
 
-def _steps(one: Range) -> list[int]:
+def _steps(one: Range, upwards: bool = False) -> list[int]:
     """Steps that lead to what is planned, and from there to another number of the range."""
-    return [d for d in range(one.multiple, one.planned - one.min + 1, one.multiple) if one.planned % d == 0]
+    room = one.max - one.planned if upwards else one.planned - one.min
+    return [d for d in range(one.multiple, room + 1, one.multiple) if one.planned % d == 0]
 
 
 def _nearest(numbers: Sequence[int], at: At) -> int:

@@ -75,7 +75,7 @@ def _largest(most: int | None, planned: int, multiple: int) -> int:
 
 def shot_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> ShotCosts:
     """What the operations of a family need at its sizes. planned: the first shot's graph with its costs; priced: gives a graph
-    its costs. What a device estimates is known at every size; measured is at the planned and at the smallest size, beside
+    its costs. What a device estimates is known at every size; measured is at the planned size and at both ends, beside
     the estimate, which tells how it grows where both agree."""
     graphs = [shot.captured.graph for shot in found.shots]
     if cost != MEASURED:
@@ -85,10 +85,10 @@ def shot_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph
         replace(g, operations=tuple(replace(op, workspace=workspace(g, op, kind)) for op in g.operations))
         for g in graphs
     ]
-    least = {one.name: one.min for one in found.ranges}
+    ends = [{one.name: one.min for one in found.ranges}, {one.name: one.max for one in found.ranges}]
     measured: list[tuple[int, ...] | None] = [None] * len(graphs)
     for at, shot in enumerate(found.shots):
-        if at == 0 or shot.sizes == least:
+        if at == 0 or shot.sizes in ends:
             graph = planned if at == 0 else priced(shot.captured.graph)
             measured[at] = tuple(op.workspace for op in graph.operations)
-    return ShotCosts(estimated, tuple(measured))
+    return ShotCosts(estimated, tuple(measured), priced)

@@ -67,6 +67,18 @@ def test_a_bound_is_nowhere_less() -> None:
     assert all(bound.at(sizes) >= number for sizes, number in zip(SIZES, row, strict=True))
 
 
+def test_a_bound_is_close_where_it_is_planned_and_at_both_ends() -> None:
+    """It was a multiple of a product, without a number beside: twice as much at the planned size."""
+    row = [1_100_000, 2_000_000, 4_000_000, 5_000_000, 250_000]  # of more or less b*t, and something
+    bound = fitter(SIZES).bound(row)
+    made = [bound.at(sizes) for sizes in SIZES]
+    assert made[0] == row[0]
+    assert made[-1] <= 1_100_000
+    told: list[int | None] = [row[0], None, None, row[3], row[4]]
+    ends = fitter(SIZES).bound(told)
+    assert [ends.at(SIZES[k]) >= row[k] for k in (0, 3, 4)] == [True] * 3
+
+
 @settings(max_examples=30)
 @given(st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
 def test_what_is_found_gives_the_numbers(c: int, k: int, d: int) -> None:

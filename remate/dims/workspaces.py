@@ -1,0 +1,80 @@
+"""What operations need beside their results, measured at sizes all over a range: an estimate that does not agree with what is measured
+says nothing of other sizes, and three numbers tell little.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from remate_runtime.format import SizedType, parse_real, parse_size
+from remate_runtime.format.vocabulary import NON_FINITE
+from remate_runtime.step import Graph, Op
+
+from .samples import Range
+
+_ENDS = 3  # sizes whose ends are all combined
+_MORE = 4  # sizes within the ranges, by chance (always the same ones)
+
+
+def probes(ranges: Sequence[Range]) -> list[dict[str, int]]:
+    """Where to measure: what is planned, the ends of the ranges in all combinations, and some sizes between them."""
+    chance = random.Random(0)
+    free = sorted(ranges, key=lambda one: one.min - one.max)[:_ENDS]
+    made = [{one.name: one.planned for one in ranges}]
+    for ends in itertools.product((0, 1), repeat=len(free)):
+        chosen = {one.name: (one.min, one.max)[end] for one, end in zip(free, ends, strict=True)}
+        made += [{one.name: chosen.get(one.name, (one.min, one.max)[max(ends)]) for one in ranges}]
+    made += [{one.name: chance.choice(one.numbers()) for one in ranges} for _ in range(_MORE)]
+    return [sizes for at, sizes in enumerate(made) if sizes not in made[:at]]
+
+
+def disagreeing(estimated: Sequence[Graph], measured: Sequence[Sequence[int] | None]) -> list[int]:
+    """The operations whose estimate is not what was measured at some size. measured: where it was, by operation."""
+    pairs = [(graph, found) for graph, found in zip(estimated, measured, strict=True) if found is not None]
+    every = range(len(estimated[0].operations))
+    return [at for at in every if any(graph.operations[at].workspace != found[at] for graph, found in pairs)]
+
+
+def measured_at(
+    graph: Graph, operations: Collection[int], sizes: Sequence[Mapping[str, int]], priced: Callable[[Graph], Graph]
+) -> dict[int, tuple[int, ...]]:
+    """The workspaces of some operations of a graph whose types and arguments name sizes, at these sizes. priced: gives a graph its
+    costs."""
+    found = [priced(_at_size(graph, operations, at)).operations for at in sizes]
+    return {at: tuple(every[at].workspace for every in found) for at in operations}
+
+
+def _at_size(graph: Graph, operations: Collection[int], sizes: Mapping[str, int]) -> Graph:
+    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing."""
+    chosen = [graph.operations[at] for at in operations]
+    touched = {value for op in chosen for value in (*op.reads, *op.writes) if value is not None}
+    touched |= {graph.root[value] for value in touched}
+    values = tuple(
+        replace(value, type=value.type.at(sizes)) if at in touched and isinstance(value.type, SizedType) else value
+        for at, value in enumerate(graph.values)
+    )
+    every = tuple(
+        _numbered(op, sizes) if at in operations else replace(op, view=True) for at, op in enumerate(graph.operations)
+    )
+    return replace(graph, values=values, operations=every)
+
+
+def _numbered(op: Op, sizes: Mapping[str, int]) -> Op:
+    return replace(op, args=_argument(op.args, sizes), kwargs=_argument(op.kwargs, sizes))
+
+
+def _argument(argument: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(_argument(item, sizes) for item in argument)
+    if not isinstance(argument, dict):
+        return argument
+    if argument.keys() == {"size"}:
+        return parse_size(argument["size"]).at(sizes)
+    if argument.keys() == {"float"} and argument["float"] not in NON_FINITE:
+        return parse_real(argument["float"]).at(sizes)
+    return {key: _argument(item, sizes) for key, item in argument.items()}
