@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from remate_runtime.errors import RemateError
 from remate_runtime.quantities import size
 
@@ -88,6 +90,22 @@ class InfeasibleError(RemateError):
         """The same, of a step that was to be planned at `sizes`."""
         told = self.strategy, self._delivered, self._baseline
         return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes)
+
+
+class DoesNotFitError(InfeasibleError):
+    """Training does not fit a device even at the smallest size. memory: of the device. held: what stays on it, by name. floor: of
+    the step. sizes: the smallest ones, as text. All in bytes."""
+
+    def __init__(self, memory: int, held: Mapping[str, int], floor: int, sizes: str) -> None:
+        stays = sum(held.values())
+        super().__init__(max(memory - stays, 0), floor, floor, sizes=sizes)
+        told = ", ".join(f"{what} {size(nbytes)}" for what, nbytes in held.items() if nbytes)
+        full = "is full before the step begins" if stays >= memory else f"has {size(memory - stays)} left for the step"
+        self.args = (
+            f"training does not fit {size(memory)} device memory even at {sizes}: the device {full}\n"
+            f"  on it stay: {told}; the step takes at least {size(floor)} there\n"
+            f"  hint: a device of at least {stays + floor} bytes ({size(stays + floor)}), a smaller model, or an optimizer with less state",
+        )
 
 
 class NotApplicableError(RemateError):

@@ -14,7 +14,7 @@ from remate_runtime.step import expand
 from ..capture.recorded import RecordedCall
 from ..dims.asked import Asking
 from ..dims.open_sizes import OpenSizes
-from ..errors import InfeasibleError
+from ..errors import DoesNotFitError, InfeasibleError
 from ..inspect.device_memory import residents
 from ..profile.costing import MEASURED, costed
 from ..strategy import QUICK, Effort, Instance, Request, Solution, effort_named, policy, solve
@@ -58,10 +58,14 @@ class Device(msgspec.Struct, frozen=True):
     cuda_context: int | None
     gradients: Gradients = "held"
 
+    def held(self, model: Model) -> dict[str, int]:
+        """Bytes that stay on the device while `model` trains, by what they are."""
+        found = residents(model, self.optimizer, self.cuda_context, self.gradients)
+        return {one.what: one.nbytes for one in found}
+
     def left(self, model: Model) -> int:
         """Bytes that a step of `model` may use, below 0 where it has no room at all."""
-        found = residents(model, self.optimizer, self.cuda_context, self.gradients)
-        return self.memory - sum(one.nbytes for one in found)
+        return self.memory - sum(self.held(model).values())
 
 
 class Search:
@@ -102,7 +106,7 @@ class Search:
                 if self._cost != MEASURED or most <= self._least:
                     raise
                 most = self._largest(most - max(self._step, most // 32))
-        raise InfeasibleError(self._at(most)[1], self._at(most)[0].floor, self._at(most)[0].floor)
+        raise self._refused(most)
 
     def ladder(self, most: int) -> list[int]:
         """Some sizes up to the largest: without reruns down from the largest that needs none, and with them."""
@@ -167,9 +171,13 @@ class Search:
         kept = self._last(least, below, self._keeps_all)
         found = self._last(kept or least, below, lambda size: self._solution(size) is not None)
         if found is None:
-            instance, left = self._at(least)
-            raise InfeasibleError(max(left, 0), instance.floor, instance.floor).at(spelled(self._sizes(least)))
+            raise self._refused(least)
         return found
+
+    def _refused(self, size: int) -> DoesNotFitError:
+        sizes = self._sizes(size)
+        held = self._device.held(at_size(self._open, sizes).model)
+        return DoesNotFitError(self._device.memory, held, self._at(size)[0].floor, spelled(sizes))
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int | None:
         """The largest size from `low` to `high` that fits, but for a 64th, where all smaller ones do; None if `low` does not.

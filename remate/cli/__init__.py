@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
 from remate_runtime.files import advice
@@ -109,7 +110,24 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         import_module(f".{name}", __name__).configure(commands)
+    for command in commands.choices.values():
+        _take_in_any_order(command)
     return made
+
+
+def _take_in_any_order(command: argparse.ArgumentParser) -> None:
+    """Let options stand between arguments: `explain S.json --at b=2 ID`. As argparse reads, an argument that may be left out, or
+    several ones, end at the first option."""
+    plain = command.parse_known_args
+
+    def parse(args: Any = None, namespace: Any = None) -> Any:
+        setattr(command, "parse_known_args", plain)  # noqa: B010 (what reading in any order calls, twice)
+        try:
+            return command.parse_known_intermixed_args(args, namespace)
+        finally:
+            setattr(command, "parse_known_args", parse)  # noqa: B010
+
+    setattr(command, "parse_known_args", parse)  # noqa: B010
 
 
 def print_error(message: str) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from remate_runtime.format import SizedType, parse_real, parse_size
-from remate_runtime.format.vocabulary import NON_FINITE
+from remate_runtime.format import NON_FINITE, SizedType, parse_real, parse_size
 from remate_runtime.step import Graph, Op
 
 from .samples import Range

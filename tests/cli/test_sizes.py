@@ -10,6 +10,7 @@ import pytest
 import remate
 from remate.cli import main
 from remate_runtime.format import Dimension, Schedule, at_size, load
+from remate_runtime.step import expand
 from tests.runtime.sized import Attention, B, T, sized
 from tests.runtime.small import data, seeded
 
@@ -48,6 +49,19 @@ def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -
     rows = [line.split() for line in text.splitlines() if "up to" in line]
     assert [row[2:5] for row in rows] == [["b=24", "at", "t=2"], ["b=11", "at", "t=13"], ["b=4", "at", "t=20"]]
     assert "none at t=40" in text
+
+
+def test_options_stand_between_arguments(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse by itself takes no argument behind an option where it may be left out, or where there may be several."""
+    one = expand(at_size(planned)).graph.operations[-1].id
+    wanted = said(capsys, "explain", file, one, "--at", "b=2")
+    assert one in wanted
+    assert (
+        said(capsys, "explain", file, "--at", "b=2", one) == wanted == said(capsys, "explain", "--at", "b=2", file, one)
+    )
+    assert said(capsys, "diff", file, "--at", "b=2", file) == said(capsys, "diff", file, file, "--at", "b=2")
+    assert said(capsys, "check", file, "--quiet", file) == said(capsys, "check", file, file, "--quiet")
+    assert "required: S.json" in said(capsys, "explain", "--at", "b=2", status=2)
 
 
 def test_check_tells_that_every_size_fits(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:

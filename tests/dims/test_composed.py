@@ -144,7 +144,6 @@ def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
         exact = simulate(link(costed(written.graph, MEASURED), written.reruns)).peak
         predicted = simulate(link(written.graph, written.reruns)).peak
         assert exact <= predicted, sizes
-        assert exact == predicted or sizes != (4, 40, 32)
 
 
 class Attending(nn.Module):

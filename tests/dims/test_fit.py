@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 import remate
 from remate.api.fit import Fit
 from remate.cli import main
-from remate.errors import DimsError, InfeasibleError, RemateError, UnknownNameError
+from remate.errors import DimsError, DoesNotFitError, InfeasibleError, RemateError, UnknownNameError
 from remate.inspect.device_memory import residents
 from remate.inspect.sizes import over_range
 from remate_runtime.format import GRADIENTS, at_size, load
@@ -124,8 +125,13 @@ def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InfeasibleError, match="cannot be planned within"):
-        remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=100_000))
+    full = r"even at b=2: the device is full before the step begins\n  on it stay: parameters .*\n  hint: a device of at least \d+ "
+    with pytest.raises(DoesNotFitError, match=full) as caught:
+        remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=10_000))
+    least = re.findall(r"at least (\d+) bytes", str(caught.value))[-1]
+    with pytest.raises(DoesNotFitError, match=r"even at b=2: the device has .* left for the step"):
+        remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=int(least) - 1))
+    assert remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory=int(least))).largest.size >= 2
     with pytest.raises(DimsError, match="no size of the example can be varied"):
         remate.fit(Wide(), (torch.randn(1, 16),), **on())
     with pytest.raises(UnknownNameError, match="adammw"):

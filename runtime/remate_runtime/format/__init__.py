@@ -38,7 +38,7 @@ from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, contiguous, parse_type
-from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, STOPPED_BY, Device, Dtype, Gradients, StoppedBy
+from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, NON_FINITE, STOPPED_BY, Device, Dtype, Gradients, StoppedBy
 from .writer import checked_text, encode, save
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "KEEP_ALL",
     "MAX_FAULTS",
     "MEMORY_FORMATS",
+    "NON_FINITE",
     "PLANNED",
     "REVISION",
     "STOPPED_BY",
