@@ -40,10 +40,10 @@ for name, schedule in files():
 """
 
 
-def test_no_hostile_file_crashes_the_process() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+@pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_no_hostile_file_crashes_the_process(engine: str) -> None:
+    command = [sys.executable, "-c", CODE.replace("(model(), schedule)", f"(model(), schedule, engine={engine!r})")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = dict(row.rsplit(": ", 1) for row in done.stdout.splitlines())
     assert outcomes.keys() == {name for name, _ in files()}
