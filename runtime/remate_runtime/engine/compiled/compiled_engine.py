@@ -33,7 +33,7 @@ def _start() -> Compile:
     artefacts = Artefacts()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
-        device = _meant(step.linked, device)
+        device = _meant(step, device)
         if device.type != "cpu":
             raise EngineError(
                 f"the engine 'compiled' is for the CPU alone, and the model is on {device.type}\n  use engine='eager'"
@@ -55,7 +55,7 @@ def _start_auto() -> Compile:
     artefacts = Artefacts()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
-        meant = _meant(step.linked, device)
+        meant = _meant(step, device)
         if meant.type == "cpu" and step.sharded is None:
             return compile_step(step, meant, artefacts)
         _log.info(
@@ -66,9 +66,9 @@ def _start_auto() -> Compile:
     return compile_
 
 
-def _meant(linked: Linked, device: torch.device) -> torch.device:
+def _meant(step: LinkedStep, device: torch.device) -> torch.device:
     """Where the step will run: a model without values is called when it has some, on the device of the plan."""
-    return torch.device(linked.graph.device) if device.type == "meta" else device
+    return torch.device(step.linked.graph.device) if device.type == "meta" else device
 
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
