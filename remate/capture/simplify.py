@@ -37,6 +37,7 @@ def simplify(graph: Graph, results: list[Node], returned: Collection[int]) -> li
 
     _drop_copies(graph, results, replace_copy)
     simplify_writes(graph, replace_copy)
+    _copy_leaving_constants(graph, results)
     _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
@@ -90,6 +91,19 @@ def _drop_same(graph: Graph, results: list[Node]) -> None:
         constant = node.args[0].op == "get_attr" and name in ("aten.lift_fresh_copy", "aten.clone")
         if constant or (name in _SAME and _layout(node) == _layout(node.args[0])):
             _replace(node, node.args[0], results)
+
+
+def _copy_leaving_constants(graph: Graph, results: list[Node]) -> None:
+    """Whoever gets a constant may write into it, and eager makes it anew in every call."""
+    for node in {root(result) for result in results}:
+        if node.op == "get_attr":
+            with graph.inserting_after(node):
+                copy = graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {"val": getattr(graph.owning_module, str(node.target)), **node.meta}
+            node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
+            for at, result in enumerate(results):
+                if result is node:
+                    results[at] = copy
 
 
 def _merge_casts(graph: Graph, results: list[Node]) -> None:

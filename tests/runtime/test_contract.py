@@ -37,7 +37,7 @@ def test_contract() -> None:
     leaves = [Leaf("y", "%y", True, ""), Leaf("z", "%z", True, ""), Leaf("again", "%y", False, "")]
     assert step_contract(link(graph()), leaves, ["p", "b", "x"]) == StepContract(
         sources=(1, 2, 0),
-        outputs=(Output("y", 4, True), Output("z", 5, True), Output("again", 4, False)),
+        outputs=(Output("y", 4, True, False), Output("z", 5, True, False), Output("again", 4, False, False)),
         updates=((1, 3),),
         preserved=(2,),
         gradients=(Gradient(8, 2, False, frozenset({6})), Gradient(8, 0, True, frozenset({6}))),

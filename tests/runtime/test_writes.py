@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import remate
+from remate.capture import simplify
 from remate.errors import InfeasibleError
 from remate_runtime import apply
 from remate_runtime.link.events import Run
@@ -188,3 +189,37 @@ def test_outputs_lie_apart_as_eagers_do(make: Callable[[Tensor, Tensor, Tensor],
     model, x = Returning(make), torch.randn(8, 8)
     planned = apply(model, remate.plan(model, (x,), budget="100%", cost="cpu"))
     assert shared(planned, x) == shared(model, x)
+
+
+class Telling(nn.Module):
+    """Returns constants: one that it computes with, a view of it, and one for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        weights = torch.tensor([1.0, 2.0, 3.0])
+        return self.layer(x) * weights, weights, weights[1:], torch.tensor([5, 6])
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_constants_that_were_returned_may_be_written(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager makes them anew in each call: what a loop does to one is no matter of the next step. copied: by the step, as captures
+    are; else by the runtime, since other files may return a constant itself."""
+    if not copied:
+        monkeypatch.setattr(simplify, "_copy_leaving_constants", lambda graph, results: None)
+    torch.manual_seed(0)
+    model, x = Telling(), torch.randn(2, 3)
+    planned = apply(model, remate.plan(model, (x,), budget="100%", cost="cpu"))
+    for grad in (True, False, True):
+        with torch.set_grad_enabled(grad):
+            found, wanted = planned(x), model(x)
+        for one, other in zip(found, wanted, strict=True):
+            assert torch.equal(one, other)
+        if grad:
+            ours, eagers = (torch.autograd.grad(out[0].sum(), model.layer.weight)[0] for out in (found, wanted))
+            assert torch.equal(ours, eagers)
+        for one in found[1:]:
+            one.mul_(7)
+        assert not copied or torch.equal(found[1][1:], found[2])

@@ -17,7 +17,7 @@ import torch
 from ..errors import ExecutionError
 from ..format.tensor_type import TensorType
 from ..kernels.overloads import TORCH_DTYPES, empty, laid_out
-from ..link.contract import StepContract
+from ..link.contract import Output, StepContract
 from .compiled_step import CompiledStep
 
 _TWICE = (
@@ -90,7 +90,7 @@ def run_step(step: StepFunction, sources: Sequence[Any]) -> Sequence[torch.Tenso
     with torch.no_grad():
         made = step.compiled.inference(sources)
         _update(contract, sources, made.updates)
-        return made.outputs
+        return [_own(output, tensor) for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
 
 
 def _forward(frame: _Frame) -> list[torch.Tensor]:
@@ -102,7 +102,12 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     frame.watched = [_Held(tensor, _version(tensor), what, until) for tensor, what, until in held]
     frame.sources, frame.residue = (), made.residue
     # An alias per output gets the autograd history; the engine's tensor shares storage and version with it.
-    return [output.detach() for output in made.outputs]
+    return [_own(output, tensor).detach() for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
+
+
+def _own(output: Output, tensor: torch.Tensor) -> torch.Tensor:
+    """What the caller may write into without a later step reading it."""
+    return tensor.clone() if output.constant else tensor
 
 
 def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.Tensor]) -> None:

@@ -14,11 +14,13 @@ from .events import Deliver, Execution, Linked, Update
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it."""
+    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it. constant: it lies in one, which
+    later steps read, so the caller gets a copy."""
 
     name: str
     value: int
     grad: bool
+    constant: bool
 
 
 class Tangent(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     numbers = {value.name: i for i, value in enumerate(graph.values)}
     given = tuple(numbers[name] for name in sources)
     position = {value: at for at, value in enumerate(given)}
-    returned = tuple(Output(leaf.name, numbers[leaf.text[1:]], leaf.grad) for leaf in outputs)
+    returned = tuple(_output(graph, leaf, numbers[leaf.text[1:]]) for leaf in outputs)
     preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
     read, resident = _reads_of_backward(linked)
     last = _last_segments(linked)
@@ -109,6 +111,10 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
             if output.grad and (value := numbers[f"grad.{output.name}"]) in read
         ),
     )
+
+
+def _output(graph: Graph, leaf: Leaf, value: int) -> Output:
+    return Output(leaf.name, value, leaf.grad, graph.values[graph.root[value]].kind == "constant")
 
 
 def keeps_contract(linked: Linked, other: Linked) -> bool:
