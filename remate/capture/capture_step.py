@@ -169,7 +169,11 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
-    results = simplify(fx, [node for _, node in kept], returned)
+    buffers = {one.name: node for node, one in sources.items() if one.kind == "buffer"}
+    updated = {source(port.key).name: at for at, (port, _) in enumerate(kept) if port.kind == MUTATION}
+    names = {at: signature.parameter(step.outputs[kept[at][0].key].buffer) for at in returned}
+    lies_in = {at: (updated[name], buffers[name]) for at, name in names.items() if name in updated and name in buffers}
+    results = simplify(fx, [node for _, node in kept], returned, lies_in)
     parameters = {port: node.meta["val"] for node, port in nodes.items() if port.kind == PARAMETER}
     of = {
         at: parameters[port.key]

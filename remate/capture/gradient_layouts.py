@@ -14,7 +14,7 @@ import torch
 from torch._prims_common import make_contiguous_strides_for
 from torch.fx import Graph, Node
 
-from .simplify import root
+from .views import root
 
 _ATEN: Any = torch.ops.aten
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +10,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from . import facts
+from .returned_buffers import return_buffers
+from .views import base, layout, root
 from .writes import Replace, simplify_writes
 
 _ASSERTIONS = (
@@ -23,9 +24,11 @@ _ASSERTIONS = (
 _SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
 
 
-def simplify(graph: Graph, results: list[Node], returned: Collection[int]) -> list[Node]:
+def simplify(
+    graph: Graph, results: list[Node], returned: Collection[int], lies_in: Mapping[int, tuple[int, Node]]
+) -> list[Node]:
     """`graph` is changed in place; `results` are the nodes whose values leave it, those at the positions `returned` to the caller of
-    forward. Returns what stands for each of them."""
+    forward. lies_in: as of `return_buffers`. Returns what stands for each of them."""
     _drop_assertions(graph)
     _drop_same(graph, results)
     _merge_casts(graph, results)
@@ -38,27 +41,10 @@ def simplify(graph: Graph, results: list[Node], returned: Collection[int]) -> li
     _drop_copies(graph, results, replace_copy)
     simplify_writes(graph, replace_copy)
     _copy_leaving_constants(graph, results)
+    return_buffers(graph, results, lies_in)
     _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
-
-
-def base(node: Node) -> Node | None:
-    """The node whose storage `node` shares, None if it has its own."""
-    if node.op != "call_function":
-        return None
-    source = node
-    if node.target is operator.getitem and isinstance(node.args[0], Node):
-        source = node.args[0]
-    if isinstance(source.target, OpOverload) and facts.view(source.target):
-        return next(iter(source.all_input_nodes), None)
-    return None
-
-
-def root(node: Node) -> Node:
-    while (under := base(node)) is not None:
-        node = under
-    return node
 
 
 def _replace(node: Node, other: Any, results: list[Node]) -> None:
@@ -89,7 +75,7 @@ def _drop_same(graph: Graph, results: list[Node]) -> None:
             continue
         name = facts.name(node.target)
         constant = node.args[0].op == "get_attr" and name in ("aten.lift_fresh_copy", "aten.clone")
-        if constant or (name in _SAME and _layout(node) == _layout(node.args[0])):
+        if constant or (name in _SAME and layout(node) == layout(node.args[0])):
             _replace(node, node.args[0], results)
 
 
@@ -111,7 +97,7 @@ def _merge_casts(graph: Graph, results: list[Node]) -> None:
     seen: dict[Any, Node] = {}
     for node in graph.nodes:
         cast = isinstance(node.target, OpOverload) and facts.name(node.target) == "aten._to_copy"
-        if cast and isinstance(node.args[0], Node) and node.args[0].op == "placeholder" and _layout(node) is not None:
+        if cast and isinstance(node.args[0], Node) and node.args[0].op == "placeholder" and layout(node) is not None:
             first = seen.setdefault((node.args[0], *sorted((k, str(v)) for k, v in node.kwargs.items())), node)
             if first is not node:
                 _replace(node, first, results)
@@ -120,11 +106,11 @@ def _merge_casts(graph: Graph, results: list[Node]) -> None:
 def _drop_views(graph: Graph, results: list[Node]) -> None:
     """A view that looks exactly like what it was made from, or an earlier link of that chain: t(t(x)) is x."""
     for node in graph.nodes:
-        layout = _layout(node) if base(node) is not None else None
+        lies = layout(node) if base(node) is not None else None
         under, same = node, None
-        while layout is not None and (above := base(under)) is not None:
+        while lies is not None and (above := base(under)) is not None:
             under = above
-            if _layout(under) == layout:
+            if layout(under) == lies:
                 same = under
         if same is not None:
             _replace(node, same, results)
@@ -138,7 +124,7 @@ def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
         if name not in of or node in results:
             continue
         source = node.args[of[name]]
-        if not isinstance(source, Node) or _layout(node) != _layout(source):
+        if not isinstance(source, Node) or layout(node) != layout(source):
             continue
         owner = root(source)
         made = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
@@ -164,12 +150,3 @@ def _drop_dead(graph: Graph, results: list[Node]) -> None:
             continue
         if not (isinstance(node.target, OpOverload) and facts.random(node.target)):
             graph.erase_node(node)
-
-
-def _layout(node: Any) -> Any:
-    """All that distinguishes two tensors on one storage; None for what is no tensor."""
-    value = node.meta.get("val") if isinstance(node, Node) else None
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return None
-    shape = (value.dtype, value.device, tuple(value.shape), tuple(value.stride()), value.storage_offset())
-    return (*shape, value.is_conj(), value.is_neg())

@@ -15,6 +15,7 @@ from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
 from .places import user_place
 from .reads import Reads
+from .returned_buffers import storage_of
 from .signature import argument_names
 from .sizes import SizeLog
 from .stored import Arguments, lost, stored_trees
@@ -23,11 +24,12 @@ from .watch import Watch
 
 class Output(msgspec.Struct, frozen=True):
     """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and the
-    step does without."""
+    step does without. buffer: the one that it lies in, as forward leaves it, "" if in none."""
 
     name: str
     grad: bool
     detached: bool
+    buffer: str
 
 
 class TracedModule(torch.nn.Module):
@@ -173,7 +175,11 @@ class TracedModule(torch.nn.Module):
         if not found:
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
         chosen = self._chosen(found, returned, result)
-        self.outputs = tuple(Output(name, name in chosen, t.requires_grad and name not in chosen) for name, t in found)
+        of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}
+        self.outputs = tuple(
+            Output(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
+            for name, t in found
+        )
         return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
 
     def _chosen(self, found: list[tuple[str, torch.Tensor]], returned: int, result: Any) -> set[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -223,3 +225,63 @@ def test_constants_that_were_returned_may_be_written(copied: bool, monkeypatch: 
         for one in found[1:]:
             one.mul_(7)
         assert not copied or torch.equal(found[1][1:], found[2])
+
+
+def added(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    model.memory.add_(x.detach().mean())
+    return model.layer(x) * model.memory.sum(), model.memory
+
+
+def viewed(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    model.memory.mul_(0.5)
+    return model.layer(x), model.memory[1:], model.memory.t(), model.memory.detach()
+
+
+def assigned(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    model.memory = model.memory * 0.5 + x.detach().mean()
+    return model.layer(x), model.memory, model.memory[:1].view(-1)
+
+
+def apart(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    new = model.memory + 1
+    model.memory.copy_(new)
+    return model.layer(x), new
+
+
+def before(model: Any, x: Tensor) -> tuple[Tensor, ...]:
+    old = model.memory.clone()
+    model.memory.add_(1)
+    return model.layer(x) * old.sum(), old
+
+
+class Remembering(nn.Module):
+    def __init__(self, run: Callable[..., tuple[Tensor, ...]]) -> None:
+        super().__init__()
+        self.layer, self.run = nn.Linear(3, 3), run
+        self.register_buffer("memory", torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.run(self, x)
+
+
+@pytest.mark.parametrize("run", [added, viewed, assigned, apart, before])
+def test_an_updated_buffer_that_is_returned_is_the_buffer(run: Callable[..., tuple[Tensor, ...]]) -> None:
+    """A loop sets a memory to zero where an episode ends: what it writes into is what the next step reads, where it is in eager."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3)
+    model: Any = Remembering(run)
+    planned = apply(copy.deepcopy(model), remate.plan(model, (x,), budget="100%", cost="cpu"))
+    for grad in (True, False, True, True):
+        kept = []
+        for one in (planned, model):
+            one.zero_grad()
+            with torch.set_grad_enabled(grad):
+                first, *rest = one(x)
+            if grad:
+                first.sum().backward()
+            kept.append([first.detach(), *(tensor.clone() for tensor in rest), one.layer.weight.grad])
+            for tensor in rest:
+                tensor.mul_(3)
+            kept[-1].append(one.memory.clone())
+        for ours, wanted in zip(*kept, strict=True):
+            assert ours is wanted is None or torch.equal(ours, wanted)
