@@ -169,11 +169,9 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
-    buffers = {one.name: node for node, one in sources.items() if one.kind == "buffer"}
+    within = {at: signature.parameter(step.outputs[kept[at][0].key].buffer) for at in returned}
     updated = {source(port.key).name: at for at, (port, _) in enumerate(kept) if port.kind == MUTATION}
-    names = {at: signature.parameter(step.outputs[kept[at][0].key].buffer) for at in returned}
-    lies_in = {at: (updated[name], buffers[name]) for at, name in names.items() if name in updated and name in buffers}
-    results = simplify(fx, [node for _, node in kept], returned, lies_in)
+    results = simplify(fx, [node for _, node in kept], returned, _lying_in_buffers(within, updated, sources))
     parameters = {port: node.meta["val"] for node, port in nodes.items() if port.kind == PARAMETER}
     of = {
         at: parameters[port.key]
@@ -192,7 +190,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
 
     def pairs(kind: str) -> tuple[tuple[int, int], ...]:
         made = ((by_name[source(p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
-        return tuple((source, value) for source, value in made if source != value)
+        return tuple((owner, value) for owner, value in made if owner != value)
 
     outputs = {port.key: lowered.at[node] for port, node in ends if port.kind == OUTPUT}
     graph = Graph(
@@ -208,6 +206,14 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     tree = _with_values(step.tree, [graph.values[outputs[at]].name for at in range(len(step.outputs))], step.outputs)
     classes = {name: type(module).__name__ for name, module in step.model.named_modules()}
     return Captured(graph, signature.model(graph, tree), lowered.modules, classes)
+
+
+def _lying_in_buffers(
+    within: Mapping[int, str], updated: Mapping[str, int], sources: Mapping[Node, Source]
+) -> dict[int, tuple[int, Node]]:
+    """Of outputs that eager lays in a buffer which the step updates: the result that is the buffer's new value, and the buffer."""
+    buffers = {one.name: node for node, one in sources.items() if one.kind == "buffer"}
+    return {at: (updated[name], buffers[name]) for at, name in within.items() if name in updated and name in buffers}
 
 
 def _source(signature: Signature, step: TracedModule, port: Port) -> Source:

@@ -48,7 +48,8 @@ def simplify(
 
 
 def _replace(node: Node, other: Any, results: list[Node]) -> None:
-    node.replace_all_uses_with(other)
+    """`other` may be made from `node`: it goes on reading it."""
+    node.replace_all_uses_with(other, delete_user_cb=lambda user: user is not other)
     for at, result in enumerate(results):
         if result is node:
             results[at] = other
@@ -86,10 +87,7 @@ def _copy_leaving_constants(graph: Graph, results: list[Node]) -> None:
             with graph.inserting_after(node):
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta = {"val": getattr(graph.owning_module, str(node.target)), **node.meta}
-            node.replace_all_uses_with(copy, delete_user_cb=lambda user, copy=copy: user is not copy)
-            for at, result in enumerate(results):
-                if result is node:
-                    results[at] = copy
+            _replace(node, copy, results)
 
 
 def _merge_casts(graph: Graph, results: list[Node]) -> None:

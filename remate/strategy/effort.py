@@ -15,9 +15,9 @@ class Effort(msgspec.Struct, frozen=True):
     rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
     cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to 300 forward
     operations. visits: executions that greedy search looks at, all its trials together. states: states of a step that one
-    search over them visits. modelled, close: a step of more forward operations gets no
-    models of many stages once something fits that is proven so close to the fastest, as a share of the step's time: they take tens
-    of seconds there, and bring some tenths of a percent."""
+    search over them visits. close: a step of more than a few dozen operations gets no models of many stages once something fits
+    that is proven so close to the fastest, as a share of the step's time: they take tens of seconds there, and bring some tenths
+    of a percent."""
 
     name: str
     nodes: int
@@ -30,13 +30,12 @@ class Effort(msgspec.Struct, frozen=True):
     neighbourhoods: int
     visits: float
     states: int
-    modelled: int
     close: float
 
 
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 60, 1.0)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 60, 0.03)
-THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 60, 0.0)
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03)
+THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 
 

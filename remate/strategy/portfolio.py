@@ -19,6 +19,7 @@ from .base import KEEP_ALL, Bound, Context, Request, Strategy
 from .instance import Instance
 
 TINY = 24  # forward operations up to which all states of a step can often be looked at
+MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 PORTFOLIO = "portfolio"  # the policy of all strategies
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
@@ -69,7 +70,7 @@ def no_model_fits(instance: Instance, request: Request, context: Context) -> boo
 
 def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
     best = context.best
-    if best is None or len(instance.problem.forward) <= request.effort.modelled:
+    if best is None or len(instance.problem.forward) <= MODELLED:
         return True
     return best.time - context.bound > request.effort.close * instance.baseline.time
 
