@@ -256,7 +256,12 @@ def prepare(
     say("looking for blocks that repeat")
     with gc_paused():
         step = partition(replace(found, graph=graph))
-    return step if family is None else sized(step, family, shot_costs(family, graph, cost, priced))
+    if family is None:
+        return step
+    made = sized(step, family, shot_costs(family, graph, cost, priced))
+    for line in made.sized.said[len(family.said) :] if made.sized else ():
+        say(line)
+    return made
 
 
 def plan_step(

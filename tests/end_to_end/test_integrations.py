@@ -22,6 +22,7 @@ def test_loop(loop: Loop) -> None:
             pytest.skip(f"{package} is not installed")
     found = outcome(loop)
     assert found.bitwise
+    assert found.losses
     assert found.scheduled >= SCHEDULED.get(loop.name, 4)
     assert found.programs <= found.shapes
     assert found.shapes > 1 or not loop.dims

@@ -77,4 +77,8 @@ def renamed(written: Any, name: Callable[[Tensor], Any]) -> Any:
 
 
 def is_opaque(written: Any) -> bool:
-    return written is OPAQUE or (isinstance(written, tuple) and any(is_opaque(item) for item in written))
+    if written is OPAQUE:
+        return True
+    if not isinstance(written, tuple) or type(written) is Tensor:
+        return False
+    return any(is_opaque(item) for item in written if isinstance(item, tuple))

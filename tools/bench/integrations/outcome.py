@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 import remate
 from remate.measure.beside_eager import try_schedule
 from remate_runtime import apply
+from remate_runtime.live import tensors_of
 
 from .loops import Loop
 
@@ -18,10 +19,11 @@ BUDGET = "85%"
 
 
 class Outcome(NamedTuple):
-    """bitwise: parameters and buffers are equal behind the loop. scheduled: calls that ran the schedule, of so many shapes,
-    by so many programs. peak: bytes of a step, measured; budget, keep_all: bytes."""
+    """bitwise: parameters and buffers are equal behind the loop. losses: so are those of all calls, in their order. scheduled: calls that
+    ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured; budget, keep_all: bytes."""
 
     bitwise: bool
+    losses: bool
     scheduled: int
     shapes: int
     programs: int
@@ -35,7 +37,7 @@ def outcome(loop: Loop) -> Outcome:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         eager = loop.build()
-        _train(loop, eager)
+        wanted = _train(loop, eager)
         recorded = loop.build()
         with remate.record(recorded) as call:
             _train(loop, recorded)
@@ -51,15 +53,21 @@ def outcome(loop: Loop) -> Outcome:
             return run(*call)
 
         ran.run = counting
-        _train(loop, planned)
+        found = _train(loop, planned)
         with call.in_effect(cast=False):
             trial = try_schedule(call.model, call.args, call.kwargs, schedule, 1)
     pairs = zip(eager.state_dict().values(), model.state_dict().values(), strict=True)
     bitwise = all(torch.equal(one, other) for one, other in pairs)
     used = len(shapes), len(set(shapes)), len(ran._steps._kept)
-    return Outcome(bitwise, *used, trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
+    losses = 0 < len(wanted) == len(found) and all(map(torch.equal, wanted, found))
+    return Outcome(bitwise, losses, *used, trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
 
 
-def _train(loop: Loop, model: torch.nn.Module) -> None:
+def _train(loop: Loop, model: torch.nn.Module) -> list[torch.Tensor]:
+    """Returns what the calls of the model made: the loss, or whatever comes first of it."""
+    made: list[torch.Tensor] = []
+    note = model.register_forward_hook(lambda of, args, output: made.append(next(tensors_of(output)).detach().clone()))
     torch.manual_seed(7)
     loop.train(model)
+    note.remove()
+    return made

@@ -1,0 +1,204 @@
+"""One schedule for many sizes: at each of them trained beside eager, and its peak measured.
+
+    python -m tools.bench.sizes -o tools/bench/results/sizes.txt
+
+The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without reruns at the planned size. Sizes: the
+ends of the range in all combinations, the planned one, odd ones, and some by chance. `bitwise`: at how many of them loss, gradients and
+buffers are eager's to the last bit, two steps in a row. `as predicted`: at how many the peak from the allocator's events is what the file
+says to the byte; `at most over`: how far the prediction is above it elsewhere, where the workspace of an operator is a bound (named).
+`check says within`: at how many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did
+are `within`. `reruns`: at the planned size, and at how many sizes fewer or none are needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import math
+import random
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.inspect.sizes import Range, over_range
+from remate.measure.allocator import peak_bytes
+from remate.profile.costing import MEASURED, costed
+from remate_runtime import Schedule
+from remate_runtime.format import Dimension, spelled
+from remate_runtime.link import fitted, link, simulate
+from remate_runtime.live import clear_gradients, tensors_of, training_step
+from remate_runtime.step import expand
+
+from .sized_models import CASES, Call, Case
+from .text import environment, table
+
+_SIZES = 24  # of each file
+
+
+class AtSize(msgspec.Struct, frozen=True):
+    """off: the largest difference from eager in a loss, gradient or buffer, over its largest number; 0: none in any bit. measured: the
+    peak of a step. predicted: by the file; exact: by what operators need there as measured at this size. within: `check` says
+    that the budget holds. reruns: of the step there."""
+
+    sizes: dict[str, int]
+    off: float
+    measured: int
+    predicted: int
+    exact: int
+    within: bool
+    reruns: int
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """bounds: what planning said of workspaces that are bounds. longer: the file's text over that of a file for the planned size."""
+
+    schedule: Schedule
+    bounds: tuple[str, ...]
+    sizes: tuple[AtSize, ...]
+    longer: float
+
+
+def sizes_of(case: Case, dims: Mapping[str, Dimension]) -> list[tuple[int, ...]]:
+    """The planned ones, those of the case, all corners of the range, and others by chance (the same each time)."""
+    ranges = [range(dims[name].min, dims[name].max + 1, dims[name].multiple) for name in case.names]
+    corners = itertools.product(*((each[0], each[-1]) for each in ranges))
+    found = dict.fromkeys((case.planned, *case.at, *corners))
+    chance = random.Random(0)
+    while len(found) < min(_SIZES, math.prod(map(len, ranges))):
+        found.setdefault(tuple(map(chance.choice, ranges)))
+    return list(found)
+
+
+def outcome(case: Case, budget: str, **options: Any) -> Outcome:
+    """Plan a model once and train it at many sizes. options: for `plan`."""
+    torch.manual_seed(0)
+    model = case.make().train()
+    args, kwargs = case.call(*case.planned)
+    said: list[str] = []
+    schedule = remate.plan(model, args, kwargs, budget, dims=case.dims, progress=said.append, **options)
+    plain = remate.plan(model, args, kwargs, budget, **options)
+    assert isinstance(schedule, Schedule)
+    allowed = over_range(schedule)
+    applied = remate_runtime.apply(model, schedule)
+    every = (
+        _at(dict(zip(case.names, sizes, strict=True)), case.call(*sizes), schedule, model, applied, allowed)
+        for sizes in sizes_of(case, schedule.model.dims)
+    )
+    bounds = tuple(text for text in said if "upper bound" in text)
+    longer = len(remate_runtime.format.checked_text(schedule)) / len(remate_runtime.format.checked_text(plain))
+    return Outcome(schedule, bounds, tuple(every), longer)
+
+
+def _at(
+    sizes: dict[str, int], call: Call, schedule: Schedule, ours: nn.Module, applied: nn.Module, allowed: Range
+) -> AtSize:
+    theirs = copy.deepcopy(ours)
+    pairs = zip(_two_steps(theirs, theirs, call), _two_steps(ours, applied, call), strict=True)
+    off = max(itertools.starmap(_off, pairs))
+    written = expand(fitted(schedule, sizes).schedule)
+    clear_gradients(ours)
+    measured = peak_bytes(lambda: training_step(applied, *call))
+    exact = simulate(link(costed(written.graph, MEASURED), written.reruns)).peak
+    predicted = simulate(link(written.graph, written.reruns)).peak
+    return AtSize(sizes, off, measured, predicted, exact, says_within(allowed, sizes), len(written.reruns))
+
+
+def says_within(allowed: Range, sizes: Mapping[str, int]) -> bool:
+    """Whether a reader of `remate check` takes a size to be within the budget: nothing of it is larger than in a line of the list."""
+    if allowed.everywhere:
+        return True
+    return any(all(number <= one.dims[name] for name, number in sizes.items()) for one in allowed.largest)
+
+
+def _two_steps(owner: nn.Module, model: nn.Module, call: Call) -> list[torch.Tensor | None]:
+    """Losses, gradients of both together, and buffers afterwards. owner: of the parameters."""
+    clear_gradients(owner)
+    torch.manual_seed(0)
+    losses: list[torch.Tensor | None] = []
+    for _ in range(2):
+        first = next(iter(tensors_of(model(*call[0], **call[1]))))
+        loss = first if first.dim() == 0 else first.pow(2).mean()
+        loss.backward()
+        losses.append(loss.detach())
+    grads = (None if parameter.grad is None else parameter.grad for parameter in owner.parameters())
+    return [*losses, *grads, *(buffer.clone() for buffer in owner.buffers())]
+
+
+def _off(wanted: torch.Tensor | None, found: torch.Tensor | None) -> float:
+    if wanted is None or found is None:
+        return 0.0 if wanted is found else math.inf
+    if torch.equal(wanted, found):
+        return 0.0
+    wanted, found = wanted.double(), found.double()
+    return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(1e-30))
+
+
+def row(name: str, found: Outcome) -> tuple[str, ...]:
+    every, dims, budget = found.sizes, found.schedule.model.dims, found.schedule.solve.budget
+    said = [one for one in every if one.within]
+    bitwise = sum(one.off == 0 for one in every)
+    most = max(one.off for one in every)
+    over = max(one.predicted / one.measured - 1 for one in every)
+    planned = next(one for one in every if all(dims[name].planned == n for name, n in one.sizes.items()))
+    return (
+        name,
+        " ".join(
+            f"{key}={dim.min}..{dim.max}{f'/{dim.multiple}' if dim.multiple > 1 else ''}" for key, dim in dims.items()
+        ),
+        spelled(planned.sizes),
+        str(len(every)),
+        f"{bitwise}" + (f", else {most:.0e}" if most else ""),
+        str(sum(one.measured == one.predicted for one in every)),
+        f"{over:.2%}" if over else "",
+        str(len(said)),
+        str(sum(one.measured <= budget for one in said)),
+        f"{planned.reruns}; fewer at {sum(one.reruns < planned.reruns for one in every)}",
+        f"{found.longer - 1:.1%}",
+    )
+
+
+HEAD = ("", "range", "planned at", "sizes", "bitwise", "as predicted", "at most over", "check says within", "within", "reruns", "file longer by")  # fmt: skip
+
+
+def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    with tempfile.TemporaryDirectory() as folder:
+        for name in chosen:
+            start = time.process_time()
+            found = outcome(CASES[name], CASES[name].budget, profile=Path(folder, f"{name}.json"))
+            print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
+            for one in found.sizes:
+                if (
+                    one.off
+                    or one.measured > one.predicted
+                    or (one.within and one.measured > found.schedule.solve.budget)
+                ):
+                    print(f"  {one}", flush=True)
+            yield row(name, found), tuple(f"{name}: {text}" for text in found.bounds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows, notes = zip(*_told(chosen.models), strict=True)
+    told = "\n".join(itertools.chain.from_iterable(notes))
+    text = f"python -m tools.bench.sizes; {environment()}\n\n{table([HEAD, *rows])}\n\n{told}\n"
+    print(text)
+    if chosen.output:
+        chosen.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
