@@ -1,4 +1,4 @@
-"""Every unstable interface of PyTorch that the compiled engine uses, and nothing else. Tried with torch 2.13 alone."""
+"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units`), and nothing else. Tried with torch 2.13 alone."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch._ops import OpOverload
 from ...format.tensor_type import TensorType
 from ...kernels.cache_folder import NAME
 from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
+from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 13), (2, 13)
 _CPU = torch.device("cpu")
@@ -101,6 +102,7 @@ def compiled(
             config.patch(cache_key_tag=f"remate {tag}"),
             functorch.patch(bundled_autograd_cache=False),  # nor with that
             warnings.catch_warnings(action="ignore"),
+            in_units(),
         ):
             # Only what is compiled as a backward graph has inputs that it may write over.
             found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
