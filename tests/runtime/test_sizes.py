@@ -213,9 +213,9 @@ def test_a_loop_over_batches_of_any_length_and_a_smaller_last_one(attention: Sch
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            losses.append(loss.item())
-        found.append(losses)
-    assert found[0] == found[1]
+            losses.append(loss.detach())
+        found.append(torch.stack(losses))
+    assert torch.equal(found[1], found[0])
 
 
 def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 from remate.measure.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine.compiled import artefacts
+from remate_runtime.engine.compiled import artefacts, inductor, kernel_units
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.inductor import relaid
 from remate_runtime.engine.compiled.layouts import free_to_lie, held_outside
@@ -26,7 +26,7 @@ from remate_runtime.link import link
 from remate_runtime.step import expand
 
 from ..small import data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of
+from ..stepping import assert_same, everything, in_blocks, just_in_time, no_reruns, schedule_of, step
 from .subjects import assert_close
 
 
@@ -185,3 +185,31 @@ def test_results_are_laid_out_anew(text: str) -> None:
         found = relaid(given, kind)
         assert laid_out(found, kind)
         assert torch.equal(found, given)
+
+
+class Skip(nn.Module):
+    """Three gradients meet in front of a norm, one of them of a pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.two, self.three = nn.Conv2d(16, 4, 3, bias=False), nn.Conv2d(16, 4, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = torch.relu(self.norm(self.one(x)))
+        return self.two(nn.functional.max_pool2d(first, 2)).square().mean() + self.three(first).square().mean()
+
+
+@pytest.mark.slow
+def test_gradients_that_meet_in_front_of_a_norm_are_added_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for its sums and for its result: they come in several layouts."""
+    reads: list[int] = []
+    for few in (2, 4):  # 4 is Inductor's own
+        monkeypatch.setattr(inductor, "_FEW_READS", few)
+        sources: list[str] = []
+        monkeypatch.setattr(kernel_units, "_is_plain", lambda source, sources=sources: not sources.append(source))
+        model, x = seeded(Skip()), data(2, 3, 12, 12)
+        planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns), engine="compiled")
+        assert_same(step(planned, (x,)), step(model, (x,)), 1e-4)
+        reads.append(sum(source.count("loadu(") for source in sources))
+    assert reads[0] < reads[1]

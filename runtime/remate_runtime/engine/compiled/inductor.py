@@ -23,6 +23,7 @@ from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 13), (2, 13)
 _CPU = torch.device("cpu")
+_FEW_READS = 2  # Inductor's own: 4
 _NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
@@ -82,6 +83,7 @@ def compiled(
     """
     from torch._functorch import config as functorch_config
     from torch._guards import TracingContext, tracing
+    from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx_inner
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -89,6 +91,7 @@ def compiled(
 
     config: Any = torch.compiler.config
     functorch: Any = functorch_config
+    inductor: Any = inductor_config
     mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, functions are not kept on disk
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
@@ -100,6 +103,7 @@ def compiled(
         with (
             tracing(context),
             config.patch(cache_key_tag=f"remate {tag}"),
+            inductor.patch(_settings(traced)),
             functorch.patch(bundled_autograd_cache=False),  # nor with that
             warnings.catch_warnings(action="ignore"),
             in_units(),
@@ -110,6 +114,13 @@ def compiled(
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
     return found
+
+
+def _settings(traced: fx.GraphModule) -> dict[str, Any]:
+    """Of Inductor, for this graph. Where several gradients of an image meet, their sum is made once for the norm before it, which
+    reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts."""
+    convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
+    return {"realize_reads_threshold": _FEW_READS} if convolves else {}
 
 
 class Pooling(NamedTuple):
