@@ -121,8 +121,57 @@ def test_a_block_that_cannot_be_traced_by_itself_is_told_to_the_log(
     assert "blocks.0 cannot be traced by itself: it is another" in caplog.text
 
 
+class Mixing(nn.Module):
+    """Across and within, so that gradients lie otherwise than what they belong to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.across, self.within = nn.LayerNorm(8), nn.Linear(5, 5), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.across(self.norm(x).transpose(1, 2)).relu().transpose(1, 2)
+        return x + self.within(x).tanh()
+
+
+class Mixer(nn.Module):
+    """way: how the last block's result is read, and so how its gradient lies."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.norm, self.blocks = way, nn.LayerNorm(8), nn.Sequential(*(Mixing() for _ in range(4)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(x.transpose(1, 2))
+        if self.way == "norm":
+            return self.norm(x).mean(1).pow(2).mean()
+        return x.mean() if self.way == "mean" else (x[:, ::2] if self.way == "part" else x.transpose(1, 2)).pow(2)
+
+
+def mixer(way: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    torch.manual_seed(0)
+    return Mixer(way), (torch.randn(2, 8, 5),), {}
+
+
+@pytest.mark.parametrize("way", ["norm", "mean", "part", "transposed"])
+def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A template is made for each way in which gradients lie, and no more."""
+    made: list[Any] = []
+    usual = tracing.template
+    monkeypatch.setattr(tracing, "template", lambda *given: made.append(given[2:]) or usual(*given))
+    quick, whole, count = both(lambda: mixer(way), monkeypatch)
+    assert differs(quick, whole) == ""
+    assert count == 3  # the first one's input has no gradient
+    assert len(made) <= 3
+
+
+def test_gradients_that_lie_otherwise_each_time_are_traced_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "_TRIES", 0)
+    quick, whole, count = both(lambda: mixer("norm"), monkeypatch)
+    assert (differs(quick, whole), count) == ("", 0)
+
+
 def test_gradients_of_another_layout_are_no_anomaly() -> None:
-    """The template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is told of that."""
+    """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is told of that."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         capture(*ZOO["mlp_mixer"].build())

@@ -71,8 +71,9 @@ def llama() -> nn.Module:
 def t5() -> nn.Module:
     import transformers
 
-    small = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
-    config = transformers.T5Config(use_cache=False, decoder_start_token_id=0, **small)
+    small: dict[str, Any] = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
+    config: Any = transformers.T5Config(use_cache=False, **small)
+    config.decoder_start_token_id = 0
     return transformers.T5ForConditionalGeneration(config)
 
 

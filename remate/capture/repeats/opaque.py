@@ -7,29 +7,36 @@ from typing import Any
 import msgspec
 import torch
 
-from .errors import UnlikeError
+from .errors import OtherLayoutError, UnlikeError
 from .specs import layout
 
 _NAME = "remate_capture::stands_for"
-FORWARD, BACKWARD = "forward", "backward"
+FORWARD, BACKWARD, TANGENT = "forward", "backward", "tangent"
 
 torch.library.define(_NAME, "(Tensor[] of, str what) -> Tensor[]")
 STANDS_FOR: Any = torch.ops.remate_capture.stands_for.default
 """The operator. of: tensors that flow into what it stands for. what: see `text`."""
 
 
+Kind = tuple[tuple[int, ...], tuple[int, ...], str, str]
+
+
 class Standing(msgspec.Struct, frozen=True):
-    """number: of the block. part: FORWARD or BACKWARD. made: shape, strides, type and device of each result."""
+    """number: of the block. part: FORWARD, BACKWARD, or TANGENT for a gradient that is given to a block. made: shape, strides, type and device of each result."""
 
     number: int
     part: str
-    made: tuple[tuple[tuple[int, ...], tuple[int, ...], str, str], ...]
+    made: tuple[Kind, ...]
 
 
 def text(number: int, part: str, made: list[torch.Tensor]) -> str:
     """A Standing as the operator takes it."""
-    kinds = tuple((tuple(t.shape), tuple(t.stride()), str(t.dtype).removeprefix("torch."), str(t.device)) for t in made)
+    kinds = tuple(_kind(tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for t in made)
     return msgspec.json.encode(Standing(number, part, kinds)).decode()
+
+
+def _kind(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Kind:
+    return shape, strides, str(dtype).removeprefix("torch."), str(device)
 
 
 def standing(what: str) -> Standing:
@@ -45,9 +52,10 @@ def _made(of: list[torch.Tensor], what: str) -> list[torch.Tensor]:
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """What stands for a block. forward, backward: texts. plain: of its outputs, those that have no gradient. tangents: layouts
+    """What stands for a block. number: of it. forward, backward: texts. plain: of its outputs, those that have no gradient. tangents: layouts
     of the gradients of the others. wanted: for each tensor that it takes, its place among the gradients, None if it has none."""
 
+    number: int
     forward: str
     backward: str
     plain: tuple[int, ...]
@@ -73,16 +81,34 @@ class Opaque(torch.autograd.Function):
         if any(grad is None for grad in given):
             raise UnlikeError("a gradient is missing")
         tangents = [grad for grad in given if grad is not None]
-        if tuple(_seen(grad) for grad in tangents) != parts.tangents:
-            raise UnlikeError("a gradient is laid out otherwise")
+        layouts = tuple(tangent_layout(grad) for grad in tangents)
+        if layouts != parts.tangents:
+            raise OtherLayoutError(parts.number, layouts)
         made = STANDS_FOR(tangents, parts.backward)
         return None, *(None if at is None else made[at] for at in parts.wanted)
 
 
-def _seen(grad: torch.Tensor) -> tuple[Any, ...]:
+class Laid(torch.autograd.Function):
+    """`apply(tensor, what)`: the tensor, whose gradient becomes the one that the text `what` tells of."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        ctx.what = what
+        return torch.ops.aten.alias.default(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        return STANDS_FOR([*grads], ctx.what)[0], None
+
+
+def tangent_layout(grad: torch.Tensor) -> tuple[Any, ...]:
     shape, strides, offset, dtype, device, _, conjugate, negative = layout(grad)
     return shape, strides, offset, dtype, device, conjugate, negative
 
 
-def tangent_layout(value: torch.Tensor) -> tuple[Any, ...]:
-    return _seen(value)
+def of_layout(seen: tuple[Any, ...]) -> str:
+    """The text of a gradient with the layout that `tangent_layout` found. Raises UnlikeError where none can be made."""
+    shape, strides, offset, dtype, device, conjugate, negative = seen
+    if offset or conjugate or negative:
+        raise UnlikeError("a gradient is laid out as no new tensor is")
+    return msgspec.json.encode(Standing(0, TANGENT, (_kind(shape, strides, dtype, device),))).decode()

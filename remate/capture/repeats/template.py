@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..step import TracedModule
 from ..torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Traced
 from .alike import Block, form
 from .errors import UnlikeError
-from .opaque import BACKWARD, FORWARD, Parts, tangent_layout, text
+from .opaque import BACKWARD, FORWARD, STANDS_FOR, TANGENT, Laid, Parts, of_layout, standing, tangent_layout, text
 from .recording import AUTOCAST, Recorder
 from .specs import GRAD, Tensor, layout, tensors
 
@@ -44,6 +44,7 @@ class Template(msgspec.Struct, frozen=True):
         grads = list(self.grads)
         tangents = {key[1]: node.meta["val"] for node, key in self.placeholders.items() if key[0] == "grad"}
         return Parts(
+            number,
             text(number, FORWARD, made),
             text(number, BACKWARD, [self.grads[key].meta["val"] for key in grads]),
             self.plain,
@@ -54,12 +55,13 @@ class Template(msgspec.Struct, frozen=True):
 
 class _Alone(nn.Module):
     """Calls the forward of one module, and returns the tensors that it makes; those from which nothing is computed have no
-    gradient. Its arguments are none of the step's leaves, of which autocast keeps casts."""
+    gradient. Its arguments are none of the step's leaves, of which autocast keeps casts. laid: texts of gradients of outputs, by place;
+    others lie as tracing has them."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, laid: Mapping[int, str]) -> None:
         super().__init__()
         self.block = block.call.module
-        self._of = block
+        self._of, self._laid = block, laid
         self.traced: TracedModule | None = None
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
@@ -72,11 +74,13 @@ class _Alone(nn.Module):
             made = self.block.forward(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             recorder.left(call, made, recorder.written)
-        found = form(call, recorder.events)
-        if found is None or found.key != self._of.form.key:
-            raise UnlikeError("it does something else by itself")
-        leaves = recorder.tensors(found.outputs)
-        return tuple(t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
+            found = form(call, recorder.events)
+            if found is None or found.key != self._of.form.key:
+                raise UnlikeError("it does something else by itself")
+            leaves = recorder.tensors(found.outputs)
+            made = (t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
+            laid = self._laid
+            return tuple(Laid.apply(t, laid[at]) if at in laid else t for at, t in enumerate(made))
 
     @contextmanager
     def _cast(self) -> Iterator[None]:
@@ -88,16 +92,18 @@ class _Alone(nn.Module):
             yield
 
 
-def template(block: Block, mode: Any) -> Template:
-    """Trace `block` by itself. Raises UnlikeError where that is not what it does in its place, and whatever tracing raises."""
-    alone = _Alone(block)
+def template(block: Block, mode: Any, layouts: tuple[Any, ...] = ()) -> Template:
+    """Trace `block` by itself. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where that is not what
+    it does in its place, and whatever tracing raises."""
     args, kwargs = block.call.tensors
     differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
-    names = [str(at) for at, differs in enumerate(differ) if differs]
+    given = [at for at, differs in enumerate(differ) if differs]
+    alone = _Alone(block, dict(zip(given, map(of_layout, layouts), strict=True)) if layouts else {})
+    names = [str(at) for at in given]
     step = TracedModule(alone, args, kwargs, names, None)
     alone.traced = step
     leaves = [_like(layout(tensor), mode) for tensor in trees.tensors((args, kwargs))]
-    return _read(torch_api.joint(step, leaves), block, differ)
+    return _read(_with_laid(torch_api.joint(step, leaves)), block, differ)
 
 
 def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
@@ -113,6 +119,22 @@ def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
 def _outputs(block: Block) -> list[Tensor]:
     by_number = {tensor.number: tensor for tensor in tensors(block.call.made)}
     return [by_number[number] for number in block.form.outputs]
+
+
+def _with_laid(traced: Traced) -> Traced:
+    """A gradient that is given as it will be, in place of what says how it will be laid out."""
+    graph = traced.module.graph
+    for node in graph.find_nodes(op="call_function", target=STANDS_FOR):
+        (given,) = node.args[0]
+        made = next(iter(node.users), None)
+        if standing(node.args[1]).part != TANGENT or given.op != "placeholder" or len(node.users) > 1:
+            raise UnlikeError("a gradient reaches it by way of something else")
+        if made is not None:
+            given.meta["val"] = made.meta["val"]
+            made.replace_all_uses_with(given)
+            graph.erase_node(made)
+        graph.erase_node(node)
+    return torch_api.read(traced.module)
 
 
 def _read(traced: Traced, block: Block, differ: list[bool]) -> Template:

@@ -20,7 +20,7 @@ from ..step import TracedModule
 from ..torch_api import Traced
 from .alike import Block
 from .candidates import candidates
-from .errors import UnlikeError
+from .errors import OtherLayoutError, UnlikeError
 from .first_run import Repeats, recorded
 from .opaque import Opaque, Parts
 from .pasting import Instance, paste
@@ -28,6 +28,7 @@ from .recording import replaced_forwards
 from .specs import layout, renamed, spec, value
 from .template import Template, template
 
+_TRIES = 4  # templates for gradients that lie otherwise
 _log = logging.getLogger(__name__)
 
 
@@ -60,29 +61,64 @@ def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repea
 
 
 def _pasted(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced:
-    instances: dict[int, Instance] = {}
-    places: dict[str, tuple[Block, Parts]] = {}
-    for kind in repeats.kinds:
-        made = _template(kind[0], mode)
-        for block in kind if made is not None else ():
-            assert made is not None
-            number = len(instances)
-            instances[number] = Instance(made, block.call.path)
-            places[block.call.path] = block, made.parts(number)
-    if not instances:
+    kinds = _Kinds(repeats, mode)
+    if not kinds.blocks:
         raise UnlikeError("no block can be traced by itself")
     decisions = None if step.sizes is None else list(step.sizes.decisions)
     told = step.tree, step.outputs, step.opaque, step.lost
-    step.watch.expect_without(sorted((block.call.start, block.call.end) for block, _ in places.values()))
-    modules = {path: block.call.module for path, (block, _) in places.items()}
-    with replaced_forwards(modules, lambda path, module, forward: _stand_in(*places[path])):
-        found = torch_api.joint(step, fakes)
+    step.watch.expect_without(sorted((block.call.start, block.call.end) for block in kinds.blocks))
+    for left in range(_TRIES, -1, -1):
+        try:
+            found = _around(step, fakes, kinds)
+            break
+        except OtherLayoutError as error:
+            if not left:
+                raise
+            kinds.lay_out(error.number, error.layouts)
     if told != (step.tree, step.outputs, step.opaque, step.lost):
         raise UnlikeError("forward returns something else")
     if step.sizes is not None and decisions is not None:
         step.sizes.decisions[:] = decisions
-    paste(found.module, instances)
+    paste(found.module, dict(enumerate(kinds.instances)))
     return torch_api.read(found.module)
+
+
+def _around(step: TracedModule, fakes: list[torch.Tensor], kinds: _Kinds) -> Traced:
+    """The step, with nodes in the places of blocks."""
+    pairs = enumerate(zip(kinds.blocks, kinds.instances, strict=True))
+    places = {block.call.path: (block, made.template.parts(number)) for number, (block, made) in pairs}
+    modules = {path: block.call.module for path, (block, _) in places.items()}
+    with replaced_forwards(modules, lambda path, module, forward: _stand_in(*places[path])):
+        return torch_api.joint(step, fakes)
+
+
+class _Kinds:
+    """The blocks that can be traced by themselves, and the template of each. A block's number is its place among them."""
+
+    def __init__(self, repeats: Repeats, mode: Any) -> None:
+        self._mode = mode
+        self._made: dict[tuple[int, Any], Template] = {}
+        self._of: list[list[Block]] = []  # by number: all of its kind
+        self.blocks: list[Block] = []
+        self.instances: list[Instance] = []
+        for kind in repeats.kinds:
+            made = _template(kind[0], mode)
+            for block in kind if made is not None else ():
+                assert made is not None
+                self._of.append(kind)
+                self.blocks.append(block)
+                self.instances.append(Instance(made, block.call.path))
+
+    def lay_out(self, number: int, layouts: tuple[Any, ...]) -> None:
+        """From here on down, towards what backward comes to later, blocks of one kind are given gradients with `layouts`; as far as
+        is known by now."""
+        kind = self._of[number]
+        key = id(kind), layouts
+        if key not in self._made:
+            self._made[key] = template(kind[0], self._mode, layouts)
+        for at in range(number + 1):
+            if self._of[at] is kind:
+                self.instances[at] = Instance(self._made[key], self.blocks[at].call.path)
 
 
 def _template(block: Block, mode: Any) -> Template | None:
