@@ -23,6 +23,7 @@ MODELLED = 60  # forward operations up to which models of many stages take a few
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 PORTFOLIO = "portfolio"  # the policy of all strategies
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
+FAR = 0.01  # of the step's time: a gap that further models are worth trying for
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 
 When = Callable[[Instance, Request, Context], bool]
@@ -65,7 +66,11 @@ def blocks_repeat(instance: Instance, request: Request, context: Context) -> boo
 
 
 def no_model_fits(instance: Instance, request: Request, context: Context) -> bool:
-    return not context.fitted & {"flat", "staged"}
+    return not context.fitted & {"flat", "flat-far", "staged"}
+
+
+def far_from_proof(instance: Instance, request: Request, context: Context) -> bool:
+    return context.best is None or context.best.time - context.bound > FAR * instance.baseline.time
 
 
 def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
@@ -92,6 +97,7 @@ AUTO = Policy(
         Step("recreate", small, 0.25),
         Step("flat"),
         Step("cuts"),
+        Step("flat-far", far_from_proof),
         Step("anneal"),
         Step("recreate", small, 0.5),
         Step("staged", worth_stages),

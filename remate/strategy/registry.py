@@ -23,6 +23,7 @@ STRATEGIES = {
     "hierarchical": ".blocks.hierarchical:HIERARCHICAL",
     "hiremate": ".levels.hiremate:HIREMATE",
     "flat": ".milp.flat:FLAT",
+    "flat-far": ".milp.flat_far:FLAT_FAR",
     "staged": ".milp.staged:STAGED",
     "neighbourhoods": ".milp.neighbourhoods:NEIGHBOURHOODS",
     "flat-squeeze": ".milp.flat_squeeze:FLAT_SQUEEZE",

@@ -20,6 +20,7 @@ HEAVY = {
     "moccasin",
     "fastsa",
     "flat",
+    "flat-far",
     "staged",
     "flat-squeeze",
     "recreate",

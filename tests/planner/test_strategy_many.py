@@ -21,7 +21,17 @@ from .test_strategy_contract import blocks
 from .tiny_steps import KINDS, tiny_step
 
 SEEDS = 200
-HEAVY = {"auto", "checkmate", "checkmate-approx", "flat", "flat-squeeze", "hierarchical", "hiremate", "moccasin"}
+HEAVY = {
+    "auto",
+    "checkmate",
+    "checkmate-approx",
+    "flat",
+    "flat-far",
+    "flat-squeeze",
+    "hierarchical",
+    "hiremate",
+    "moccasin",
+}
 HEAVY |= {"neighbourhoods", "recreate", "rockmate", "staged"}
 NAMES = ["auto", *(name for name in strategy_names() if name != "moccasin" or find_spec("ortools"))]
 ORDERS = ("steps", "smallest")  # of what `auto` tries

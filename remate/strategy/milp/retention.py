@@ -29,15 +29,16 @@ def retention(
     """What the model proposes; where that is the best so far, also what is found in its neighbourhood, where memory is
     counted exactly."""
     known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.reruns)
-    heard = yield from _corrected(request, context, model, known, stage)
+    heard = yield from corrected(request, context, model, known, stage)
     if heard.about is not None and heard.best is context.best:
         around = formulation(instance, refined(instance.problem, model.windows, heard.about))
-        yield from _corrected(request, context, around, heard.about, stage)
+        yield from corrected(request, context, around, heard.about, stage)
 
 
-def _corrected(
+def corrected(
     request: Request, context: Context, model: Formulation, start: Chosen | None, stage: str
 ) -> Proposals[Heard[Chosen]]:
+    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first solution."""
     latest = start
 
     def ask(budget: float) -> Answer[Chosen] | None:

@@ -1,0 +1,129 @@
+"""The flat model for steps whose values are read far away: recurrences unrolled over time, one head over all their states.
+
+The flat model keeps what crosses the boundary of a segment, and has what an operation makes again there from its first
+possible need in a stage on. Two things that costs too much here:
+
+* a storage that many segments read, made of the step's inputs alone (an embedding of all times), may run again in any of the
+  stages that read it;
+* a stage ends where much memory is given back, behind the head's gradient for one: what is read behind that alone need not
+  be there before.
+
+If all that crosses does not fit, what gathers it from many segments (the stack of all states) is kept instead, and what it
+reads may go, if nothing else that may run again reads it from another segment.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.link import Execution, link, simulate
+
+from ..base import Context, Proposals, Request, Strategy
+from ..instance import Instance
+from ..problem import Problem
+from ..segments import Segments, segments
+from .flat import allowed_stages
+from .formulation import Formulation
+from .highs import SOLVER
+from .retention import corrected, formulation, smallest
+from .windows import RerunWindows, rerun_windows
+
+LENGTHS = (40, 160)  # operations in a segment
+MANY = 3  # other segments that make what is gathered, or read what is spread
+DROP = 0.05  # share of the peak that is given back where a stage ends
+
+
+class Far(msgspec.Struct, frozen=True):
+    """What tells this model from the flat one. spread: storages that may be made again in any stage. gathered: those that
+    are kept in place of the storages `loose`, which cross a boundary."""
+
+    spread: frozenset[int]
+    gathered: frozenset[int]
+    loose: frozenset[int]
+
+
+def flat_far(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+    """Models of long segments; with what is gathered kept, where nothing fits without. Not their neighbourhoods, which
+    take longest and bring least here: cells are of one form, and the relaxation nearly whole."""
+    for gather in (False, True):
+        for length in LENGTHS:
+            model = None if context.deadline.stopped() else instance.view(_model, length, gather)
+            if model is not None:
+                yield from corrected(request, context, model, None, f"far {length}")
+        if "flat-far" in context.fitted:
+            return
+    for length in LENGTHS:
+        model = None if context.deadline.stopped() else instance.view(_model, length, True)
+        if model is not None:
+            yield from smallest(instance, request, context, model)
+
+
+def _model(instance: Instance, length: int, gather: bool) -> Formulation | None:
+    """None where it would be the flat one."""
+    windows = far_windows(instance, length, gather)
+    return None if windows is None else formulation(instance, windows)
+
+
+def far_windows(instance: Instance, length: int, gather: bool) -> RerunWindows | None:
+    """length: operations in a segment. gather: keep what gathers. None where nothing of the step is far."""
+    problem = instance.problem
+    split = segments(problem, length)
+    far = far_storages(problem, split, gather)
+    if not (far.loose or (far.spread and not gather)):
+        return None
+    stage = divided(split.stage, instance.view(held))
+    kept = (split.boundary - far.spread - far.loose) | far.gathered
+    moved = msgspec.structs.replace(split, stage=stage)
+    return rerun_windows(problem, stage, allowed_stages(problem, moved, 0, kept))
+
+
+def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
+    """gather: whether storages may be kept in place of what they are made of."""
+    of, turn = split.of, problem.backward_start
+
+    def elsewhere(f: int) -> set[int]:
+        """Segments that make what f reads, its own apart."""
+        return {of[problem.producer[s]] for s in problem.reads[f]} - {of[f]}
+
+    gathers = {f for f in problem.forward if gather and len(elsewhere(f)) >= MANY}
+    spread, loose = set[int](), set[int]()
+    for s in sorted(split.boundary, key=problem.producer.__getitem__):
+        f = problem.producer[s]
+        outside = {of[i] for i in problem.readers[s] if i < turn and of[i] > of[f] and i not in gathers}
+        if not outside and not gathers.isdisjoint(problem.readers[s]):
+            loose.add(s)
+        elif len(outside) >= MANY and f not in gathers and spread.issuperset(problem.reads[f]):
+            spread.add(s)
+    gathered = (s for f in gathers for s in problem.writes[f])
+    return Far(frozenset(spread), frozenset(gathered), frozenset(loose))
+
+
+def held(instance: Instance) -> tuple[int, ...]:
+    """Bytes at each operation of the backward, without reruns; -1 at views."""
+    linked = link(instance.graph)
+    at = dict.fromkeys(range(instance.graph.backward_start, len(instance.graph.operations)), -1)
+    for event, nbytes in zip(linked.events, simulate(linked).during, strict=True):
+        if isinstance(event, Execution) and event.op in at and instance.problem.real[event.op]:
+            at[event.op] = nbytes
+    return tuple(at.values())
+
+
+def divided(stage: tuple[int, ...], held: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages that end where much memory is given back, too. stage, held: by backward operation index minus turn."""
+    least, found = DROP * max(held, default=0), list[int]()
+    before, new, last = -1, -1, -1  # the stage and its new number, what was held
+    for k, nbytes in zip(stage, held, strict=True):
+        if k != before or 0 <= nbytes < last - least:
+            new += 1
+        before, last = k, nbytes if nbytes >= 0 else last
+        found.append(new)
+    return tuple(found)
+
+
+FLAT_FAR = Strategy(
+    "flat-far",
+    "integer program: as flat, for values that are read far away (unrolled recurrences)",
+    flat_far,
+    solver=SOLVER,
+    needs=frozenset({"backward"}),
+)
