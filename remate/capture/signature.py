@@ -51,7 +51,7 @@ class Signature:
             "autocast": None if self.autocast is None else literals.dtype(self.autocast[1]),
             "parameters": {n: self._type(n, t) for n, t in self._parameters.items()},
             "frozen": tuple(n for n, t in self._parameters.items() if not t.requires_grad),
-            "tied": self._tied,
+            "tied": self._tied | self._tied_buffers,
             "buffers": {n: self._type(n, t) for n, t in self._buffers.items()},
             "inputs": self._tree,
             "outputs": outputs,

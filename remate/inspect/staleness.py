@@ -84,7 +84,7 @@ def _presence(there: bool) -> str:
 def _signature(recorded: Model, live: Model) -> Iterator[Difference]:
     yield from _mapping("parameter", recorded.parameters, live.parameters)
     yield from _mapping("buffer", recorded.buffers, live.buffers)
-    yield from _mapping("tied parameter", recorded.tied, live.tied)
+    yield from _mapping("tied name", recorded.tied, live.tied)
     yield from _mapping("live attribute", dict.fromkeys(recorded.live, "live"), dict.fromkeys(live.live, "live"))
     yield from _mapping("input", _leaves(recorded.inputs), _leaves(live.inputs))
     yield from _mapping("output", _leaves(recorded.outputs), _leaves(live.outputs))

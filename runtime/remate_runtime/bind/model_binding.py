@@ -35,6 +35,7 @@ class TensorBinding:
         "kind",
         "name",
         "pointer",
+        "storage",
         "tensor",
         "type",
     )
@@ -50,6 +51,7 @@ class TensorBinding:
         self.dtype = TORCH_DTYPES[type_.dtype]
         self.tensor: torch.Tensor | None = None
         self.pointer = -1
+        self.storage = 0  # where its storage begins; 0 without elements
         self.gathered: torch.Tensor | None = None  # of a part that FSDP2 shards: what it is while it is whole
 
     def get(self) -> Any:
@@ -61,15 +63,16 @@ class TensorBinding:
 
 class ModelBinding:
     """A model matched with a schedule's signature. Raises BindError with every mismatch. `tensors` gives the tensors of the
-    planned parameters, then of the buffers."""
+    planned parameters, then of the buffers. slots: where these are. changes: how often one of them was another than before."""
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
         faults: list[str] = []
         modules = dict(model.named_modules(remove_duplicate=False))
         frozen = set(planned.frozen)
-        self._slots = _slots(modules, planned.parameters, frozen, True, faults)
-        self._slots += _slots(modules, planned.buffers, frozen, False, faults)
+        self.slots = _slots(modules, planned.parameters, frozen, True, faults)
+        self.slots += _slots(modules, planned.buffers, frozen, False, faults)
+        self.changes = 0
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
         mode_overrides = set(planned.mode_overrides)
@@ -81,12 +84,12 @@ class ModelBinding:
 
     def gather(self, sharded: Fsdp2 | None) -> None:
         """Take parameters of these parts as they are while they are whole, until told otherwise."""
-        for slot in (*self._slots, *(slot for pair in self._tied for slot in pair)):
+        for slot in (*self.slots, *(slot for pair in self._tied for slot in pair)):
             slot.gathered = None if sharded is None else sharded.whole(slot.name)
 
     def device(self) -> torch.device:
         """The device that the model is on: that of its first parameter, or buffer, that follows the model."""
-        for slot in self._slots:
+        for slot in self.slots:
             tensor = slot.get()
             if isinstance(tensor, torch.Tensor) and not slot.type.cpu:
                 return tensor.device
@@ -104,16 +107,17 @@ class ModelBinding:
         """applied: not in a call yet. Parameters may have another precision then: FSDP casts them for each call."""
         found: list[Any] = []
         faults: list[str] = []
-        for slot in self._slots:
+        for slot in self.slots:
             tensor: Any = slot.get()
             if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
                 _compare(slot, tensor, device, faults, applied)
+                self.changes += 1
             if slot.frozen and tensor is not None and tensor.requires_grad:
                 faults.append(f"{slot.kind} {slot.name!r}: frozen when planned, now it requires grad")
             found.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
-                faults.append(f"parameter {other.name!r}: one tensor with {name.name!r} when planned, now another")
+                faults.append(f"{other.kind} {other.name!r}: one tensor with {name.name!r} when planned, now another")
         return found, faults
 
     def check_modules(self) -> None:
@@ -143,7 +147,7 @@ class ModelBinding:
 
     def _others(self, faults: list[str]) -> None:
         """Parameters that the schedule does not know would silently get no gradient."""
-        known = {id(slot.get()) for slot in self._slots}
+        known = {id(slot.get()) for slot in self.slots}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
                 faults.append(f"parameter {name!r}: not in the schedule, it would get no gradient")
@@ -178,10 +182,10 @@ def _slots(
 def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> TensorBinding:
     path, _, key = name.rpartition(".")
     module = modules.get(path)
-    if module is None or key not in module._parameters:
-        faults.append(f"parameter {name!r}: not in the model")
+    if module is None or not (key in module._parameters or key in module._buffers):
+        faults.append(f"parameter or buffer {name!r}: not in the model")
         module = nn.Module()
-    return TensorBinding(module, key, name, TensorType("f32", ()), False, True)
+    return TensorBinding(module, key, name, TensorType("f32", ()), False, key not in module._buffers)
 
 
 def _children(
@@ -221,6 +225,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     else:
         slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+        slot.storage = tensor.untyped_storage().data_ptr()
 
 
 def _is_cast(dtype: torch.dtype, planned: torch.dtype) -> bool:

@@ -25,7 +25,8 @@ _FORMS = 8  # that are kept, beside the planned one of each device; the oldest g
 
 class Steps:
     """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
-    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`.
+    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`. updated: names of the buffers that
+    forward updates.
     Raises EngineError if the engine does not work here."""
 
     def __init__(
@@ -42,6 +43,8 @@ class Steps:
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
+        graph = verified.linked.graph
+        self.updated = frozenset(graph.values[buffer].name for buffer, _ in graph.updates)
         self._told = False  # that gradients are held which were to be used up
         self._planned: dict[torch.device, StepFunction] = {}
         self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}

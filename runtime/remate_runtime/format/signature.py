@@ -79,10 +79,12 @@ def fill_fault(type_: str | None, number: bool | int | float) -> str:
 
 def named_faults(model: Model) -> Iterator[tuple[ScheduleError, str]]:
     """What is wrong with the names in `frozen`, `tied` and `fill`, each fault with its place."""
-    for key, names in (("frozen", model.frozen), ("tied", model.tied.values())):
-        for name in names:
-            if name not in model.parameters:
-                yield ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), f"/model/{key}"
+    for name in model.frozen:
+        if name not in model.parameters:
+            yield ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), "/model/frozen"
+    for name in model.tied.values():
+        if name not in model.parameters and name not in model.buffers:
+            yield ScheduleError("R065", f"{name[:120]!r} is no parameter or buffer of the file"), "/model/tied"
     inputs = {leaf.name: leaf.text for leaf in input_leaves(model.inputs)}
     for name, number in model.fill.items():
         if fault := fill_fault(inputs.get(name), number):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ..bind.fsdp2 import Fsdp2
+from ..bind.inputs import Inputs
 from ..bind.model_binding import ModelBinding, check_autocast
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
+from ..bind.written import WrittenBuffers
 from ..engine.compiled_step import Engine
 from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
@@ -22,9 +24,15 @@ from ..live.trust import Stale, trusted
 from .padding import PaddedCall, Padding
 from .step_at_size import StepAtSize, StepsAtSizes
 
-Call = tuple[
-    StepAtSize, list[torch.Tensor], list[float]
-]  # the step that is for a call, its tensors, the live attributes
+
+class Call(NamedTuple):
+    """What a call comes to. step: the one that is for it. inputs: its tensors, laid out as planned. given: the same as they
+    were given, by name, where the step updates buffers. numbers: the live attributes."""
+
+    step: StepAtSize
+    inputs: list[torch.Tensor]
+    given: list[tuple[str, torch.Tensor]]
+    numbers: list[float]
 
 
 class ScheduledForward:
@@ -53,6 +61,9 @@ class ScheduledForward:
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
         self.padding = Padding(model, schedule)
         planned.steps.planned(self.device)
+        self._unchanged = Inputs(schedule.model.inputs, model.forward, ordered=False, sized=True)
+        self._written = WrittenBuffers(self._bound, planned.steps.updated)
+        self._written.refuse(())
 
     def _planned_size(self) -> dict[str, int]:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
@@ -86,14 +97,22 @@ class ScheduledForward:
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
-        return step, step.call.flatten(args, kwargs, device), self._live.read()
+        inputs = step.call.flatten(args, kwargs, device)
+        given = self._given(args, kwargs, device) if step.steps.updated else []
+        return Call(step, inputs, given, self._live.read())
+
+    def _given(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> list[tuple[str, torch.Tensor]]:
+        tensors = self._unchanged.flatten(args, kwargs, device)
+        return list(zip(self._unchanged.names, tensors, strict=True))
 
     def at_call(self, call: tuple[Sequence[Any], Mapping[str, Any]], pad: bool) -> Schedule:
         """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""
         args, kwargs = tuple(call[0]), dict(call[1])
         if pad:
             args, kwargs, *_ = self.padded(args, kwargs)
-        return self.call(args, kwargs)[0].schedule
+        return self.call(args, kwargs).step.schedule
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the schedule is for this call."""
@@ -110,9 +129,10 @@ class ScheduledForward:
     def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
         """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""
         device = self.device
-        step, inputs, numbers = call
-        tensors = [*inputs, *self._bound.tensors(device)]
-        sources = [*tensors, *numbers]
+        step = call.step
+        tensors = [*call.inputs, *self._bound.tensors(device)]
+        self._written.refuse(call.given)
+        sources = [*tensors, *call.numbers]
         values = run_step(step.steps.wanted(device, sources, sharded), sources)
         return step.build(self._detached.guard(values, tensors))
 
