@@ -80,8 +80,13 @@ def main() -> None:
             print("  ".join(rows[name, budget]), flush=True)
             gc.collect()
             if asked.update:
-                RESULTS.write_text(f"{environment()}\n{NOTE}\n\n{table([HEAD, *rows.values()])}\n", encoding="utf-8")
-    sys.stdout.write(f"{table([HEAD, *rows.values()])}\n")
+                RESULTS.write_text(f"{environment()}\n{NOTE}\n\n{_table(rows)}\n", encoding="utf-8")
+    sys.stdout.write(f"{_table(rows)}\n")
+
+
+def _table(rows: dict[tuple[str, str], tuple[str, ...]]) -> str:
+    order = sorted(rows, key=lambda about: ([*ZOO].index(about[0]), int(about[1].rstrip("%"))))
+    return table([HEAD, *(rows[about] for about in order)])
 
 
 def _stored() -> dict[tuple[str, str], tuple[str, ...]]:
