@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from torch import nn
@@ -34,6 +35,7 @@ _CAUSAL = (
     "the mask's values to find out"
 )
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # torch makes it when it imports what traces
+_SOURCE = re.compile(r"self\.get_(?:buffer|parameter)\('model\.([^']+)'\)")
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
@@ -70,6 +72,9 @@ def _what(error: Exception) -> tuple[str, str]:
         return f"torch cannot make its folder {error.filename} ({error.strerror})", hint
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     text, kind = text[:400], type(error).__name__
+    if "share storage but are not differentiable views" in text:
+        names = " and ".join(repr(name) for name in _SOURCE.findall(text))
+        return f"forward writes into memory that {names} share", torch_api.ONE_OF_TWO
     if "data-dependent" in text or "GuardOnDataDependent" in kind:
         return f"forward depends on a tensor's value: {text}", _BRANCH
     if "no fake impl" in text:

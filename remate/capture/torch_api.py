@@ -46,6 +46,9 @@ OUTPUT, MUTATION, GRADIENT = "output", "mutation", "gradient"
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 NO_FAKE = (UnsupportedOperatorException,)
+ONE_OF_TWO = (
+    "let the model hold one of them, and make the other from it in forward (self.table.view(2, 4), self.table[:4])"
+)
 
 
 class Port(msgspec.Struct, frozen=True):
@@ -253,6 +256,10 @@ def _input(descriptor: Any) -> Port:
         return Port(INPUT, descriptor.idx)
     if kind == "TangentAOTInput":
         return Port(TANGENT, _output(descriptor.output).key)
+    if kind == "ViewBaseAOTInput":
+        shared = descriptor.base_of
+        name = repr(shared.target.removeprefix("model.")) if hasattr(shared, "target") else "an input"
+        raise CaptureError(f"forward writes into memory that {name} shares with another tensor", hint=ONE_OF_TWO)
     raise CaptureError(f"the traced step takes something unforeseen: {descriptor}", hint="please report the model")
 
 

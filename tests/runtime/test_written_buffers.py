@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from remate import plan
+from remate.errors import CaptureError
 from remate_runtime import BindError, Schedule, apply
 
 
@@ -132,3 +134,39 @@ def test_names_of_one_buffer_stay_names_of_one() -> None:
     model.second = model.first.clone()
     with pytest.raises(BindError, match="buffer 'second': one tensor with 'first'"):
         planned(X)
+
+
+class Sharing(nn.Module):
+    """Writes into a buffer in whose memory another tensor of the model lies."""
+
+    full: torch.Tensor
+    beside: torch.Tensor
+
+    def __init__(self, other: Callable[[nn.Linear], tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        full, beside = other(self.layer)
+        self.register_buffer("full", full)
+        self.register_buffer("beside", beside)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.full.mul_(0.5)
+        return (self.layer(x) * self.beside.view(-1)).square()
+
+
+def _view(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
+    full = torch.ones(4)
+    return full, full.view(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (_view, "memory that 'beside' shares"),
+        (lambda layer: (layer.bias.data, torch.ones(4)), "memory that 'layer.bias' and 'full' share"),
+    ],
+    ids=["view", "parameter"],
+)
+def test_such_a_model_is_not_planned(other: Any, told: str) -> None:
+    with pytest.raises(CaptureError, match=rf"forward writes into {told}(.|\n)*make the other from it in forward"):
+        plan(Sharing(other), (X,), budget="100%", cost="cpu", dims="none")
