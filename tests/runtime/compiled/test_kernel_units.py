@@ -47,6 +47,7 @@ def test_kernels_share_files(units: list[Sequence[Any]]) -> None:
     assert len({tuple(kernel.arguments) for unit in units for kernel in unit}) > 1
 
 
+@pytest.mark.slow
 def test_what_cannot_stand_beside_others_has_its_own_file(
     units: list[Sequence[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
