@@ -25,8 +25,9 @@ class Signature:
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
             raise CaptureError("the model is TorchScript", hint="capture the Python module that it was made from")
         self._module = model
-        self._parameters, self._tied = _unique(model.named_parameters(remove_duplicate=False))
-        self._buffers, self._tied_buffers = _unique(model.named_buffers(remove_duplicate=False))
+        self._parameters, tied = _unique(model.named_parameters(remove_duplicate=False))
+        self._buffers, tied_buffers = _unique(model.named_buffers(remove_duplicate=False))
+        self._tied = tied | tied_buffers
         self.tensors = [*trees.tensors(args), *trees.tensors(kwargs)]
         self.device = _device([*self._parameters.values(), *self._buffers.values(), *self.tensors])
         self._check_tensors()
@@ -40,7 +41,7 @@ class Signature:
     def parameter(self, target: str) -> str:
         """Name in the file of the parameter or buffer that the traced step calls `target`."""
         name = target.removeprefix(_PREFIX)
-        return self._tied.get(name) or self._tied_buffers.get(name) or name
+        return self._tied.get(name, name)
 
     def model(self, graph: Graph, outputs: Any) -> Model:
         module = self._module
@@ -51,7 +52,7 @@ class Signature:
             "autocast": None if self.autocast is None else literals.dtype(self.autocast[1]),
             "parameters": {n: self._type(n, t) for n, t in self._parameters.items()},
             "frozen": tuple(n for n, t in self._parameters.items() if not t.requires_grad),
-            "tied": self._tied | self._tied_buffers,
+            "tied": self._tied,
             "buffers": {n: self._type(n, t) for n, t in self._buffers.items()},
             "inputs": self._tree,
             "outputs": outputs,

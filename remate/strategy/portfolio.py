@@ -70,14 +70,17 @@ def no_model_fits(instance: Instance, request: Request, context: Context) -> boo
 
 
 def far_from_proof(instance: Instance, request: Request, context: Context) -> bool:
-    return context.best is None or context.best.time - context.bound > FAR * instance.baseline.time
+    return _open(instance, context, FAR)
 
 
 def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
+    return len(instance.problem.forward) <= MODELLED or _open(instance, context, request.effort.close)
+
+
+def _open(instance: Instance, context: Context, share: float) -> bool:
+    """Whether nothing fits yet that is proven to be within a share of the step's time from the fastest."""
     best = context.best
-    if best is None or len(instance.problem.forward) <= MODELLED:
-        return True
-    return best.time - context.bound > request.effort.close * instance.baseline.time
+    return best is None or best.time - context.bound > share * instance.baseline.time
 
 
 def nothing_fits(instance: Instance, request: Request, context: Context) -> bool:

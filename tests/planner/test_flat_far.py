@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError
@@ -15,30 +14,12 @@ from remate.strategy import Instance, Request, policy, solve
 from remate.strategy.effort import QUICK
 from remate.strategy.milp.flat_far import divided, far_storages, far_windows, held
 from remate.strategy.segments import segments
-
-
-class Unrolled(nn.Module):
-    """An LSTM as a loop over time, and one head over all its states."""
-
-    def __init__(self, width: int = 64, vocab: int = 100) -> None:
-        super().__init__()
-        self.embed, self.cell, self.head = (
-            nn.Embedding(vocab, width),
-            nn.LSTMCell(width, width),
-            nn.Linear(width, vocab),
-        )
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        state, made = None, []
-        for x in self.embed(ids[:, :-1]).unbind(1):
-            state = self.cell(x, state)
-            made.append(state[0])
-        return F.cross_entropy(self.head(torch.stack(made, 1)).flatten(0, 1), ids[:, 1:].flatten())
+from tools.bench.low_budget_models import Unrolled
 
 
 @cache
 def step() -> Instance:
-    made = prepare(Unrolled(), (torch.zeros(16, 25, dtype=torch.long),), {}, cost="h200")
+    made = prepare(Unrolled(64, 100), (torch.zeros(16, 25, dtype=torch.long),), {}, cost="h200")
     return Instance(made.captured.graph, made.parts)
 
 

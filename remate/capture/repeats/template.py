@@ -103,7 +103,8 @@ def template(block: Block, mode: Any, layouts: tuple[Any, ...] = ()) -> Template
     step = TracedModule(alone, args, kwargs, names, None)
     alone.traced = step
     leaves = [_like(layout(tensor), mode) for tensor in trees.tensors((args, kwargs))]
-    return _read(_with_laid(torch_api.joint(step, leaves)), block, differ)
+    traced = torch_api.joint(step, leaves)
+    return _read(_with_laid(traced) if layouts else traced, block, differ)
 
 
 def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:

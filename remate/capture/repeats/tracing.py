@@ -103,8 +103,9 @@ class _Kinds:
         self.instances: list[Instance] = []
         for kind in repeats.kinds:
             made = _template(kind[0], mode)
-            for block in kind if made is not None else ():
-                assert made is not None
+            if made is None:
+                continue
+            for block in kind:
                 self._of.append(kind)
                 self.blocks.append(block)
                 self.instances.append(Instance(made, block.call.path))

@@ -14,7 +14,10 @@ reads may go, if nothing else that may run again reads it from another segment.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
+from msgspec.structs import replace
 
 from remate_runtime.link import Execution, link, simulate
 
@@ -46,16 +49,20 @@ def flat_far(instance: Instance, request: Request, context: Context) -> Proposal
     """Models of long segments; with what is gathered kept, where nothing fits without. Not their neighbourhoods, which
     take longest and bring least here: cells are of one form, and the relaxation nearly whole."""
     for gather in (False, True):
-        for length in LENGTHS:
-            model = None if context.deadline.stopped() else instance.view(_model, length, gather)
-            if model is not None:
-                yield from corrected(request, context, model, None, f"far {length}")
+        for length, model in _models(instance, context, gather):
+            yield from corrected(request, context, model, None, f"far {length}")
         if "flat-far" in context.fitted:
             return
+    for _, model in _models(instance, context, gather=True):
+        yield from smallest(instance, request, context, model)
+
+
+def _models(instance: Instance, context: Context, gather: bool) -> Iterator[tuple[int, Formulation]]:
+    """Those that differ from the flat one, until the deadline, by length of their segments."""
     for length in LENGTHS:
-        model = None if context.deadline.stopped() else instance.view(_model, length, True)
+        model = None if context.deadline.stopped() else instance.view(_model, length, gather)
         if model is not None:
-            yield from smallest(instance, request, context, model)
+            yield length, model
 
 
 def _model(instance: Instance, length: int, gather: bool) -> Formulation | None:
@@ -73,8 +80,7 @@ def far_windows(instance: Instance, length: int, gather: bool) -> RerunWindows |
         return None
     stage = divided(split.stage, instance.view(held))
     kept = (split.boundary - far.spread - far.loose) | far.gathered
-    moved = msgspec.structs.replace(split, stage=stage)
-    return rerun_windows(problem, stage, allowed_stages(problem, moved, 0, kept))
+    return rerun_windows(problem, stage, allowed_stages(problem, replace(split, stage=stage), 0, kept))
 
 
 def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:

@@ -14,7 +14,7 @@ from torch import nn
 from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
-from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out
+from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out, storage_address
 from ..plain import plain
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
@@ -51,7 +51,7 @@ class TensorBinding:
         self.dtype = TORCH_DTYPES[type_.dtype]
         self.tensor: torch.Tensor | None = None
         self.pointer = -1
-        self.storage = 0  # where its storage begins; 0 without elements
+        self.storage = 0  # `storage_address` of that tensor
         self.gathered: torch.Tensor | None = None  # of a part that FSDP2 shards: what it is while it is whole
 
     def get(self) -> Any:
@@ -225,7 +225,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     else:
         slot.tensor, slot.pointer = tensor, tensor.data_ptr()
-        slot.storage = tensor.untyped_storage().data_ptr()
+        slot.storage = storage_address(tensor)
 
 
 def _is_cast(dtype: torch.dtype, planned: torch.dtype) -> bool:

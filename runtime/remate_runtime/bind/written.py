@@ -6,33 +6,46 @@ has one value of each tensor, and writes new ones when forward ends, so that it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
+from typing import Any
 
 import torch
 
 from ..errors import BindError
+from ..kernels.overloads import storage_address
+from .inputs import Inputs
 from .model_binding import ModelBinding, TensorBinding
 
 _WHY = "which the step updates: eager reads what it has written by then, a schedule what was there before"
 
 
+Given = tuple[tuple[str, torch.Tensor], ...]  # inputs, by name
+
+
 class WrittenBuffers:
-    """names: of the buffers that the step updates."""
+    """binding: of the model. names: of the buffers that the step updates."""
 
     def __init__(self, binding: ModelBinding, names: Collection[str]) -> None:
         self._binding = binding
+        self._inputs = Inputs(binding.planned.inputs, binding.model.forward, ordered=False, sized=True)
         self._written = [slot for slot in binding.slots if slot.name in names]
         self._storages: dict[int, list[TensorBinding]] = {}
         self._seen = -1  # state of the binding that was looked at
 
-    def refuse(self, inputs: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Given:
+        """The inputs of a call that is the recorded one, as they were given, where `refuse` has to look at them."""
+        if not self._written:
+            return ()
+        return tuple(zip(self._inputs.names, self._inputs.flatten(args, kwargs, device), strict=True))
+
+    def refuse(self, inputs: Given) -> None:
         """Raise BindError if an input, or another parameter or buffer, lies where such a buffer lies."""
         if not self._written:
             return
         if self._seen != self._binding.changes:
             self._look()
         for name, tensor in inputs:
-            for slot in self._storages.get(_storage(tensor), ()):
+            for slot in self._storages.get(storage_address(tensor), ()):
                 if _overlap(tensor, slot.get()):
                     raise BindError(
                         f"the input {name!r} lies in the memory of the buffer {slot.name!r}, {_WHY}"
@@ -40,22 +53,18 @@ class WrittenBuffers:
                     )
 
     def _look(self) -> None:
-        self._seen, self._storages = self._binding.changes, {}
+        self._storages = {}
         for slot in self._written:
             self._storages.setdefault(slot.storage, []).append(slot)
         self._storages.pop(0, None)  # of tensors without elements
         for slot in self._binding.slots:
             for other in self._storages.get(slot.storage, ()):
                 if other is not slot and _overlap(slot.get(), other.get()):
-                    self._seen = -1
                     raise BindError(
                         f"the {slot.kind} {slot.name!r} lies in the memory of the buffer {other.name!r}, {_WHY}"
                         "\n  give each a tensor of its own, or plan the model again as it is"
                     )
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+        self._seen = self._binding.changes
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -43,8 +43,7 @@ class Steps:
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
-        graph = verified.linked.graph
-        self.updated = frozenset(graph.values[buffer].name for buffer, _ in graph.updates)
+        self.updated = frozenset(names[buffer] for buffer, _ in self._contract.updates)
         self._told = False  # that gradients are held which were to be used up
         self._planned: dict[torch.device, StepFunction] = {}
         self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}

@@ -215,6 +215,11 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
     return all(size < 2 or have == want for size, have, want in pairs)
 
 
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where the storage of a tensor begins; 0 if it is empty."""
+    return tensor.untyped_storage().data_ptr()
+
+
 def described(tensor: torch.Tensor) -> str:
     """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
     dtype = SHORT_DTYPES.get(tensor.dtype, str(tensor.dtype))

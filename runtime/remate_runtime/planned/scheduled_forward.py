@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from ..bind.fsdp2 import Fsdp2
-from ..bind.inputs import Inputs
 from ..bind.model_binding import ModelBinding, check_autocast
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
-from ..bind.written import WrittenBuffers
+from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine
 from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
@@ -31,7 +30,7 @@ class Call(NamedTuple):
 
     step: StepAtSize
     inputs: list[torch.Tensor]
-    given: list[tuple[str, torch.Tensor]]
+    given: Given
     numbers: list[float]
 
 
@@ -61,7 +60,6 @@ class ScheduledForward:
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
         self.padding = Padding(model, schedule)
         planned.steps.planned(self.device)
-        self._unchanged = Inputs(schedule.model.inputs, model.forward, ordered=False, sized=True)
         self._written = WrittenBuffers(self._bound, planned.steps.updated)
         self._written.refuse(())
 
@@ -98,14 +96,7 @@ class ScheduledForward:
         check_autocast(self.schedule.model.autocast, device)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
-        given = self._given(args, kwargs, device) if step.steps.updated else []
-        return Call(step, inputs, given, self._live.read())
-
-    def _given(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
-    ) -> list[tuple[str, torch.Tensor]]:
-        tensors = self._unchanged.flatten(args, kwargs, device)
-        return list(zip(self._unchanged.names, tensors, strict=True))
+        return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())
 
     def at_call(self, call: tuple[Sequence[Any], Mapping[str, Any]], pad: bool) -> Schedule:
         """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""

@@ -14,7 +14,7 @@ import torch
 
 from ...errors import ExecutionError
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import TORCH_DTYPES, described, laid_out
+from ...kernels.overloads import TORCH_DTYPES, described, laid_out, storage_address
 from ...link.events import Execution, View
 from ...step.graph import Graph, Op, Ref
 
@@ -39,8 +39,8 @@ def judged(
     over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
 
     def running(slots: Slots) -> None:
-        taken = _address(slots[over.value]) if isinstance(over, Ref) else 0
-        read = {_address(slots[value]): value for value in op.reads}
+        taken = storage_address(slots[over.value]) if isinstance(over, Ref) else 0
+        read = {storage_address(slots[value]): value for value in op.reads}
         run(slots)
         seen: dict[int, int] = {}
         for value in op.writes:
@@ -48,7 +48,7 @@ def judged(
                 continue
             made, declared = slots[value], graph.values[value].type
             _check_type(op, made, declared, device, strides)
-            at = _address(made)
+            at = storage_address(made)
             if view:
                 _check_view(op, at, read)
             elif at != taken or not at:
@@ -110,11 +110,6 @@ def _check_storage(graph: Graph, op: Op, made: torch.Tensor, declared: TensorTyp
     held = made.untyped_storage().nbytes()
     if held > declared.nbytes + SLACK:
         raise _refused(op, f"its result holds {held:,} bytes, {declared} has {declared.nbytes:,}")
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """Of the storage; 0 if it is empty."""
-    return tensor.untyped_storage().data_ptr()
 
 
 def _refused(op: Op, what: str) -> ExecutionError:
