@@ -21,6 +21,8 @@ from .instance import Instance
 TINY = 24  # forward operations up to which all states of a step can often be looked at
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
+LARGE = 1000  # forward operations of a step that walks over states take tens of seconds on
+CHAINED = 0.12  # of the step's time: what the programme of a chain leaves open that such walks have not improved on
 PORTFOLIO = "portfolio"  # the policy of all strategies
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
 FAR = 0.01  # of the step's time: a gap that further models are worth trying for
@@ -69,6 +71,18 @@ def no_model_fits(instance: Instance, request: Request, context: Context) -> boo
     return not context.fitted & {"flat", "flat-far", "staged"}
 
 
+def worth_states(instance: Instance, request: Request, context: Context) -> bool:
+    """Whether walking over states may find better than what there is: of a large step, where it takes longest, not if the
+    programme of its chain fits and is not far from what is proven."""
+    chained = "rockmate" in context.fitted and len(instance.problem.forward) > LARGE
+    return no_model_fits(instance, request, context) and not (chained and not _open(instance, context, CHAINED))
+
+
+def worth_squeezing(instance: Instance, request: Request, context: Context) -> bool:
+    """Whether no model fits, and what does is not near what is proven."""
+    return no_model_fits(instance, request, context) and _open(instance, context, request.effort.close)
+
+
 def far_from_proof(instance: Instance, request: Request, context: Context) -> bool:
     return _open(instance, context, FAR)
 
@@ -100,12 +114,13 @@ AUTO = Policy(
         Step("recreate", small, 0.25),
         Step("flat"),
         Step("cuts"),
+        Step("passes", far_from_proof),
         Step("flat-far", far_from_proof),
         Step("anneal"),
         Step("recreate", small, 0.5),
         Step("staged", worth_stages),
-        Step("beam", no_model_fits),
-        Step("flat-squeeze", no_model_fits),
+        Step("beam", worth_states),
+        Step("flat-squeeze", worth_squeezing),
         Step("greedy", nothing_fits),
         Step("rotor", nothing_fits),
         Step("chen-sqrt", nothing_fits),

@@ -48,6 +48,7 @@ STRATEGIES = {
 BOUNDS = {
     "cut": ".bound.cuts:CUT",
     "cuts": ".bound.cuts:CUTS",
+    "passes": ".bound.passes:PASSES",
     "states": ".states.exact:STATES",
 }
 STRATEGY_GROUP, BOUND_GROUP = "remate.strategies", "remate.bounds"

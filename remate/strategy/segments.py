@@ -90,6 +90,11 @@ def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: in
     return tuple(stages)
 
 
+def shut_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
+    """The stages of `Segments`: in that of a segment, nothing that a later one keeps to itself is read any more."""
+    return split.stage
+
+
 def aligned_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
     """Stages of the backward such that most operations are in the stage of the last segment whose storages they read.
     `Segments` has an operation in a stage in which nothing that a segment keeps to itself is read any more: of a net whose

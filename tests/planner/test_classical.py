@@ -16,7 +16,8 @@ from remate.api.plan import prepare
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
 from remate.strategy import Candidate, Context, Deadline, Instance, Request, candidates, policy, solve
-from remate.strategy.chain.chain import chain_of
+from remate.strategy.chain import checkpoint, rotor_step
+from remate.strategy.chain.chain import chain_of, chains_of
 from remate.strategy.chain.rotor import Link, Table, Way
 from remate.strategy.registry import strategy as strategy_named
 from remate_runtime.link.linker import link
@@ -193,7 +194,7 @@ def test_chain_of_blocks_is_seen() -> None:
 
 def test_skips_last() -> None:
     chain = chain_of(instance_of("unet"))
-    assert any(stage.lasting for stage in chain.stages), "what reaches far is kept all the time"
+    assert any(stage.apart for stage in chain.stages), "what reaches far is kept all the time"
 
 
 def test_without_blocks_the_chain_is_one_of_segments() -> None:
@@ -203,6 +204,33 @@ def test_without_blocks_the_chain_is_one_of_segments() -> None:
     assert [stage.forward[1] for stage in stages[:-1]] == [stage.forward[0] for stage in stages[1:]]
     assert [stage.backward[0] for stage in stages[:-1]] == [stage.backward[1] for stage in stages[1:]]
     assert stages[0].backward[1] == len(instance.graph.operations)
+
+
+@pytest.mark.parametrize("strategy", ["chen-sqrt", "rotor"])
+@pytest.mark.parametrize("name", ["tiny_gpt", "unet"])
+def test_without_blocks_the_best_of_several_chains_is_taken(
+    name: str, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance = Instance(step_of(name).captured.graph)
+    chains = chains_of(instance)
+    assert chains[0] is chain_of(instance)
+    assert len({chain.blocks for chain in chains}) == len(chains) > 1
+    budgets = [int(share * instance.baseline.peak) for share in SHARES]
+    together = [fastest(instance, strategy, budget) for budget in budgets]
+    alone: list[list[float]] = []
+    for chain in chains:
+        for module in (checkpoint, rotor_step):
+            monkeypatch.setattr(module, "chains_of", lambda _, chain=chain: (chain,))
+        alone.append([fastest(instance, strategy, budget) for budget in budgets])
+    assert together == [min(times) for times in zip(*alone, strict=True)]
+    assert together < alone[0], "coarse segments are not the best everywhere"
+
+
+def fastest(instance: Instance, strategy: str, budget: int) -> float:
+    """ns of the fastest schedule within a budget that a strategy proposes; infinite where none is."""
+    context = Context(Deadline(), instance.baseline.time)
+    found = candidates(strategy_named(strategy), instance, Request(budget), context)
+    return min((candidate.time for candidate in found if candidate.peak <= budget), default=math.inf)
 
 
 class Adapter(nn.Module):
@@ -248,7 +276,7 @@ def test_a_frozen_base_is_planned() -> None:
     step = prepare(Adapted(32, 6), (torch.zeros(64, dtype=torch.long),), cost="h200")
     instance = Instance(step.captured.graph, step.parts)
     chain = chain_of(instance)
-    lasting = [k for k, stage in enumerate(chain.stages) if stage.lasting and stage.backward[0] == stage.backward[1]]
+    lasting = [k for k, stage in enumerate(chain.stages) if stage.apart and stage.backward[0] == stage.backward[1]]
     assert lasting, "the mask is made in a stage without backward"
     for k in range(len(chain.stages)):
         assert chain.retained(k, chain.keep[k]) >= 0

@@ -34,6 +34,19 @@ def budgets(least: int, peak: int) -> list[int]:
     return sorted({budget for budget in between if least <= budget < peak})
 
 
+def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Instance, dict[int, int]]]:
+    """Name, instance, and by budget the time of the exact optimum."""
+    for name, graph, truth in tiny_steps(seeds, delivered):
+        about = Instance(graph)
+        peak = about.baseline.peak
+        optima: dict[int, int] = {}
+        for budget in budgets(truth.least_peak(peak), peak):
+            optimum = truth.fastest(budget)
+            assert optimum is not None
+            optima[budget] = optimum.time
+        yield name, about, optima
+
+
 def planned(graph: Graph, budget: int) -> Solution | InfeasibleError:
     try:
         return solve(Instance(graph), Request(budget, gap=0.0))

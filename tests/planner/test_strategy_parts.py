@@ -31,7 +31,7 @@ from remate.strategy.problem import Problem
 from remate.strategy.segments import segments
 from remate_runtime.step.graph import FlatRerun, Graph
 
-from .strategy_graphs import random_graph, transformer
+from .strategy_graphs import Tape, random_graph, transformer
 
 
 def judge(problem: Problem, reruns: Sequence[FlatRerun]) -> Candidate:
@@ -107,6 +107,26 @@ def test_local_search_never_makes_worse(warm_start: int, count: int, share: floa
     assert judge(problem, pruned(problem, given_.reruns)).time <= given_.time
     late = as_late_as_possible(problem, given_.reruns)
     assert sorted(r.op for r in late) == sorted(r.op for r in given_.reruns)
+
+
+def test_polish_holds_what_saves_much_for_its_bytes() -> None:
+    """All is made again, and 12 bytes are free. Longest first: one value of 10 bytes by 9 ns, and two of a byte by 12 ns, of which
+    the operation that makes them takes 4. For their bytes: all four of a byte."""
+    tape = Tape()
+    x = tape.forward((tape.source("x", 1),), (1,), 1, parameter=1)
+    wide = [tape.forward((x,), (10,), 9, saves_inputs=False, saves_output=True) for _ in range(4)]
+    between = [tape.forward((x,), (10,), 8, saves_inputs=False) for _ in range(4)]
+    little = [tape.forward((s,), (1,), 4, saves_inputs=False, saves_output=True) for s in between]
+    pooled = tape.forward((*wide, *little), (1,), 1, saves_inputs=False)
+    scores = tape.forward((pooled,), (100,), 1, saves_inputs=False)
+    problem = Problem(tape.graph(tape.forward((scores,), (1,), 1)))
+    every = [FlatRerun(f, problem.backward_start + 2) for f in range(1, problem.producer[pooled])]
+    again = judge(problem, as_late_as_possible(problem, every))
+    with Deadline() as deadline:
+        quick = outcome(problem, polish(problem, again, again.peak + 12, deadline, quick=True))
+        found = outcome(problem, polish(problem, again, again.peak + 12, deadline))
+    assert again.time - quick.time == 9 + 2 * 12
+    assert again.time - found.time == 4 * 12
 
 
 def test_segments_follow_small_cuts() -> None:

@@ -1,16 +1,21 @@
 """A training step as a chain of stages, which is what the classical strategies reason about.
 
-Stages are leaves of the hierarchy; of a step without one, segments between small cuts. Where a value reaches a little over the next leaf (a residual that spans two of
-them), the leaves between are joined; values that reach further (skips of a U-Net, an encoder's output, masks) are kept
-all the time, and the rest is treated as a chain. How well that describes the step, the simulator tells.
+Stages are leaves of the hierarchy; of a step without one, segments between small cuts: fine or coarse, with the backward
+divided by either of two rules, for no such chain is the best for every step. Where a value reaches a little over the next
+leaf (a residual that spans two of them), the leaves between are joined; values that reach further (skips of a U-Net, an
+encoder's output, masks) are kept all the time, and the rest is treated as a chain. What is cheap to make from nothing (an
+embedding, a position bias, a mask) is no reason to hold memory where that is scarce, as at the loss: it goes after the
+forward, and is made again by the stages that read it, or once for all of them where it reaches far. How well that describes
+the step, the simulator tells.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
+import numpy as np
 
 from remate_runtime.link import Execution, link, simulate
 from remate_runtime.step import FlatRerun, Graph
@@ -21,25 +26,30 @@ from ...partition.leaf_graph import leaf_graph
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..instance import Instance
 from ..problem import Problem
-from ..segments import aligned_stages, segment_length, segments
+from ..segments import Segments, aligned_stages, segment_length, segments, shut_stages
 
 LENGTH = 32  # operations in a segment of a step without hierarchy, at most
-FEW = 16  # segments of a small one
+FEW = 16  # segments of a small one, cut coarsely
 NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
+CHEAP = 0.0025  # of the time of the step: to make a value from nothing for as much is cheap
 MOST = 120  # stages: the dynamic programme takes their number to the third power
+
+Rule = Callable[[Problem, Segments], tuple[int, ...]]  # how the backward is divided among segments: one of `segments`
 
 
 class Stage(msgspec.Struct, frozen=True):
     """One stage. forward, backward: ranges of operations. makes: operations that make again, from the boundary before
-    it, what the next stage reads. needs: those that make again what its own backward reads. carried: bytes of what the
-    next stage reads. lasting: bytes of what it makes that is kept whatever is decided."""
+    it, what the next stage reads. needs: those that make again what its own backward reads. Both may begin with
+    operations of earlier stages, which make something cheap. carried: bytes of what the
+    next stage reads, less what that makes for itself. apart: bytes of what it makes that is accounted for elsewhere: kept
+    whatever is decided, or made by the next stage for itself."""
 
     forward: tuple[int, int]
     backward: tuple[int, int]
     makes: tuple[int, ...]
     needs: tuple[int, ...]
     carried: int
-    lasting: int
+    apart: int
 
 
 class Chain:
@@ -47,16 +57,20 @@ class Chain:
     order. keep[s], drop[s]: stage s
     alone, retaining everything and nothing but its outputs. before_backward[s]: bytes held when backward of stage s
     begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
-    the stage holds by itself. By the simulator, without reruns."""
+    the stage holds by itself. By the simulator, without reruns. lasting: storages that reach further than the next stage.
+    cheap: what is let go, with the operations that make it."""
 
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
         graph = problem.graph
-        self.blocks = tuple(blocks) or segment_blocks(problem, segment_length(problem, LENGTH, FEW))
+        self.blocks = tuple(blocks)
         parts = _joined(problem, [leaf for part in self.blocks for leaf in part.leaves()])
         of = _stage_of(graph, parts)
         reach = {s: _reach(problem, of, s) for s in problem.storages}
-        self.stages = [_stage(problem, part, k, reach) for k, part in enumerate(parts)]
+        home = {s: of[problem.producer[s]] for s in problem.storages}
+        self.lasting = frozenset(s for s, last in reach.items() if last > home[s] + 1 or s in problem.returned)
+        self.cheap = _cheap(problem, [s for s, last in reach.items() if last > home[s]], len(parts))
+        self.stages = [self._stage(part, k, reach) for k, part in enumerate(parts)]
         readers = readers_of(graph)
         self.leaf = [leaf_graph(graph, part, readers) for part in parts]
         self.keep = [simulated_plan(leaf, ()) for leaf in self.leaf]
@@ -64,57 +78,110 @@ class Chain:
         self._bases(of)
 
     def retained(self, k: int, plan: BlockPlan) -> int:
-        """Bytes that stage k retains under a plan, what is kept whatever is decided apart."""
-        return plan.retained - self.stages[k].lasting
+        """Bytes that stage k retains under a plan, what is accounted for elsewhere apart."""
+        return plan.retained - self.stages[k].apart
+
+    def _stage(self, part: BlockSpan, k: int, reach: dict[int, int]) -> Stage:
+        problem, (begin, end) = self.problem, part.forward
+        inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
+        lasting = self.lasting.intersection(inside)
+        handed = [s for s in inside if reach[s] == k + 1 and s not in lasting]
+        carried = [s for s in handed if s not in self.cheap]
+        read = {s for i in range(*part.backward) for s in problem.reads[i] if begin <= problem.producer[s] < end}
+        remade = frozenset(f for s, made in self.cheap.items() if s not in self.lasting for f in made)
+        kept = lasting.union(carried)
+        return Stage(
+            part.forward,
+            part.backward,
+            closure(problem, carried, begin, self.lasting, remade),
+            closure(problem, sorted(read.difference(carried)), begin, self.lasting.union(kept), remade),
+            sum(problem.size[s] for s in carried),
+            sum(problem.size[s] for s in lasting.union(handed).difference(carried)),
+        )
 
     def _dropped(self, k: int) -> BlockPlan:
         leaf, stage = self.leaf[k], self.stages[k]
         first = leaf.graph.backward_start
         if first == len(leaf.graph.operations):
             return self.keep[k]
-        return simulated_plan(leaf, tuple(FlatRerun(f - stage.forward[0], first) for f in stage.needs))
+        needs = [f - stage.forward[0] for f in stage.needs if f >= stage.forward[0]]
+        return simulated_plan(leaf, tuple(FlatRerun(f, first) for f in needs))
 
     def _bases(self, of: Sequence[int]) -> None:
-        graph = self.problem.graph
-        linked = link(graph)
+        linked = link(self.problem.graph)
         timeline = simulate(linked)
-        count = len(self.stages)
+        count, turn = len(self.stages), self.problem.backward_start
         self.baseline = timeline.peak
         self.before_backward, worst = [0] * count, [0] * count
-        at_turn, begun = timeline.after[timeline.turn], [False] * count
+        begun = [False] * count
         for n, event in enumerate(linked.events):
-            if not isinstance(event, Execution) or event.op < graph.backward_start:
+            if not isinstance(event, Execution) or event.op < turn:
                 continue
             k = of[event.op]
             if not begun[k]:
                 begun[k], self.before_backward[k] = True, timeline.after[n - 1]
             worst[k] = max(worst[k], timeline.during[n])
+        below, here, further = self._held(of)
+        self.in_backward = [0] * count
+        for k in range(count):
+            self.in_backward[k] = max(0, worst[k] - below[k] - self.keep[k].backward_peak + further[k])
+            self.before_backward[k] = max(0, self.before_backward[k] - below[k] - here[k] + further[k])
+        at_turn = timeline.after[timeline.turn]
         for k in range(count - 1, -1, -1):  # a stage without backward: as the stage after it
             if not begun[k]:
                 self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_turn
-        self.in_backward = [0] * count
-        lower = 0
-        for k in range(count):
-            here = self.retained(k, self.keep[k])
-            self.in_backward[k] = max(0, worst[k] - lower - self.keep[k].backward_peak)
-            lower += here
-            self.before_backward[k] = max(0, self.before_backward[k] - lower)
+
+    def _held(self, of: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
+        """Bytes by stage k when its backward begins. What the stages below k, and k itself, hold there if nothing runs again:
+        not what they would hold alone, for what only the forward of the next stage reads is gone by then. And what lasts
+        holds besides, because it waits for reruns; less what is let go until the backward of the last stage that reads it."""
+        problem = self.problem
+        read = [s for s in problem.storages if problem.readers[s] and s not in problem.returned]
+        size = np.array([problem.size[s] for s in read], dtype=np.int64)
+        home = np.array([of[problem.producer[s]] for s in read], dtype=np.int64)
+        last = np.array([problem.readers[s][-1] for s in read], dtype=np.int64)
+        stages = [[of[i] for i in problem.readers[s]] for s in read]
+        low, high = (np.array([end(found) for found in stages], dtype=np.int64) for end in (min, max))
+        lasts = np.array([s in self.lasting for s in read], dtype=bool)
+        cheap = np.array([s in self.cheap for s in read], dtype=bool)
+        found: list[tuple[int, int, int]] = []
+        for k, stage in enumerate(self.stages):
+            alive = last >= stage.backward[0]
+            wanted = (low <= k) & ((k <= high) | ~cheap)
+            below, here = (int(size[~lasts & alive & which].sum()) for which in (home < k, home == k))
+            found.append((below, here, int((size * lasts * (wanted.astype(np.int64) - alive)).sum())))
+        below, here, further = zip(*found, strict=True) if found else ((), (), ())
+        return list(below), list(here), list(further)
 
 
 def chain_of(instance: Instance) -> Chain:
-    """The chain of a step, built once."""
-    return instance.view(_built)
+    """The chain of a step, built once: of its blocks; of a step without any, of coarse segments."""
+    return instance.view(_chain, FEW, aligned_stages)
 
 
-def _built(instance: Instance) -> Chain:
-    return Chain(instance.problem, instance.blocks)
+def chains_of(instance: Instance) -> tuple[Chain, ...]:
+    """All chains of a step, that of `chain_of` first: one, of its blocks; of a step without any, those of all segmentations."""
+    ways: dict[tuple[BlockSpan, ...], tuple[int, Rule]] = {}
+    for parts in (FEW, MOST):
+        for rule in (aligned_stages, shut_stages):
+            ways.setdefault(instance.view(_blocks, parts, rule), (parts, rule))
+    return tuple(instance.view(_chain, parts, rule) for parts, rule in ways.values())
 
 
-def segment_blocks(problem: Problem, length: int) -> tuple[BlockSpan, ...]:
+def _chain(instance: Instance, parts: int, rule: Rule) -> Chain:
+    return Chain(instance.problem, instance.view(_blocks, parts, rule))
+
+
+def _blocks(instance: Instance, parts: int, rule: Rule) -> tuple[BlockSpan, ...]:
+    problem = instance.problem
+    return instance.blocks or segment_blocks(problem, segment_length(problem, LENGTH, parts), rule)
+
+
+def segment_blocks(problem: Problem, length: int, rule: Rule = aligned_stages) -> tuple[BlockSpan, ...]:
     """Blocks of a step that has none: segments of about `length` operations of the forward, each with the stage of the
     backward that is its own."""
     split = segments(problem, length)
-    stages = aligned_stages(problem, split)
+    stages = rule(problem, split)
     count, turn = len(split.ends), problem.backward_start
     spans: list[BlockSpan] = []
     for n, end in enumerate(split.ends):
@@ -125,33 +192,31 @@ def segment_blocks(problem: Problem, length: int) -> tuple[BlockSpan, ...]:
     return tuple(spans)
 
 
-def closure(problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int]) -> tuple[int, ...]:
-    """Operations from `begin` on that must run again to have the storages `wanted`, in order; `kept` ones are there."""
+def closure(
+    problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int], besides: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Operations from `begin` on, and some `besides`, that must run again to have the storages `wanted`, in order; `kept`
+    ones are there."""
     needed: set[int] = set()
     left = [s for s in wanted if s not in kept]
     while left:
         f = problem.producer[left.pop()]
-        if f < begin or f >= problem.backward_start or f in needed:
+        if (f < begin and f not in besides) or f >= problem.backward_start or f in needed:
             continue
         needed.add(f)
         left += [u for u in problem.reads[f] if u not in kept]
     return tuple(sorted(needed))
 
 
-def _stage(problem: Problem, part: BlockSpan, k: int, reach: dict[int, int]) -> Stage:
-    begin, end = part.forward
-    inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
-    lasting = frozenset(s for s in inside if reach[s] > k + 1 or s in problem.returned)
-    carried = [s for s in inside if reach[s] == k + 1 and s not in lasting]
-    read = {s for i in range(*part.backward) for s in problem.reads[i] if begin <= problem.producer[s] < end}
-    return Stage(
-        part.forward,
-        part.backward,
-        closure(problem, carried, begin, lasting),
-        closure(problem, sorted(read.difference(carried)), begin, lasting.union(carried)),
-        sum(problem.size[s] for s in carried),
-        sum(problem.size[s] for s in lasting),
-    )
+def _cheap(problem: Problem, among: Iterable[int], stages: int) -> dict[int, tuple[int, ...]]:
+    """Storages that are cheap to make from nothing, with the operations that do."""
+    most = CHEAP * problem.baseline_time
+    found: dict[int, tuple[int, ...]] = {}
+    for s in among:
+        made = closure(problem, [s], 0, frozenset())
+        if s not in problem.pinned and sum(problem.time[f] for f in made) <= most and problem.once.isdisjoint(made):
+            found[s] = made
+    return found
 
 
 def _stage_of(graph: Graph, parts: Sequence[BlockSpan]) -> list[int]:

@@ -17,7 +17,7 @@ from ...partition.hierarchy import BlockSpan
 from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..instance import Instance
 from ..problem import Problem
-from .chain import chain_of, closure
+from .chain import Chain, chains_of, closure
 
 COUNTS = 32  # numbers of segments that are tried
 
@@ -40,7 +40,11 @@ def checkpoint_blocks(instance: Instance, request: Request, context: Context) ->
 
 def chen(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
-    chain = chain_of(instance)
+    for chain in chains_of(instance):
+        yield from _of_equal_bytes(chain, context)
+
+
+def _of_equal_bytes(chain: Chain, context: Context) -> Proposals[None]:
     stages = chain.stages
     sizes = [chain.retained(k, chain.keep[k]) for k in range(len(stages))]
     total = sum(sizes)
@@ -59,7 +63,7 @@ def chen(instance: Instance, request: Request, context: Context) -> Proposals[No
             ((stages[a].forward[0], stages[b - 1].forward[1]), (stages[b - 1].backward[0], stages[a].backward[1]))
             for a, b in zip(starts, ends, strict=True)
         ]
-        yield Proposal(segment_reruns(instance.problem, segments[:-1]))
+        yield Proposal(segment_reruns(chain.problem, segments[:-1]))
 
 
 def _counts(stages: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_plan import BlockPlan
 from ..blocks.hierarchical import block_selection
 from ..instance import Instance
@@ -10,6 +10,8 @@ from ..local.polish import polish
 from ..local.squeeze import squeeze
 from ..milp.highs import SOLVER
 from .chain import chain_of
+from .head import cut_heads
+from .lean import lean_plans
 from .rotor_step import programmed
 
 NEAR = 2  # schedules slightly over the budget that are squeezed into it
@@ -18,22 +20,34 @@ NEAR = 2  # schedules slightly over the budget that are squeezed into it
 def rockmate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
     """Blocks that run again as a whole, beside their plans; what does not quite fit is a start for squeezing."""
     problem, budget, deadline = instance.problem, request.budget, context.deadline
-    seen = yield from programmed(instance, request, context, _plans(instance, request, context))
-    over = {(c.time, c.peak): c for c in seen if c.peak > budget}
-    for _, candidate in sorted(over.items())[:NEAR]:
-        found = yield Proposal(squeeze(problem, candidate.reruns, budget, request.effort, deadline))
-        seen = (*seen, found)
-    best = min((c for c in seen if c.peak <= budget), key=lambda c: (c.time, c.peak), default=None)
-    if best is not None:
-        yield from polish(problem, best, budget, deadline)
+    plans, chain = _plans(instance, request, context), chain_of(instance)
+    best: list[Candidate] = []
+    for other in (chain, *cut_heads(instance, budget)):
+        fitting = {k: of for k, of in plans.items() if other.stages[k : k + 1] == chain.stages[k : k + 1]}
+        seen = yield from programmed(instance, request, context, [(other, fitting)])
+        over = {(c.time, c.peak): c for c in seen if c.peak > budget}
+        for _, candidate in sorted(over.items())[:NEAR]:
+            found = yield Proposal(squeeze(problem, candidate.reruns, budget, request.effort, deadline))
+            seen = (*seen, found)
+        best += sorted((c for c in seen if c.peak <= budget), key=lambda c: (c.time, c.peak))[:1]
+    for candidate in best:
+        yield from polish(problem, candidate, budget, deadline)
 
 
 def _plans(instance: Instance, request: Request, context: Context) -> dict[int, list[BlockPlan]]:
-    """Plans of the stages of the chain: those of the leaves, where a stage is one."""
-    selection = block_selection(instance, request.effort, context.deadline)
+    """Plans of the stages of the chain: those of the leaves, where a stage is one, and lean ones."""
+    selection, chain = block_selection(instance, request.effort, context.deadline), chain_of(instance)
     leaf = {part.forward: p for p, part in enumerate(instance.leaves)}
-    stages = enumerate(chain_of(instance).stages)
-    return {k: selection.plans(leaf[stage.forward]) for k, stage in stages if stage.forward in leaf}
+    found: dict[int, list[BlockPlan]] = {}
+    lean: dict[tuple[int, int], list[BlockPlan]] = {}  # by template, and what is accounted for elsewhere
+    for k, stage in enumerate(chain.stages):
+        if stage.forward in leaf:
+            p = leaf[stage.forward]
+            key = selection.template[p], len(stage.needs)
+            if key not in lean:
+                lean[key] = lean_plans(chain, k, request.effort, context.deadline)
+            found[k] = [*selection.plans(p), *lean[key]]
+    return found
 
 
 ROCKMATE = Strategy(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from remate_runtime.step import FlatRerun
 
@@ -10,7 +10,7 @@ from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_plan import BlockPlan
 from ..feedback import Answer, feedback
 from ..instance import Instance
-from .chain import Chain, chain_of
+from .chain import Chain, chains_of
 from .rotor import Link, Move, Table, Way
 
 ROOM = 1.3  # a table reaches above the budget: what it counts and is not there is made use of
@@ -51,20 +51,24 @@ class Programme:
 
 
 def rotor(instance: Instance, request: Request, context: Context) -> Proposals[None]:
-    """The optimal persistent schedules of the chain, corrected by what the simulator says of them."""
-    yield from programmed(instance, request, context, None)
+    """The optimal persistent schedules of the chains, corrected by what the simulator says of them."""
+    yield from programmed(instance, request, context, [(chain, None) for chain in chains_of(instance)])
 
 
 def programmed(
-    instance: Instance, request: Request, context: Context, plans: Plans | None
+    instance: Instance, request: Request, context: Context, chains: Iterable[tuple[Chain, Plans | None]]
 ) -> Proposals[tuple[Candidate, ...]]:
-    """As `rotor`, with plans of stages. Returns all candidates, whether they fit or not."""
-    programme = Programme(chain_of(instance), request.budget, instance.floor, plans)
-    heard = yield from feedback(request, context, programme.ask)
-    least = programme.least() if heard.best is None else None
-    if least is None:
-        return heard.tried
-    return (*heard.tried, (yield Proposal(least)))
+    """As `rotor`, on these chains with plans of their stages. Where nothing fits, the schedules of least memory, too. Returns all
+    candidates, whether they fit or not."""
+    programmes = [Programme(chain, request.budget, instance.floor, plans) for chain, plans in chains]
+    tried: list[Candidate] = []
+    for programme in programmes:
+        heard = yield from feedback(request, context, programme.ask)
+        tried += heard.tried
+    if all(candidate.peak > request.budget for candidate in tried):
+        for least in filter(None, (programme.least() for programme in programmes)):
+            tried.append((yield Proposal(least)))
+    return tuple(tried)
 
 
 def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRerun]:
@@ -89,7 +93,24 @@ def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[Block
         else:
             further = n + 1 < len(moves) and moves[n + 1].stage == k + 1
             waiting += sorted({*stage.needs, *stage.makes}) if further else stage.needs
-    return sorted(made, key=lambda r: r.before)  # stable
+    return _let_go(chain, sorted(made, key=lambda r: r.before))  # stable
+
+
+def _let_go(chain: Chain, made: list[FlatRerun]) -> list[FlatRerun]:
+    """With reruns of what is cheap and reaches far, before the first that reads it after the turn."""
+    problem, turn = chain.problem, chain.problem.backward_start
+    for s in sorted(chain.lasting.intersection(chain.cheap)):
+        readers = frozenset(problem.readers[s])
+        late = (n for n, rerun in enumerate(made) if rerun.before >= turn and rerun.op in readers)
+        at, first = next(late, None), next((i for i in problem.readers[s] if i >= turn), None)
+        if at is not None and (first is None or made[at].before <= first):
+            first = made[at].before
+        elif first is not None:
+            at = next((n for n, rerun in enumerate(made) if rerun.before > first), len(made))
+        else:
+            continue
+        made[at:at] = [FlatRerun(f, first) for f in chain.cheap[s]]
+    return made
 
 
 def _mapped(begin: int, first: int, turn: int, chain: Chain, k: int, rerun: FlatRerun) -> FlatRerun:
@@ -111,7 +132,12 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
 
     beside = chain.in_backward[k]
     ways = tuple(
-        Way(chain.retained(k, plan), plan.forward_peak, beside + plan.backward_peak, plan.time - keep.time)
+        Way(
+            chain.retained(k, plan) + _waiting(chain, k, plan),
+            plan.forward_peak,
+            beside + plan.backward_peak,
+            plan.time - keep.time,
+        )
         for plan in offered
     )
     every = sorted({*stage.needs, *stage.makes})
@@ -123,6 +149,16 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
         time(every),
         time(stage.needs),
         ways,
+    )
+
+
+def _waiting(chain: Chain, k: int, plan: BlockPlan) -> int:
+    """Bytes of cheap inputs that stage k made for itself and that its backward, or a rerun within it, still reads."""
+    problem, stage = chain.problem, chain.stages[k]
+    late = [*range(*stage.backward), *(chain.leaf[k].operations[rerun.op] for rerun in plan.reruns)]
+    read = {s for i in late for s in problem.reads[i]}
+    return sum(
+        problem.size[s] for s in read & chain.cheap.keys() - chain.lasting if problem.producer[s] < stage.forward[0]
     )
 
 

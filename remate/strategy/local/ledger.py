@@ -199,6 +199,15 @@ class Ledger:
         np.minimum.at(first, self.birth[read], self.first[read])
         return np.where(first < self._steps, first, -1)
 
+    def only_reader(self) -> np.ndarray:
+        """By step: the one step that reads what it makes, -1 where none does or several do, or where somebody holds it."""
+        read = np.flatnonzero(self.reads > 0)
+        first, last = np.full(self._steps, self._steps), np.full(self._steps, -1)
+        np.minimum.at(first, self.birth[read], self.first[read])
+        np.maximum.at(last, self.birth[read], self._last[read])
+        last[self.birth[self.held]] = -1
+        return np.where(first == last, first, -1)
+
     @property
     def peak(self) -> int:
         return int(self.live.max(initial=0))

@@ -5,7 +5,7 @@ Never worse than its input: everything is confirmed by the simulator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from remate_runtime.step import FlatRerun
 
@@ -18,34 +18,59 @@ from .ledger import Ledger
 
 ROUNDS = 8
 
+# By rerun: the lives that storages had before it, and those that it makes.
+Made = Mapping[int, Sequence[tuple[int, int]]]
+# By rerun, what it is worth to let it go.
+Worth = Callable[[Problem, Ledger, Made], list[float]]
+
 
 def polish(
-    problem: Problem, given: Candidate, budget: int, deadline: Deadline, start: Candidate | None = None
+    problem: Problem,
+    given: Candidate,
+    budget: int,
+    deadline: Deadline,
+    start: Candidate | None = None,
+    *,
+    quick: bool = False,
 ) -> Proposals[Candidate]:
-    """The same schedule, or a faster or smaller one that still fits. start: whose `given` is, if another strategy's."""
+    """The same schedule, or a faster or smaller one that still fits. start: whose `given` is, if another strategy's. quick: look
+    only at what each rerun takes, not at what runs for it alone and at how little would be held instead."""
     best = given
     moved = as_late_as_possible(problem, best.reruns)
     if moved != list(best.reruns):
         late = yield Proposal(tuple(moved), start)
         if late.peak <= max(best.peak, budget) and late.time <= best.time:
             best = late
-    share = 1.0
+    found = best
+    for orders in ((_longest,),) if quick else ((_longest, _densest), (_densest, _longest)):
+        tried = best
+        for worth in orders:
+            tried = yield from _fewer(problem, tried, budget, deadline, start, worth)
+        found = tried if tried.time < found.time else found
+    return found
+
+
+def _fewer(
+    problem: Problem, best: Candidate, budget: int, deadline: Deadline, start: Candidate | None, worth: Worth
+) -> Proposals[Candidate]:
+    """The same schedule without reruns that can go, in order of their worth."""
+    most = len(best.reruns)
     for _ in range(ROUNDS):
         if deadline.stopped():
             break
-        dropped = _drop(problem, best, budget, share)
+        dropped = _drop(problem, best, budget, worth, most)
         if not dropped:
             break
         fewer = pruned(problem, [r for n, r in enumerate(best.reruns) if n not in dropped])
-        moved = as_late_as_possible(problem, fewer)
-        fits = Ledger(problem, moved).peak <= budget  # quicker than the simulator, which has the last word
-        tried = (yield Proposal(tuple(moved), start)) if fits else None
+        found = (made for made in (as_late_as_possible(problem, fewer), fewer) if Ledger(problem, made).peak <= budget)
+        fits = next(found, None)  # the ledger is quicker than the simulator, which has the last word
+        tried = None if fits is None else (yield Proposal(tuple(fits), start))
         if tried is not None and tried.peak <= budget and tried.time < best.time:
             best = better(best, tried) or best
         elif len(dropped) == 1:
             break
         else:
-            share /= 4  # the ledger was too hopeful: take only the best few
+            most = max(1, len(dropped) // 4)  # the ledger was too hopeful: take only the best few
     return best
 
 
@@ -57,8 +82,8 @@ def polish_best(instance: Instance, request: Request, context: Context) -> Propo
         yield from polish(problem, context.best, request.budget, context.deadline, start=context.best)
 
 
-def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[int]:
-    """Reruns that can go together, the longest first: what they make again must fit in memory meanwhile."""
+def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: int) -> set[int]:
+    """Up to `most` reruns that can go together, those of most worth first: what they make again must fit in memory meanwhile."""
     ledger = Ledger(problem, given.reruns)
     live, wanted = ledger.live.copy(), ledger.wanted
     made: dict[int, list[tuple[int, int]]] = {}
@@ -67,9 +92,8 @@ def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[
             made.setdefault(n, []).append((old, new))
     dropped: set[int] = set()
     touched: set[int] = set()
-    order = sorted(range(len(given.reruns)), key=lambda n: (-problem.time[given.reruns[n].op], n))
-    most = max(1, int(share * len(order)))
-    for n in order:
+    value = worth(problem, ledger, made)
+    for n in sorted(range(len(given.reruns)), key=lambda n: (-value[n], n)):
         needed = [
             (int(ledger.storage[old]), int(ledger.death[old]) + 1, int(ledger.birth[new]))
             for old, new in made.get(n, ())
@@ -95,6 +119,22 @@ def _drop(problem: Problem, given: Candidate, budget: int, share: float) -> set[
             if len(dropped) >= most:
                 break
     return dropped
+
+
+def _longest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
+    """ns of each rerun."""
+    return [float(problem.time[rerun.op]) for rerun in ledger.reruns]
+
+
+def _densest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
+    """ns of each rerun, and of those that run for it alone, for each byte that is then held."""
+    gone = [float(problem.time[rerun.op]) for rerun in ledger.reruns]
+    for n, reader in zip(ledger.again, ledger.only_reader().tolist(), strict=True):
+        if n >= 0 and reader >= 0 and ledger.again[reader] >= 0:
+            gone[ledger.again[reader]] += gone[n]
+    storage = ledger.storage.tolist()
+    held = [sum(problem.size[storage[old]] for old, _ in made.get(n, ())) for n in range(len(gone))]
+    return [time / max(1, nbytes) for time, nbytes in zip(gone, held, strict=True)]
 
 
 def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:

@@ -44,7 +44,7 @@ def improved(instance: Instance, request: Request, context: Context, best: Candi
         reruns = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
         found = yield Proposal(reruns, best)
         if found.peak <= request.budget:
-            polished = yield from polish(problem, found, request.budget, context.deadline, start=best)
+            polished = yield from polish(problem, found, request.budget, context.deadline, start=best, quick=True)
             best = better(best, polished) or best
 
 

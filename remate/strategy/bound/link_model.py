@@ -1,0 +1,151 @@
+"""What the operations of one link of a spine (`spine`) must run again, for the bound of `passes`.
+
+With two cuts k and l, operations of the backward, after which what is read is resident or made again (`cut_model`), and a
+price for every byte that is resident at either:
+
+    minimise  sum of time[f] * (rerun[f, k, l] + rerun[f, l, end]) + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
+
+over the operations and storages of the link alone; what others hand to it is there for nothing, but for the source of the
+link, of which is asked whether it is there between the cuts, and after them. What it makes for the next link may be demanded
+in either place. Its relaxation is solved; the same links at different places of a step have the same model.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyomo.environ as pyo
+
+from remate_runtime.gc_pause import gc_paused
+
+from ..deadline import Deadline
+from ..milp.formulation import linear
+from ..milp.highs import Engine
+from ..problem import Problem
+from .floor import arguments
+from .spine import Link
+
+SAFE = 1 - 1e-7  # of what a relaxation says
+SCALE = 1e3  # ns in one unit of the model
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """between, after: the link's source is there between the cuts, and after the second. made, left: so must be what it makes."""
+
+    between: bool
+    after: bool
+    made: bool = False
+    left: bool = False
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """All that the model of a link depends on. operations: of each its ns, whether it may run once alone, what it reads (by
+    number; SOURCE) and what it makes. storages: of each its bytes, whether it is read between the cuts and after them, and
+    whether the operations of the cuts read it. made: number of what the next link is handed, -1 where nobody asks for it."""
+
+    operations: tuple[tuple[int, bool, tuple[int, ...], tuple[int, ...]], ...]
+    storages: tuple[tuple[int, bool, bool, bool, bool], ...]
+    made: int
+
+
+SOURCE = -1
+
+
+def shape_of(problem: Problem, link: Link, first: int, second: int, *, top: bool) -> Shape:
+    """A link and two cuts. second: the end of the step for none. top: what it makes is there for nothing."""
+    storages = [s for s in link.storages if not (top and s == link.made)]
+    number = {s: n for n, s in enumerate(storages)}
+    if link.source >= 0:
+        number[link.source] = SOURCE
+    at = [frozenset(arguments(problem, k)) if k < len(problem.real) else frozenset() for k in (first, second)]
+
+    def about(s: int) -> tuple[int, bool, bool, bool, bool]:
+        readers = problem.readers[s]
+        n, after = bisect_right(readers, first), bisect_right(readers, second)
+        between = n < len(readers) and readers[n] < second
+        return problem.size[s], between, after < len(readers), s in at[0], s in at[1]
+
+    operations = tuple(
+        (
+            problem.time[f],
+            f in problem.once,
+            tuple(number[u] for u in problem.reads[f] if u in number),
+            tuple(number[s] for s in problem.writes[f] if s in number),
+        )
+        for f in link.operations
+    )
+    return Shape(operations, tuple(map(about, storages)), number.get(link.made, -1))
+
+
+class LinkModel:
+    """The model of a shape, and what it has said."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        with gc_paused():
+            self.model: Any = self._build()
+            self.engine = Engine(self.model)
+        column, m = self.engine.column, self.model
+        self._time, self._first, self._second = (np.zeros(len(self.engine.cost)) for _ in range(3))
+        for (f, _), variable in m.rerun.items():
+            self._time[column(variable)] = shape.operations[f][0]
+        for (s, c), variable in m.hold.items():
+            (self._second if c else self._first)[column(variable)] = shape.storages[s][0]
+        self._asked = self.engine.columns(m.asked.values())
+        self._known: dict[tuple[float, float, Asked], float] = {}
+
+    def least(self, deadline: Deadline, first: float, second: float, asked: Asked) -> float:
+        """In ns, with prices in ns for each byte at the cuts; infinite where it cannot be done."""
+        key = first, second, asked
+        if key not in self._known:
+            bits = np.array(msgspec.structs.astuple(asked), dtype=float)
+            self.engine.set_cost((self._time + first * self._first + second * self._second) / SCALE)
+            self.engine.set_bounds(self._asked, bits, bits)
+            result = self.engine.solve(deadline, relax=True)
+            found = max(0.0, result.bound * SCALE * SAFE) if result.status != "infeasible" else float("inf")
+            if deadline.stopped():
+                return 0.0
+            self._known[key] = found
+        return self._known[key]
+
+    def _build(self) -> pyo.ConcreteModel:
+        shape = self.shape
+        m: Any = pyo.ConcreteModel()
+        operations, storages = range(len(shape.operations)), range(len(shape.storages))
+        producer = {s: f for f in operations for s in shape.operations[f][3]}
+
+        def held(m: Any, s: int, c: int) -> tuple[int, int]:
+            if s == shape.made and c == 0:  # kept or not, that is asked outside; here it is not
+                return 0, 0
+            return int(shape.storages[s][3 + c]), 1
+
+        m.hold = pyo.Var(storages, (0, 1), bounds=held)
+        m.rerun = pyo.Var(operations, (0, 1), bounds=lambda m, f, c: (0, int(not shape.operations[f][1])))
+        m.asked = pyo.Var(range(4), bounds=(0, 1))  # as the fields of Asked
+        m.rows = pyo.ConstraintList()
+
+        def there(s: int, c: int) -> list[Any]:
+            return [m.asked[c]] if s == SOURCE else [m.hold[s, c], m.rerun[producer[s], c]]
+
+        def at_least(variables: list[Any], less: Any, least: float) -> None:
+            given = [1.0] * len(variables) + [-1.0] * (less is not None)
+            m.rows.add(linear([*variables, *([less] if less is not None else [])], given) >= least)
+
+        for s in storages:
+            for c in (0, 1):
+                if shape.storages[s][1 + c]:
+                    at_least(there(s, c), None, 1.0)
+            at_least(there(s, 0), m.hold[s, 1], 0.0)
+        for f in operations:
+            for u in shape.operations[f][2]:
+                for c in (0, 1):
+                    at_least(there(u, c), m.rerun[f, c], 0.0)
+        if shape.made >= 0:
+            at_least(there(shape.made, 0), m.asked[2], 0.0)
+            at_least(there(shape.made, 1), m.asked[3], 0.0)
+        every = [*m.hold.values(), *m.rerun.values(), *m.asked.values()]
+        m.all = pyo.Objective(expr=linear(every, [1.0] * len(every)))
+        return m

@@ -1,0 +1,218 @@
+"""How often a step must be passed through again: a bound for chains of layers of which few are kept.
+
+Where the budget is what the loss takes, nearly all that forward has made is gone there, and of what the layers hand on (the
+`spine`) a few values are kept, K. To run the backward of a layer, what it reads is made again, hence all layers from it down
+to the last kept value are passed through; and what is not kept from that passage till the backward of a lower layer runs
+again then. So most layers run again twice. A relaxation of cuts (`cut_model`) does not see that: it keeps a little of each
+value of the spine. Here these are kept or not, as in the theory of chains of equal steps (A. Griewank, A. Walther, Algorithm
+799: Revolve, ACM Transactions on Mathematical Software 26, 2000), and all else is relaxed.
+
+Let k be the operation of the backward where most is live. Whatever the schedule, K is what it holds of the spine while k
+runs. Take a link (of the spine) b, and a cut l in the backward, amid what reads the link's storages or behind it. Of its source,
+one of three is true: it is in K; or it is not, and the operation that makes it does not run again between k and l, so the link
+has what its backward reads there without it; or that operation does. That operation reads the source of the link below, of which
+then the first or the third holds, and so on: all links down to one, a, whose source is in K (or which has none) make what they
+hand on between k and l. What the backward of these reads behind l is then still there at l, within the memory that is left there,
+or made again. With a price p for memory at k and a price q for memory at l (Lagrangian relaxation: A. Geoffrion, Mathematical
+Programming Study 2, 1974), the links are independent of one another but for what one hands to the next, and for each of them a small
+linear programme (`link_model`) says what it costs; a segment of links costs
+
+    S(a, b, l) = max over q of  least sum over its links - q * (budget - forced[l])
+
+Of several cuts, the third holds for all behind the first rerun of that operation, and the second for those before: so one of them is
+the first with the third, or none is. With F(b, m) the least that the links below b cost where m bytes of K are among them,
+
+    F(b + 1, m) = min over what is true of  max of  link b without its source + F(b, m),
+                                                    min over a of  max over l of S(a, b, l) + p * bytes[source of a] + F(a, m - bytes[source of a])
+
+The time of reruns is at least F(all, free) - p * (budget - forced[k]), for every p. `forced` is what is live in any schedule.
+The rules of schedules are those of `cut_model`. Sizes of K are rounded down, so that few numbers m need to be looked at.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from ..base import Bound, Context, Request
+from ..deadline import Deadline
+from ..instance import Instance
+from ..milp.highs import SOLVER
+from ..problem import Problem
+from .floor import arguments, forced_bytes
+from .link_model import Asked, LinkModel, Shape, shape_of
+from .spine import Link, spine
+
+KEPT = (1.2, 2.0)  # prices of memory at k: times the time of the forward over the bytes of the spine
+HELD = tuple(0.01 * 1.6**n for n in range(11))  # prices at l
+BELOW = (0, 1, 2)  # l: where most is live in the backward of so many links below the topmost, or in its own
+PARTS = 48  # numbers that the bytes of K are rounded to
+SCARCE = 3  # times what there is room for: a spine that is smaller is mostly kept, and other bounds say more
+INFINITE = float("inf")
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """An operation of the backward. room: bytes that a segment's links may hold there."""
+
+    at: int
+    room: int
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Links from `first` on. cost: in ns. bytes: of the kept source of the first."""
+
+    first: int
+    cost: float
+    bytes: int
+
+
+def passes(instance: Instance, request: Request, context: Context) -> int:
+    """The bound for the best of a few prices of memory at the worst moment of the backward."""
+    base, links = instance.problem.baseline_time, spine(instance)
+    scarce = sum(instance.problem.size[link.made] for link in links if link.made >= 0)
+    bound = _Passes(instance, links, request.budget, context.deadline)
+    if len(links) < 2 or scarce <= SCARCE * max(0, bound.free):
+        return base
+    typical = sum(instance.problem.time[f] for f in instance.problem.forward) / max(1, scarce)
+    found = [bound.least(share * typical, typical) for share in KEPT]
+    if context.deadline.stopped():
+        return base
+    return base + max(0, int(min(max(found), 1e18)))
+
+
+class Way(msgspec.Struct, frozen=True):
+    """One thing that may be true of a link: it costs `alone` and what the links below it do, and one of `segments` holds, if there
+    are any."""
+
+    alone: float
+    segments: tuple[Segment, ...] = ()
+
+
+class _Passes:
+    """The bound under one budget. first: k. free: bytes for K, what k reads not among them. room: for all that links hold at k.
+    behind: by link, the last operation that reads its storages, or those of a later one, and k behind all; earliest: the first
+    from k on."""
+
+    def __init__(self, instance: Instance, links: tuple[Link, ...], budget: int, deadline: Deadline) -> None:
+        self.instance, self.links, self.budget, self.deadline = instance, links, budget, deadline
+        self.problem = problem = instance.problem
+        self.forced = forced_bytes(problem)
+        self.level = {i: int(self.forced[i]) + _bytes(problem, arguments(problem, i)) for i in problem.backward}
+        self.first = max(problem.backward, key=lambda i: (self.level[i], -i))
+        read = arguments(problem, self.first)
+        self.read_there = frozenset(read)
+        self.link_of = {s: n for n, link in enumerate(links) for s in link.storages}
+        self.free = budget - int(self.forced[self.first]) - _bytes(problem, read)
+        self.room = self.free + _bytes(problem, [s for s in read if s in self.link_of])
+        last = [max((problem.readers[s][-1] for s in link.storages), default=0) for link in links]
+        self.behind = [max(self.first, *last[n:]) for n in range(len(links))] + [self.first]
+        late = [[i for s in link.storages for i in problem.readers[s] if i >= self.first] for link in links]
+        self.earliest = [min(readers, default=len(problem.real)) for readers in late]
+
+    def least(self, price: float, typical: float) -> float:
+        """ns of reruns, at least. price: ns for each byte at k. typical: ns for each byte that passing through makes."""
+        count, unit = len(self.links), max(1, self.free) / PARTS
+        best = np.full((count + 1, PARTS + 1), INFINITE)  # F(b, m)
+        best[0] = 0.0
+        for b in range(count):
+            for way in self._ways(b, price, typical):
+                found = np.full(PARTS + 1, INFINITE)
+                for segment in way.segments:
+                    room = 0 if self.links[segment.first].source in self.read_there else segment.bytes
+                    kept = int(room / unit)
+                    if kept <= PARTS:
+                        cost = segment.cost + best[segment.first][: PARTS + 1 - kept]
+                        found[kept:] = np.minimum(found[kept:], cost)
+                alone = way.alone + best[b]
+                best[b + 1] = np.minimum(best[b + 1], np.maximum(found, alone) if way.segments else alone)
+            if self.deadline.stopped():
+                return 0.0
+        return float(best[count][PARTS]) - price * self.room
+
+    def _ways(self, b: int, price: float, typical: float) -> list[Way]:
+        """All that may be true of link b and those below it: its source is in K, or is first made again before one of the cuts, or
+        behind all of them."""
+        link, cuts = self.links[b], self._cuts(b)
+        there = self._cost(b, None, price, 0.0, Asked(between=True, after=True), top=True)
+        if link.source < 0:
+            return [Way(there)]
+        kept = self.problem.size[link.source]
+        without = Asked(between=False, after=True)
+        if not cuts:  # nothing is known of the links below
+            return [Way(min(there, self._cost(b, None, price, 0.0, without, top=True)))]
+        ways = [Way(0.0, (Segment(b, there + price * kept, kept),))]
+        alone = [0.0, *(self._cost(b, cut, price, 0.0, without, top=True) for cut in cuts)]
+        found: dict[int, float] = {}
+        for n in range(len(cuts), -1, -1):
+            ways.append(Way(alone[n], tuple(self._segment(a, cost, price) for a, cost in found.items())))
+            for share in HELD if n else ():
+                for a, cost in self._passed(b, cuts[n - 1], price, share * typical):
+                    found[a] = max(found.get(a, 0.0), cost)
+        return ways
+
+    def _segment(self, a: int, cost: float, price: float) -> Segment:
+        source = self.links[a].source
+        kept = self.problem.size[source] if source >= 0 else 0
+        return Segment(a, cost + price * kept, kept)
+
+    def _passed(self, b: int, cut: Cut, price: float, held: float) -> list[tuple[int, float]]:
+        """For the links a below b: what the segment of a to b costs at least, with this price at this cut."""
+        found: list[tuple[int, float]] = []
+        unused, used = (
+            self._cost(b, cut, price, held, Asked(between=True, after=after), top=True) for after in (False, True)
+        )
+        used = min(used, unused)
+        for a in range(b - 1, -1, -1):
+            below = []
+            for after in (False, True):
+                costs = (
+                    above + self._cost(a, cut, price, held, Asked(between=True, after=after, made=True, left=left))
+                    for left, above in ((False, unused), (True, used))
+                )
+                below.append(min(costs))
+            unused, used = below[0], min(below)
+            found.append((a, used - held * cut.room))
+            if self.links[a].source < 0:
+                break
+        return found
+
+    def _cuts(self, b: int) -> list[Cut]:
+        """Cuts in the backward of link b and of those below it, in order."""
+        cuts: dict[int, Cut] = {}
+        for below in BELOW:
+            low, high = self.behind[b] if below else self.behind[b + 1], self.behind[max(0, b - below)]
+            inside = [i for i in range(low + 1, high + 1) if i in self.level]
+            if inside:
+                at = max(inside, key=lambda i: (self.level[i], -i))
+                other = [s for s in arguments(self.problem, at) if self.link_of.get(s, b + 1) > b]
+                cuts[at] = Cut(at, self.budget - int(self.forced[at]) - _bytes(self.problem, other))
+        return [cuts[at] for at in sorted(cuts)]
+
+    def _cost(self, n: int, cut: Cut | None, price: float, held: float, asked: Asked, *, top: bool = False) -> float:
+        """Of a link. cut: l, None for none: then all that is read is read before it."""
+        second = len(self.problem.real) if cut is None else cut.at
+        if not top and self.earliest[n] > second:
+            second = self.first  # all that is read is read behind l: the same wherever l is
+        return self.instance.view(_model, n, self.first, second, top=top).least(self.deadline, price, held, asked)
+
+
+def _model(instance: Instance, n: int, first: int, second: int, top: bool) -> LinkModel:
+    return instance.view(_of_shape, shape_of(instance.problem, spine(instance)[n], first, second, top=top))
+
+
+def _of_shape(instance: Instance, shape: Shape) -> LinkModel:
+    return LinkModel(shape)
+
+
+def _bytes(problem: Problem, storages: list[int]) -> int:
+    return sum(problem.size[s] for s in storages)
+
+
+PASSES = Bound(
+    "passes",
+    "how often the layers of a chain must be passed through again, where few of their values can be kept",
+    passes,
+    reference="A. Griewank and A. Walther, Revolve, 2000; Lagrangian relaxation of all but what is kept",
+    solver=SOLVER,
+    needs=frozenset({"backward", "chain"}),
+)

@@ -1,0 +1,84 @@
+"""The spine of a step: the values that its stages hand on to one another, as a path, and the operations between them.
+
+What a residual network hands on is read at once by the operation that makes the next one of it: so to have one of them
+again, that before it must be there, or be made again, too. That is all that `passes` needs, and it holds for any path.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from ..chain.chain import Chain, chain_of
+from ..instance import Instance
+from ..problem import Problem
+from .cut_model import useful
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Forward operations between two values of a path. source: the storage that the operation that makes `made` reads, -1 where
+    a path begins. made: -1 behind the last one. operations, storages: those that a rerun could ever need."""
+
+    source: int
+    made: int
+    operations: tuple[int, ...]
+    storages: tuple[int, ...]
+
+
+def spine(instance: Instance) -> tuple[Link, ...]:
+    """The links of a step, in forward order: together, all operations of its forward."""
+    return instance.view(_built)
+
+
+def _built(instance: Instance) -> tuple[Link, ...]:
+    problem = instance.problem
+    operations, storages = map(frozenset, useful(problem))
+    found: list[Link] = []
+    begin = 0
+    for source, made in _pairs(problem, chain_of(instance)):
+        end = problem.producer[made] + 1 if made >= 0 else problem.backward_start
+        inside = [f for f in range(begin, end) if f in operations]
+        written = tuple(s for f in inside for s in problem.writes[f] if s in storages)
+        found.append(Link(source, made, tuple(inside), written))
+        begin = end
+    return tuple(found)
+
+
+def _pairs(problem: Problem, chain: Chain) -> list[tuple[int, int]]:
+    """Neighbours on the path through what stages hand on, the largest of each; where one does not depend on the one before, a
+    new path begins."""
+    pairs: list[tuple[int, int]] = []
+    last = -1
+    for stage, following in zip(chain.stages, chain.stages[1:], strict=False):
+        inside = [s for f in range(*stage.forward) for s in problem.writes[f] if s not in chain.lasting]
+        handed = [s for s in inside if any(i in range(*following.forward) for i in problem.readers[s])]
+        if not handed:
+            continue
+        largest = max(handed, key=lambda s: (problem.size[s], s))
+        path = _path(problem, last, largest) if last >= 0 else []
+        before = last if path else -1
+        for s in path or [largest]:
+            pairs.append((before, s))
+            before = s
+        last = largest
+    return [*pairs, (last, -1)]
+
+
+def _path(problem: Problem, first: int, last: int) -> list[int]:
+    """The shortest path from one storage to a later one, each read by the operation that makes the next; without `first`, and
+    empty where there is none."""
+    low, following = problem.producer[first], {last: -1}
+    queue = deque([last])
+    while queue and first not in following:
+        s = queue.popleft()
+        for u in problem.reads[problem.producer[s]]:
+            if u not in following and problem.producer[u] >= low:
+                following[u] = s
+                queue.append(u)
+    path: list[int] = []
+    at = following.get(first, -1)
+    while at >= 0:
+        path.append(at)
+        at = following[at]
+    return path

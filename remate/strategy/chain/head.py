@@ -1,0 +1,41 @@
+"""Chains whose last stage is cut in two, before or behind what the loss reads, where that takes nearly all of the budget.
+
+A stage holds its input until its own backward. So the one of the final norm, the product with the vocabulary and the loss
+holds what the last layer hands to it while the loss has its worst moment, when there is room for a few such values. Cut
+in two, the input of the norm need not be among them: it is made again from a lower one behind that moment.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from ..bound.floor import arguments, forced_bytes
+from ..instance import Instance
+from .chain import Chain
+
+SCARCE = 0.75  # of the budget: taken by the worst moment of the backward whatever is kept
+
+
+def cut_heads(instance: Instance, budget: int) -> tuple[Chain, ...]:
+    """Such chains of a step with blocks; none where the worst moment leaves much of the budget, or is not in the last block."""
+    problem = instance.problem
+    if not instance.blocks or not problem.backward:
+        return ()
+    forced = forced_bytes(problem)
+    read = {i: arguments(problem, i) for i in problem.backward}
+    level = {i: int(forced[i]) + sum(problem.size[s] for s in read[i]) for i in problem.backward}
+    worst = max(problem.backward, key=lambda i: (level[i], -i))
+    last = instance.leaves[-1]
+    if level[worst] < SCARCE * budget or not read[worst] or not last.backward[0] <= worst < last.backward[1] - 1:
+        return ()
+    made = problem.producer[max(read[worst], key=lambda s: (problem.size[s], s))]
+    places = [at for at in (made, made + 1) if last.forward[0] < at < last.forward[1]]
+    return tuple(instance.view(_cut, at, worst + 1) for at in places)
+
+
+def _cut(instance: Instance, forward: int, backward: int) -> Chain:
+    """The chain with its last block cut at these operations."""
+    *blocks, last = instance.leaves
+    lower = replace(last, forward=(last.forward[0], forward), backward=(backward, last.backward[1]))
+    upper = replace(last, forward=(forward, last.forward[1]), backward=(last.backward[0], backward))
+    return Chain(instance.problem, (*blocks, lower, upper))

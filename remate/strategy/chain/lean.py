@@ -1,0 +1,43 @@
+"""Plans of a stage that need little while it runs: what the chain's programme lives on where memory is scarcest.
+
+The plans of a block (`blocks.block_frontier`) trade what the block retains for time, and an operation runs again once in
+them, where it is first wanted. Near the floor what counts is the peak of a block that runs from its input and then
+backward at once, and there some operations must run again twice. Greedy search (`local.squeeze`) finds such plans: down
+to the block's own proven floor, from nothing, and from the plan that retains nothing.
+"""
+
+from __future__ import annotations
+
+from ..blocks.block_plan import BlockPlan, simulated_plan
+from ..deadline import Deadline
+from ..effort import Effort, part_of
+from ..instance import Instance
+from ..local.polish import as_late_as_possible, pruned
+from ..local.squeeze import MoveRanking, squeeze
+from ..pareto import undominated
+from .chain import Chain
+
+PEAKS = (1.0, 1.03, 1.06, 1.1, 1.15, 1.22, 1.3, 1.4, 1.55, 1.75, 2.0, 2.5)  # times the floor
+RANKINGS = (0.0, 0.5)
+SHARE = 0.002  # of the effort, for one search
+LARGE = 320  # forward operations of a stage that greedy search is too slow for
+
+
+def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list[BlockPlan]:
+    """Plans of stage k that no other one of these dominates."""
+    leaf = chain.leaf[k]
+    instance, least = Instance(leaf.graph), part_of(effort, SHARE)
+    problem, found = instance.problem, list[BlockPlan]()
+    if not instance.has_backward or len(problem.forward) > LARGE:
+        return []
+    for share in PEAKS:
+        budget = int(share * instance.floor)
+        if budget >= instance.baseline.peak:
+            break
+        for start in ((), chain.drop[k].reruns):
+            for locality in RANKINGS:
+                if deadline.stopped():
+                    return []
+                made = squeeze(problem, start, budget, least, deadline, ranking=MoveRanking(locality))
+                found.append(simulated_plan(leaf, tuple(as_late_as_possible(problem, pruned(problem, made)))))
+    return undominated(sorted(found, key=lambda plan: len(plan.reruns)), lambda plan: plan.figures)

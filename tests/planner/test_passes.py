@@ -1,0 +1,133 @@
+"""What is proven of chains of which little is kept: never more than the exact optimum takes, and more than cuts say."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from remate.strategy import Context, Deadline, Instance, Request
+from remate.strategy.bound import passes as module
+from remate.strategy.bound.link_model import Asked, LinkModel, shape_of
+from remate.strategy.bound.spine import spine
+from remate_runtime.format import Gradients
+
+from .exact_optimum import ExactOptimum
+from .strategy_graphs import Tape
+from .test_cuts import proven
+from .test_optimum import truths
+
+STEPS = 5  # seeds that a part of the slow test takes
+
+
+def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace: int, loss: int) -> Instance:
+    """Layers that hand a value of `carried` bytes on, each with one of `inner` bytes that its backward reads; the loss reads
+    `loss` bytes. ns: of what makes the one, and the other."""
+    tape = Tape()
+    x = tape.source("x", carried)
+    for _ in range(layers):
+        within = tape.forward((x,), (inner,), ns[1], saves_inputs=False, saves_output=True, workspace=workspace)
+        x = tape.forward((x, within), (carried,), ns[0], saves_inputs=False)
+    scores = tape.forward((x,), (loss,), 1)
+    return Instance(tape.graph(tape.forward((scores,), (1,), 1)))
+
+
+def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
+    """Hold the bound against the truth on every budget of every step. Returns how many steps, and how often it says something."""
+    steps = said = 0
+    for name, about, optima in truths(seeds, delivered):
+        steps += 1
+        for budget, optimum in optima.items():
+            found = proven("passes", about, budget)
+            assert found <= optimum, f"{name} at {budget}: bound {found} above the optimum {optimum}"
+            said += found > about.baseline.time
+    return steps, said
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound is tried wherever a step has a chain, with many prices."""
+    monkeypatch.setattr(module, "SCARCE", 0)
+    monkeypatch.setattr(module, "KEPT", (0.1, 0.5, 1.2, 2.0, 5.0))
+
+
+@pytest.mark.usefixtures("always")
+def test_a_sample_of_tiny_steps() -> None:
+    steps, said = compare(range(200, 202))
+    assert steps >= 8
+    assert said >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("delivered", ["held", "accumulated", "consumed"])
+@pytest.mark.parametrize("first", range(202, 222, STEPS))
+def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)  # as the truth takes gradients: one by one
+    steps, _ = compare(range(first, first + STEPS), delivered)
+    assert steps >= 20
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("carried", [2, 3])
+@pytest.mark.parametrize("ns", [(1, 9), (7, 3)])
+def test_short_chains(carried: int, ns: tuple[int, int]) -> None:
+    about = chain(4, carried, 7, ns, 2, 14)
+    truth, peak = ExactOptimum(about.graph), about.baseline.peak
+    least = truth.least_peak(peak)
+    for budget in range(least, least + 9, 2):
+        optimum = truth.fastest(budget)
+        assert optimum is not None
+        assert about.baseline.time < proven("passes", about, budget) <= optimum.time
+
+
+def test_long_chains_are_passed_through_again() -> None:
+    """Of 24 layers, two values find room beside the scores, and behind them what four layers hold."""
+    about = chain(24, 10, 400, (50, 50), 20, 900)
+    budget, base = about.floor + 10, about.baseline.time
+    one, found = proven("cut", about, budget), proven("passes", about, budget)
+    assert found - base > 1.2 * (one - base)
+
+
+def test_links_follow_one_another() -> None:
+    about = chain(6, 3, 9, (1, 5), 0, 0)
+    links = spine(about)
+    assert len(links) >= 4
+    assert links[-1].made == -1
+    for link, following in itertools.pairwise(links):
+        assert following.source == link.made
+        made = about.problem.producer[following.made] if following.made >= 0 else -1
+        assert made < 0 or following.source in about.problem.reads[made]
+    operations = [f for link in links for f in link.operations]
+    assert operations == sorted(set(operations))
+
+
+def test_equal_links_have_one_model() -> None:
+    about = chain(8, 3, 9, (1, 5), 0, 0)
+    links, turn = spine(about), about.problem.backward_start
+    end = len(about.problem.real)
+    shapes = {shape_of(about.problem, link, turn, end, top=False) for link in links[1:-1]}
+    assert len(shapes) < len(links) - 2
+
+
+def test_what_a_link_costs() -> None:
+    """The second layer: its inner value takes 5 ns and 9 bytes, what it hands on 1 ns and 3 bytes."""
+    about = chain(4, 3, 9, (1, 5), 0, 0)
+    problem, deadline = about.problem, Deadline()
+    link = spine(about)[1]
+    model = LinkModel(shape_of(problem, link, problem.backward_start, len(problem.real), top=False))
+    there = Asked(between=True, after=True)
+    nothing_held = model.least(deadline, 1e3, 0.0, there)
+    passed = model.least(deadline, 1e3, 0.0, Asked(between=True, after=True, made=True))
+    assert nothing_held == pytest.approx(5, abs=1e-3)
+    assert passed == pytest.approx(6, abs=1e-3)
+    assert model.least(deadline, 0.1, 0.0, there) == pytest.approx(0.9, abs=1e-3), "its inner value is held"
+    assert model.least(deadline, 1e3, 0.0, Asked(between=False, after=True, made=True)) == float("inf")
+
+
+def test_nothing_is_said_after_the_deadline(always: None) -> None:
+    about = chain(4, 2, 7, (1, 9), 2, 14)
+    deadline = Deadline()
+    deadline.interrupt()
+    context = Context(deadline, about.baseline.time)
+    assert module.passes(about, Request(about.floor), context) == about.baseline.time
