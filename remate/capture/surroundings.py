@@ -192,7 +192,9 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
 
     met: called with the frame that called into torch for each checkpoint."""
     module: Any = torch.utils.checkpoint
-    saved = module.CheckpointFunction, module._checkpoint_without_reentrant_generator
+    # The last name is torch 2.15's.
+    generators = "_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl"
+    saved = {name: getattr(module, name) for name in ("CheckpointFunction", *generators) if hasattr(module, name)}
 
     class Once:
         @staticmethod
@@ -204,11 +206,13 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
         met(sys._getframe(1))
         yield
 
-    module.CheckpointFunction, module._checkpoint_without_reentrant_generator = Once, generator
+    for name in saved:
+        setattr(module, name, Once if name == "CheckpointFunction" else generator)
     try:
         yield
     finally:
-        module.CheckpointFunction, module._checkpoint_without_reentrant_generator = saved
+        for name, usual in saved.items():
+            setattr(module, name, usual)
 
 
 class Ties:

@@ -100,6 +100,7 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
             real_layouts(mode),
             remembered(mode),
             known_values(mode),
+            _gradients_as_outputs(),
         ):
             stack.enter_context(context)
         yield
@@ -144,6 +145,12 @@ def read(graph: torch.fx.GraphModule) -> Traced:
     descriptors = output.meta["desc"]
     pairs = zip(descriptors, output.args[0], strict=True)  # type: ignore[arg-type]
     return Traced(graph, inputs, [(_output(desc), node) for desc, node in pairs if desc is not None])
+
+
+def _gradients_as_outputs() -> contextlib.AbstractContextManager[None]:
+    """Gradients of outputs lie as these do, which before torch 2.12 is not the default."""
+    settings: Any = torch._functorch.config
+    return settings.patch(guess_tangent_strides_as_outputs=True)
 
 
 @contextlib.contextmanager
