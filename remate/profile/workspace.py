@@ -23,16 +23,22 @@ _PARTIAL_SUMS = 258  # of a depthwise weight's gradient
 _CONVOLUTION_SCRATCH = 1 << 16
 _SCALARS = 16  # numbers that become tensors of one element
 _INTERMEDIATE = frozenset("roll repeat histc sort cumsum floor_divide".split())  # made up of others, or cast first
-_LSTM_SCRATCH = 1 << 15  # pages that oneDNN begins buffers on
-_LSTM_PADDING = {4: 32, 2: 96}  # elements that it may add to a row, by their size: blocks of bfloat16 are larger
+_LSTM_SCRATCH = 5 * 4096  # beginnings of pages, and what is small
+_LSTM_MANY = 128  # rows, from which on the products of a forward are by time steps
+_LSTM_TRANSPOSED = 3 * 2048  # of a backward in bfloat16
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2)}
+_ROWS, _COLUMNS, _DEPTH = 256, 64, 256  # of a block of a product of bfloat16 (oneDNN)
+_PROMOTING = frozenset("add sub rsub mul div pow maximum minimum fmax fmin where atan2 fmod remainder xlogy".split())
+_COMPARING = frozenset("eq ne lt le gt ge".split())
+_BY_RANGE = ("bool", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "c64", "c128")
 
 
 def workspace(graph: Graph, op: Op, kind: str) -> int:
     """kind: of the device, "cpu" or "cuda"."""
     name = op.op.split(".")[1]
     if name in _PRODUCTS:
-        return sum(_copy_if_scattered(_argument(graph, op, at)) for at in _PRODUCTS[name])
+        factors = [_argument(graph, op, at) for at in _PRODUCTS[name]]
+        return sum(map(_copy_if_scattered, factors)) + (_cpu_product(*factors) if kind == "cpu" else 0)
     if name in ("convolution", "convolution_backward") and kind == "cuda":
         return _total(graph, op)  # channels-last copies of strided tensors for cuDNN's tensor-core kernels
     if name in ("_fft_r2c", "_fft_c2c", "_fft_c2r") and kind == "cuda":
@@ -72,6 +78,9 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return _cpu_convolution(graph, op, name == "convolution_backward")
     if name.startswith("mkldnn_rnn_layer"):
         return _cpu_lstm(graph, op, name.endswith("_backward"))
+    if name == "mean" or op.op == "aten.sum.dim_IntList":  # of low precision: of single precision first
+        low = read[0].numel if DTYPES[read[0].dtype][1] == 2 else 0
+        return 4 * (low + sum(graph.values[v].type.numel for v in op.writes if v is not None)) if low else 0
     if name in ("native_dropout", "native_dropout_backward"):  # the mask as floats
         return 4 * read[0].numel
     if name == "_native_batch_norm_legit_functional":  # copies of the running statistics, and sums of matrices
@@ -87,6 +96,8 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return 4 * _bytes(read[0]) + 16
     if name == "_safe_softmax":  # which rows are masked altogether
         return 2 * read[0].numel
+    if name in _PROMOTING or name in _COMPARING:
+        return _casts(graph, op, name) + (_total(graph, op) if name in _INTERMEDIATE else 0)
     if name in _INTERMEDIATE:
         return _total(graph, op)
     if name == "gelu_backward" or name.startswith("upsample_"):
@@ -103,6 +114,29 @@ def _contiguous_copies(read: list[TensorType]) -> int:
 def _has_number(op: Op) -> bool:
     """Numbers among tensors become tensors of one element."""
     return any(isinstance(argument, int | float | Number) for argument in (*op.args, *op.kwargs.values()))
+
+
+def _casts(graph: Graph, op: Op, name: str) -> int:
+    """Copies of arguments in the type that all are brought to."""
+    read = [graph.values[v].type for v in (op.reads[1:] if name == "where" else op.reads)]
+    written = [graph.values[v].type.dtype for v in op.writes if v is not None]
+    kinds = [t.dtype for t in read] if name in _COMPARING else written
+    common = max((kind for kind in kinds if kind in _BY_RANGE), key=_BY_RANGE.index, default="")
+    return sum(t.numel * DTYPES[common][1] for t in read if common and t.dtype != common)
+
+
+def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
+    """Of bfloat16, where the CPU has instructions for it: sums of a block in single precision, and a copy of the second factor's part
+    of it; of the first's, too, where its rows do not lie in one piece, three times where they are long."""
+    if first is None or second is None or first.dtype != "bf16" or len(first.shape) < 2:
+        return 0
+    height, depth = first.shape[-2:]
+    rows, deep = min(height, _ROWS), -(-depth // _COLUMNS) * _COLUMNS
+    block = 1024 + rows * _COLUMNS * 4 + deep * _COLUMNS * 2
+    if depth > 1 and (first.strides is None or first.strides[-1] == 1):
+        return block
+    times = 3 if depth > _DEPTH else 1
+    return block + times * (-(-rows // 16) * 16) * deep * 2 + (4096 if times == 1 else 4096 + deep * _COLUMNS * 2)
 
 
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
@@ -129,23 +163,40 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN: copies of the weights in another layout and the sum of the biases; gates of all time steps in single precision. The
-    backward pass: gradients of weights in that layout, of one step's states, and of the results, in single precision."""
+    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they lie otherwise in memory, states,
+    and gates: of one time step, or of all where those are one product. The backward pass: gradients of weights as oneDNN lays
+    them out, and in bfloat16 those of results in single precision."""
     found = [_argument(graph, op, at) for at in (0, 1, 2, 5)]
     if None in found or any(len(t.shape) < 2 for t in found if t is not None):
         return 2 * _total(graph, op)
     layer_input, *weights, state = (t for t in found if t is not None)
     (time, batch), hidden, size = layer_input.shape[:2], state.shape[-1], DTYPES[layer_input.dtype][1]
-    padding = _LSTM_PADDING.get(size, 96)
-    inner = sum(weight.shape[1] + padding for weight in weights)
-    gates = weights[0].shape[0]
-    copied = (gates + padding) * (inner * size + time * batch * 4) + 16 * gates + _LSTM_SCRATCH
+    widths, gates, low = [weight.shape[1] for weight in weights], weights[0].shape[0], size < 4
+    steps = time if (batch == 1 if low else backward or batch < _LSTM_MANY) else 1
+    scratch = batch * (steps * _row(gates) + 2 * _row(hidden)) * 4 + gates * size + _LSTM_SCRATCH
     if not backward:
-        return copied
-    states = 6 * batch * (max(layer_input.shape[-1], hidden) + padding) * 4
-    results = time * batch * hidden * 4 if size < 4 else 0
+        blocks = sum(_even(width) for width in widths) * 4 * _blocks(hidden) * size
+        return scratch + (blocks if low else sum(widths) * _row(gates) * size)
     copies = _contiguous_copies([graph.values[v].type for v in op.reads])
-    return copied + (gates + padding) * inner * 4 + 16 * gates + states + results + copies
+    copies += scratch + sum(widths) * _row(gates) * 4
+    if not low:
+        return copies + sum(gates * _row(width) * size for width in widths if _row(width) != width)
+    blocks = 4 * _even(hidden) * sum(map(_blocks, widths)) * size
+    return copies + blocks + (time + 2) * batch * hidden * 4 + 2 * batch * sum(widths) + _LSTM_TRANSPOSED
+
+
+def _row(elements: int) -> int:
+    """Numbers of single precision from one row of a matrix to the next: whole cache lines, and no multiple of 256."""
+    rounded = -(-elements // 16) * 16
+    return rounded + 16 if rounded % 256 == 0 else rounded
+
+
+def _even(elements: int) -> int:
+    return elements + elements % 2
+
+
+def _blocks(elements: int) -> int:
+    return -(-elements // 32) * 32
 
 
 def _blocked(type_: TensorType) -> int:
@@ -168,10 +219,14 @@ def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
         return 0
     length, width = query.shape[-2:]
     rows = 256 if length >= 768 else 64 if length >= 192 else 32
-    block = rows * (min(512, key.shape[-2]) + 2 + width) * 4
+    part = min(512, key.shape[-2])
+    block = rows * (part + 2 + width) * 4
+    low = DTYPES[query.dtype][1] < 4
     if not backward:
-        return block
+        return block + (2 * rows * part if low else 0)
     grad = _argument(graph, op, 0)
+    if low:
+        block += 2 * rows * part + 6 * part * max(32, width) + 1024
     return 2 * block + (0 if grad is None or _heads_inside(grad) else _bytes(grad))
 
 

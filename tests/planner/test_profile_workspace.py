@@ -36,6 +36,38 @@ def test_zoo(name: str) -> None:
     assert list(underestimated(capture(*ZOO[name].build()).graph)) == []
 
 
+# The mixture of experts scatters one type into another, which eager refuses.
+@pytest.mark.parametrize(
+    "name", [n if n == "tiny_gpt" else pytest.param(n, marks=pytest.mark.slow) for n in ZOO if n != "moe"]
+)
+def test_zoo_in_low_precision(name: str) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        step = capture(*ZOO[name].build())
+    assert list(underestimated(step.graph)) == []
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
+def test_products_in_low_precision(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(8):
+        height, depth, width = (draw.choice([1, 3, 16, 33, 64, 97, 200, 256, 511, 700]) for _ in range(3))
+        given = torch.randn(depth, height, dtype=torch.bfloat16).t() if draw.random() < 0.5 else None
+        given = torch.randn(height, depth, dtype=torch.bfloat16) if given is None else given
+        layer = nn.Linear(depth, width, bias=draw.random() < 0.5, dtype=torch.bfloat16)
+        assert list(underestimated(capture(layer, (given.requires_grad_(),)).graph)) == []
+
+
+def mixed(self: Any, x: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    x = torch.where(x > low, x * low, x - low) + counts
+    return torch.maximum(x / (counts + 1), low) * (x < counts) + x.pow(low)
+
+
+def test_arguments_of_several_types() -> None:
+    model = type("Mixing", (nn.Module,), {"forward": mixed})()
+    args = torch.rand(40, 50).requires_grad_(), torch.rand(40, 50, dtype=torch.bfloat16), torch.ones(40, 50).long()
+    assert list(underestimated(capture(model, args).graph)) == []
+
+
 def convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
     """Any: of one to three dimensions, depthwise, grouped or dense, of any layout."""
     dims = draw.choice([1, 2, 2, 2, 3])
@@ -69,6 +101,18 @@ def test_recurrent_layers(dtype: torch.dtype) -> None:
         layer = nn.LSTM(width, hidden, bias=draw.random() < 0.7, bidirectional=draw.random() < 0.3).to(dtype)
         x = torch.randn(draw.choice([1, 2, 7, 33]), draw.choice([1, 5, 31, 130]), width, dtype=dtype)
         assert list(underestimated(capture(layer, (x,)).graph)) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_recurrent_layers_take_about_what_is_said(dtype: torch.dtype) -> None:
+    if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("oneDNN runs no layers in bfloat16 on this processor")
+    graph = capture(nn.LSTM(64, 96).to(dtype), (torch.randn(24, 16, 64, dtype=dtype),)).graph
+    layers = [op for op in graph.operations if "rnn" in op.op]
+    assert len(layers) == 2
+    for op in layers:
+        taken = measure(graph, op, CPU).workspace
+        assert taken <= workspace(graph, op, "cpu") <= 1.1 * taken + 4096
 
 
 class Attending(nn.Module):
