@@ -17,6 +17,8 @@ RUNTIME = [
     "extras",
     "gc_pause",
     "cpu_memory",
+    "cuda_memory",
+    "device_time",
     "files",
     "quantities",
     "operators",

@@ -125,7 +125,7 @@ def outcomes(output: Path) -> dict[tuple[str, str], Any]:
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path) -> None:
     """Every kind of configuration; one that cannot be is written down with its traceback, and the rest goes on."""
-    only = "eager,checkpoint,compile=0.5,remate=60%,remate=checkpoint,remate=1%"
+    only = "eager,checkpoint,compile=0.5,remate=60%,remate-compiled=60%,remate-graphs=60%,remate=checkpoint,remate=1%"
     done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
     assert done.returncode == 1, done.stdout + done.stderr
     found = outcomes(tmp_path)
@@ -135,6 +135,10 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert ours["peak"] == pytest.approx(ours["predicted"], abs=LOSS)
     assert ours["predicted"] <= 0.6 * ours["keep_all"]
     assert ours["bitwise"]
+    fused = found["unet", "remate-compiled=60%"]
+    assert fused["peak"] == pytest.approx(fused["predicted"], abs=LOSS)
+    assert fused["predicted"] <= 0.6 * fused["keep_all"]
+    assert fused["difference"] < 1e-4
     beside = found["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
     assert beside["predicted"] <= found["unet", "checkpoint"]["peak"] < eager["peak"]

@@ -2,17 +2,20 @@
 
 Compiled segments never make what they fuse, so they hold less than the interpreter, and how much less is known only when
 they are compiled. So the step is planned for a budget of the interpreter, compiled, and its memory predicted; the budget
-of the interpreter is changed until the prediction meets the true one. Of all that keep it, the one that is foreseen to
-be fastest is taken.
+of the interpreter is changed until the prediction meets the true one. Of all that keep it, the fastest is taken; of those
+that measurements cannot tell from it, the one that holds least.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from msgspec.structs import replace
 
-from remate_runtime.engine import Artefacts, Foreseen, check_available, foresee
+from remate_runtime.engine import Artefacts, Foreseen, check_available, foresee, ns_of
 from remate_runtime.format import Compiled, Schedule, Settings
 from remate_runtime.quantities import size
 from remate_runtime.step import FlatRerun
@@ -28,6 +31,7 @@ from .plan import Progress, schedule_of
 ATTEMPTS = {"quick": 2, "normal": 4, "thorough": 8}  # plans that are compiled, by effort
 _CLOSE = 0.01  # of the budget: so near, and no further plan is compiled
 _MORE = 1.1
+_NOISE = 0.02  # of a time: by so much two measurements of the same may differ
 
 
 class _Attempt(NamedTuple):
@@ -51,18 +55,18 @@ class _Search:
         self._step, self._settings, self._names, self._say = step, settings, (name, note), say
         self._instance = Instance(step.captured.graph, step.parts)
         self._limit = parse_budget(settings.budget).resolve(self._instance.baseline.peak)
-        self._pool, self._artefacts = Pool(), Artefacts()
+        self._pool, self._artefacts = Pool(), Artefacts(torch.device(step.captured.graph.device))
         self._found: dict[tuple[FlatRerun, ...], _Attempt] = {}
 
     def best(self) -> Schedule:
-        """The fastest that keeps the budget."""
+        """The fastest that keeps the budget, as far as can be measured."""
         self._attempts()
         kept = [one for one in self._found.values() if one.foreseen.peak <= self._limit]
         if not kept:
             smallest = min(one.foreseen.peak for one in self._found.values())
             keep_all = self._instance.baseline.peak
             raise InfeasibleError(self._limit, smallest, self._floor(), self._settings.strategy, baseline=keep_all)
-        best = min(kept, key=lambda one: (one.foreseen.ns, one.schedule.solve.time))
+        best = _chosen(kept, self._artefacts.device)
         compiled = Compiled(self._limit, best.foreseen.peak)
         return replace(best.schedule, solve=replace(best.schedule.solve, compiled=compiled))
 
@@ -113,3 +117,21 @@ class _Search:
             self._say(f"it holds {size(foreseen.peak)}, of {size(self._limit)}")
             self._found[solution.reruns] = _Attempt(planned, schedule, foreseen)
         return self._found[solution.reruns].foreseen
+
+
+def _chosen(kept: Sequence[_Attempt], device: torch.device) -> _Attempt:
+    """What holds least of what is as fast as the fastest. Only what differs between two plans is uncertain: what they share took
+    equally long in both, so that a rerun that one has more is told from noise however short it is."""
+    ns = ns_of((function for one in kept for function in one.foreseen.functions), device)
+    parts = [Counter(one.foreseen.parts(ns)) for one in kept]
+    fastest = min(parts, key=_sum)
+    alike = [
+        one
+        for one, part in zip(kept, parts, strict=True)
+        if _sum(part) - _sum(fastest) <= _NOISE * _sum(part - fastest)
+    ]
+    return min(alike, key=lambda one: (one.foreseen.peak, one.schedule.solve.time))
+
+
+def _sum(parts: Counter[int]) -> int:
+    return sum(ns * count for ns, count in parts.items())

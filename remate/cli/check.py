@@ -45,6 +45,11 @@ def configure(commands: Any) -> None:
         help="also predict the peak of the step as this engine executes it (arena, compiled, auto)",
     )
     parser.add_argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="with --engine: as CUDA graphs, with their private pool and what is copied out of it",
+    )
+    parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
     )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
@@ -61,6 +66,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--engine prints a figure for readers: leave out --format, or --engine")
     if args.at and args.format != "text":
         raise UsageError("--at prints figures for readers: leave out --format, or --at")
+    if args.cuda_graphs and not args.engine:
+        raise UsageError("--cuda-graphs is about an engine: name it, --engine compiled or --engine eager")
     if args.engine:
         require("remate check --engine", "torch")
     allowed = tuple(args.allow)
@@ -68,7 +75,9 @@ def run(args: argparse.Namespace) -> int:
     with Report(args.format, len(args.schedules) > 1) as report:
         return each(
             args.schedules,
-            lambda path: _check(path, model, report, args.quiet, _Executed(args.engine, allowed), args.at),
+            lambda path: _check(
+                path, model, report, args.quiet, _Executed(args.engine, allowed, args.cuda_graphs), args.at
+            ),
         )
 
 
@@ -186,6 +195,7 @@ class _Executed(NamedTuple):
 
     engine: str | None
     allowed: tuple[str, ...]
+    cuda_graphs: bool
 
     def is_over(self, opened: Analysis, quiet: bool) -> bool:
         """Whether the engine will exceed the budget; says what it predicts."""
@@ -194,7 +204,8 @@ class _Executed(NamedTuple):
         peak, budget = self._peak(opened), opened.schedule.budget_of(self.engine)
         if peak > budget or not quiet:
             place = "within" if peak <= budget else "over"
-            say(f"  executed by {self.engine}: predicted peak {size(peak)}, {place} the budget of {size(budget)}")
+            how = " in CUDA graphs" if self.cuda_graphs else ""
+            say(f"  executed by {self.engine}{how}: predicted peak {size(peak)}, {place} the budget of {size(budget)}")
         return peak > budget
 
     def _peak(self, opened: Analysis) -> int:
@@ -204,7 +215,7 @@ class _Executed(NamedTuple):
 
         assert self.engine is not None
         with warnings.catch_warnings(action="ignore"):  # said here in words of its own
-            return peak_by_engine(opened.schedule, self.engine, self.allowed)
+            return peak_by_engine(opened.schedule, self.engine, self.allowed, self.cuda_graphs)
 
 
 class _Model:

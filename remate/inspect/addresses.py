@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.addresses import buffers_of, pack
+from remate_runtime.addresses import Reservation, buffers_of, pack, reserve
 from remate_runtime.link import Linked
 
 from .analysis import Analysis
-from .caching_allocator import Reservation, reserve
 
 
 def packed_height(opened: Analysis) -> int:

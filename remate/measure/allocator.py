@@ -12,6 +12,7 @@ import torch
 from torch.autograd import profiler
 
 from remate_runtime.cpu_memory import Allocated, allocations_of, changes, peak_on_cpu
+from remate_runtime.cuda_memory import peak_on_cuda
 
 Device = torch.device | str
 
@@ -27,19 +28,8 @@ def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
     to None beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
     """
     if torch.device(device).type == "cuda":
-        return _peak_cuda(fn, torch.device(device))
+        return peak_on_cuda(fn, torch.device(device))
     return peak_on_cpu(fn)
-
-
-def _peak_cuda(fn: Callable[[], Any], device: torch.device) -> int:
-    native = torch.cuda.get_allocator_backend() == "native"
-    what = "requested_bytes" if native else "allocated_bytes"  # cudaMallocAsync does not count what was asked for
-    torch.cuda.synchronize(device)
-    start = torch.cuda.memory_stats(device).get(f"{what}.all.current", 0)
-    torch.cuda.reset_peak_memory_stats(device)
-    fn()
-    torch.cuda.synchronize(device)
-    return max(0, torch.cuda.memory_stats(device).get(f"{what}.all.peak", 0) - start)
 
 
 class MemoryCurve(msgspec.Struct, frozen=True):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from remate_runtime.device_time import ns_taken
 from remate_runtime.kernels import kernel, overload
 from remate_runtime.operators import permission
 from remate_runtime.step import Graph, Op
@@ -90,31 +90,10 @@ def _nearest(device: torch.device) -> str:
 
 def _time(run: Callable[[], Any], device: torch.device) -> int:
     """Median ns of one run, warm."""
-    clock = _cuda_clock if device.type == "cuda" else _cpu_clock
     run()
-    once = clock(run, 1)
+    once = ns_taken(run, device)
     if once >= SLOW:
         return once
     runs = min(100, max(1, GRAIN[device.type] // once))
     rounds = min(MOST, max(FEWEST, ENOUGH // (once * runs)))
-    return max(1, round(statistics.median(clock(run, runs) / runs for _ in range(rounds))))
-
-
-def _cpu_clock(run: Callable[[], Any], runs: int) -> int:
-    """With one thread, the time that this thread ran: other processes do not stretch it. Else the time on the wall."""
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
-    start = clock()
-    for _ in range(runs):
-        run()
-    return max(1, clock() - start)
-
-
-def _cuda_clock(run: Callable[[], Any], runs: int) -> int:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    start.record()
-    for _ in range(runs):
-        run()
-    end.record()
-    end.synchronize()
-    return max(1, round(start.elapsed_time(end) * 1e6))
+    return max(1, round(statistics.median(ns_taken(run, device, runs) / runs for _ in range(rounds))))

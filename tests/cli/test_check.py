@@ -75,7 +75,7 @@ def test_the_peak_that_an_engine_predicts(remate: Remate) -> None:
 
 @pytest.mark.usefixtures("planned")
 def test_an_engine_that_exceeds_the_budget_is_a_finding(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remate_runtime.planned.peak_by_engine", lambda schedule, engine, allowed: 1 << 40)
+    monkeypatch.setattr("remate_runtime.planned.peak_by_engine", lambda schedule, engine, allowed, graphs: 1 << 40)
     outcome = remate("check", "s.json", "--engine", "compiled", "--quiet")
     assert outcome.status == 1
     assert "executed by compiled: predicted peak 1.00 TiB, over the budget of" in outcome.out
@@ -87,6 +87,10 @@ def test_engines_that_there_are_not(remate: Remate) -> None:
     assert outcome.status
     assert "there is no engine 'swift'" in outcome.err
     assert remate("check", "s.json", "--engine", "eager", "--format", "json").status == 2
+    outcome = remate("check", "s.json", "--engine", "eager", "--cuda-graphs")
+    assert outcome.status
+    assert "cuda_graphs=True is for models on CUDA, and this one is on cpu" in outcome.err
+    assert "name it, --engine compiled" in remate("check", "s.json", "--cuda-graphs").err
     assert (
         "there is no engine 'swift'" in remate("run", "s.json", "--model", "models.py:build", "--engine", "swift").err
     )

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from remate.inspect.caching_allocator import Reservation, reserve
-from remate_runtime.addresses import Buffer, load
+from remate_runtime.addresses import Buffer, Reservation, load, reserve
 
 KIB, MIB = 1 << 10, 1 << 20
 

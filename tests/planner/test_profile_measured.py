@@ -44,6 +44,7 @@ def test_arguments_have_the_recorded_types():
 
 
 def test_indices_are_in_range_and_spread():
+    torch.manual_seed(0)  # nine draws stay in the lower half three times in a thousand
     g = graph_of("aten.embedding", ["f32[50,4]", "i64[200]"], ["f32[200,4]"], (Ref(0), Ref(1)))
     (_, index), _ = arguments(g, g.operations[0], CPU)
     assert int(index.min()) >= 0

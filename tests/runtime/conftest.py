@@ -1,24 +1,29 @@
-"""`--engine compiled`, `--engine arena`: the tests of the runtime, with what they apply executed by another engine than eager's."""
+"""`--engine compiled`, `--engine arena`, `--engine graphs`: the tests of the runtime, with what they apply executed by another engine than
+eager's, or by that in graphs that are recorded on the CPU."""
 
 from __future__ import annotations
+
+import warnings
 
 import pytest
 import torch
 
-from remate_runtime.engine import Engine, engine_of
+from remate_runtime.engine import Engine, engine_of, in_cuda_graphs
 from remate_runtime.planned import planned_model, prediction
+from remate_runtime.planned.given import How
 
 from . import stepping
+from .cuda_graphs.recorder import OnCpu
 
 ROUNDING = 1e-4
 NOTHING = 1e-6  # what is left of a gradient that is 0 by right: of a bias in front of a batch norm
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is marked `compiled` runs by that engine among the slow tests, too, unless one engine is asked for."""
+    """What is marked `compiled` runs by that engine and in graphs among the slow tests, too, unless one engine is asked for."""
     marked = metafunc.definition.get_closest_marker("compiled") is not None
     if marked and metafunc.config.getoption("--engine") == "eager":
-        engines = ["eager", pytest.param("compiled", marks=pytest.mark.slow)]
+        engines = ["eager", *(pytest.param(one, marks=pytest.mark.slow) for one in ("compiled", "graphs"))]
         metafunc.parametrize("asked_engine", engines, indirect=True)
 
 
@@ -27,6 +32,11 @@ def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     """Where a test names no engine, the asked one runs; results are compared up to its rounding."""
     asked = str(getattr(request, "param", request.config.getoption("--engine")))
     if asked == "eager":
+        return
+    if asked == "graphs":
+        if any(request.node.get_closest_marker(mark) for mark in ("eager", "allocating")):
+            pytest.skip("it is about what a step allocates, or one engine, and --engine is graphs")
+        _in_graphs(monkeypatch)
         return
     if request.node.get_closest_marker("eager") is not None:
         pytest.skip(f"it is about the engine 'eager', and --engine is {asked}")
@@ -42,6 +52,16 @@ def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     if asked != "arena":  # whose steps are eager's to the bit
         monkeypatch.setattr(stepping, "ROUNDING", ROUNDING)
         monkeypatch.setattr(torch, "equal", _nearly_equal)
+
+
+def _in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine "eager" in graphs, which are recorded on the CPU. What cannot be replayed is warned of, and runs without."""
+
+    def of_one(engine: Engine, how: How) -> Engine:
+        return in_cuda_graphs(engine, OnCpu, "cpu") if engine.name == "eager" else engine
+
+    monkeypatch.setattr(planned_model, "_of_one", of_one)
+    warnings.filterwarnings("ignore", ".* CUDA graphs")
 
 
 _equal = torch.equal

@@ -134,7 +134,7 @@ def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: 
         have = found[name]
         if want is None:
             assert have is None, name
-        elif (tolerance or ROUNDING) and want.is_floating_point():
+        elif (tolerance or ROUNDING) and (want.is_floating_point() or want.is_complex()):
             far = _largest(have - want)
             assert far <= max(tolerance * max(_largest(want), 1e-30), ROUNDING * max(_largest(want), scale)), name
         else:
@@ -163,6 +163,6 @@ def same_in_low_precision(planned: nn.Module, eager: nn.Module, loss: Callable[[
 def _largest(tensor: torch.Tensor | None) -> float:
     return (
         0.0
-        if tensor is None or not tensor.numel() or not tensor.is_floating_point()
+        if tensor is None or not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex())
         else float(tensor.detach().abs().max())
     )

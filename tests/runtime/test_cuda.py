@@ -14,7 +14,7 @@ from remate_runtime import apply
 from remate_runtime.live import compare_models, training_step
 from tests.models import ZOO
 
-from .small import Mlp, Normed, data, seeded
+from .small import Layers, Mlp, Normed, data, seeded
 from .stepping import assert_same, everything, just_in_time, no_reruns, predicted_peak, schedule_of
 
 pytestmark = pytest.mark.cuda
@@ -71,17 +71,7 @@ def test_autocast():
 
 @pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
 def test_measured_peak_is_the_predicted_one(reruns):
-    class Deep(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(6))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                x = torch.tanh(layer(x)) * 1.5 + x
-            return x.pow(2).mean()
-
-    model, x = seeded(Deep()).cuda(), data(8192, 64).cuda()
+    model, x = seeded(Layers()).cuda(), data(8192, 64).cuda()
     schedule = schedule_of(model, (x,), reruns=reruns)
     planned = apply(model, schedule)
 

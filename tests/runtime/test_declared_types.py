@@ -139,6 +139,7 @@ def test_the_first_run_finds_what_kernels_do_otherwise(library, lie, message) ->
     assert all(torch.equal(a, b) for a, b in zip(before, live.parameters(), strict=True))
 
 
+@pytest.mark.eager
 def test_only_the_first_run_is_judged(monkeypatch) -> None:
     from remate_runtime.engine.eager import first_run
 

@@ -19,6 +19,7 @@ from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply, load
 from remate_runtime.planned import original_of
 from remate_runtime.step.expansion import expand
 
+from . import stepping
 from .small import data, seeded
 
 pytestmark = pytest.mark.allocating  # parts that are called several times have no arena
@@ -80,7 +81,8 @@ def test_a_step_is_eagers_to_the_bit_and_every_part_runs(planned: Schedule) -> N
     assert len(found) == len(expected)
     assert all(map(torch.equal, found, expected))
     assert [step.calls for step in view._remate_parts.steps.values()] == [1, 1, 1]
-    assert predicted_peak(view) == planned.peak_bytes
+    if not stepping.ROUNDING:  # compiled parts hold less
+        assert predicted_peak(view) == planned.peak_bytes
 
 
 def test_the_view_shares_the_model_and_leaves_it_as_it_was(planned: Schedule) -> None:
@@ -252,6 +254,7 @@ def test_a_class_that_wraps_the_forward_of_those_derived_from_it() -> None:
     assert view._remate_parts.calls == 1
 
 
+@pytest.mark.eager
 def test_ranges_of_the_profiler_begin_with_the_path_of_the_part(planned: Schedule) -> None:
     view = apply(stack(), planned, record_functions=True)
     with profile(activities=[ProfilerActivity.CPU]) as seen:

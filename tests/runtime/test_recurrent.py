@@ -101,7 +101,9 @@ def test_loops_shared_weights_and_frozen_ones() -> None:
     planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(3, 4, 6),), reruns=everything))
     assert_same(step(planned, (data(3, 4, 6),)), step(eager, (data(3, 4, 6),)))
     with torch.no_grad():
-        assert torch.equal(planned(data(3, 4, 6)), eager(data(3, 4, 6)))
+        made = planned(data(3, 4, 6))
+    # oneDNN has another kernel for layers without gradients, which rounds otherwise on processors without AVX-512.
+    assert torch.equal(made, eager(data(3, 4, 6)))
 
 
 def test_in_evaluation_mode_and_in_half_precision() -> None:

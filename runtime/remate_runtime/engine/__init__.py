@@ -1,7 +1,7 @@
 """What executes a linked step on a device. Needs torch.
 
 `steps` makes a step ready for the devices and the sets of trained parameters that it is called with. `step_function` is what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and
-gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one.
+gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one; `cuda_graphs` makes one replay what it did on a GPU.
 
 To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward, inference,
 backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager` and `arena`; make it an `Engine` with a
@@ -12,9 +12,10 @@ schedule file. The tests of `tests/runtime` hold for every engine.
 
 from __future__ import annotations
 
-from .compiled.artefacts import Artefacts
+from .compiled.artefacts import Artefacts, ns_of
 from .compiled.foresee import Foreseen, check_available, foresee
 from .compiled_step import CompiledStep, Engine, Forwarded
+from .cuda_graphs import in_cuda_graphs
 from .registry import ENGINES, engine_of
 from .step_function import StepFunction, run_step
 from .steps import Steps
@@ -31,5 +32,7 @@ __all__ = [
     "check_available",
     "engine_of",
     "foresee",
+    "in_cuda_graphs",
+    "ns_of",
     "run_step",
 ]

@@ -9,8 +9,10 @@ import torch
 from torch._ops import OpOverload
 
 from ..bind.fsdp2 import Fsdp2
+from ..format.vocabulary import Gradients
 from ..link.contract import StepContract
 from ..link.events import Linked
+from ..link.simulator import Account
 
 
 class Forwarded(NamedTuple):
@@ -37,6 +39,7 @@ class CompiledStep(NamedTuple):
     gradients of its delivery, in its order, and holds on to none that nothing reads any more. What happens between two
     segments (hooks, optimizers) may write to the parameters whose gradients have been delivered.
     peak: bytes that the step will hold at its worst moment, counted as a budget counts them; None: what the simulator says.
+    account(gradients): what it will hold at each of its moments, if this becomes of gradients that are delivered; None: the same.
     """
 
     forward: Callable[[Sequence[Any]], Forwarded]
@@ -44,6 +47,7 @@ class CompiledStep(NamedTuple):
     begin: Callable[[Any, list[torch.Tensor]], None]
     segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
     peak: int | None = None
+    account: Callable[[Gradients], Account] | None = None
 
 
 class LinkedStep(NamedTuple):
@@ -70,7 +74,7 @@ class Engine(NamedTuple):
     start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises EngineError
     if the engine does not work here. What it returns raises BindError for a device that the step cannot run on, EngineError
     for a step that the engine cannot execute. shared: it may be one for all steps of a model. keeps: memory
-    that a step has used stays allocated for the next one.
+    that a step has used stays allocated for the next one. graphs: steps are replayed as CUDA graphs.
     """
 
     name: str
@@ -78,6 +82,7 @@ class Engine(NamedTuple):
     start: Callable[[], Compile]
     shared: bool = False
     keeps: bool = False
+    graphs: bool = False
 
     def for_a_model(self) -> Engine:
         """The engine as all schedules of one model use it, at all sizes. Raises EngineError if it does not work here."""

@@ -39,7 +39,7 @@ class Steps:
         ranges: str | None = None,
     ) -> None:
         self._compile, self._operators, self._verified = engine.start(), operators, verified
-        self._engine = engine.name
+        self._engine, self._graphs = engine.name, engine.graphs
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self._contract = step_contract(verified.linked, outputs, names)
@@ -96,7 +96,16 @@ class Steps:
         """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep it."""
         about = self._verified
         peak = about.peak if foreseen is None else foreseen
-        if about.compiled is not None and peak > about.compiled:
+        budget = about.budget if about.compiled is None else about.compiled
+        if self._graphs and peak > budget:
+            warnings.warn(
+                f"with CUDA graphs a step of schedule {about.name!r} is foreseen to take {peak:,} bytes, over its budget of "
+                f"{budget:,}: their private pool stays reserved, and gradients are copied out of it\n  `remate check FILE "
+                "--engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or plan with a smaller budget",
+                UserWarning,
+                stacklevel=2,
+            )
+        elif about.compiled is not None and peak > about.compiled:
             warnings.warn(
                 f"schedule {about.name!r} was planned for {about.compiled:,} bytes where the engine 'compiled' executes it; here, by "
                 f"{self._engine!r}, the step takes {peak:,}\n  use engine='compiled', or {REPLAN}",

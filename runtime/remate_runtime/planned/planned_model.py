@@ -17,6 +17,7 @@ from torch import nn
 
 from ..bind.sharding import refuse_sharded
 from ..engine.compiled_step import Engine
+from ..engine.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
 from ..errors import SteppedAsideWarning
 from ..format.schedule import Schedule
@@ -39,6 +40,7 @@ def apply(
     engine: str = "eager",
     otherwise: Otherwise = "error",
     record_functions: bool = False,
+    cuda_graphs: bool = False,
 ) -> Any:
     """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
 
@@ -58,14 +60,16 @@ def apply(
     engine: what executes the step; "eager" calls one operator after the other, "arena" the same with results at planned
     addresses in one block of memory, "compiled" goes through Inductor. record_functions: each operation is a range of
     torch's profiler (`torch.profiler.record_function`) by its id (in a part of the model behind the part's path), reruns with " (rerun)" behind it; a compiled segment is one
-    range.
+    range. cuda_graphs: on CUDA, what the engine launches is recorded at the first call and replayed by the others; the step's memory
+    is a pool that stays reserved, and one forward at a time can have it until its backward is over. Where a step cannot
+    be replayed (`record_functions`, what runs on the CPU, operators of libraries) a warning says why.
 
     In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
     the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
     not called: hooks on the model itself run, those of its submodules are part of the planned step or refused.
 
     Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model), StaleModelError, a
-    BindError (the model changed since) and EngineError (there is no such engine). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
+    BindError (the model changed since) and EngineError (there is no such engine, or cuda_graphs is asked for on another device). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
     attributes or functions changed since `apply`) and ExecutionError (backward twice, tensors changed before backward).
     Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are asked for, and with
     StaleModelWarning of another version of torch or of a package that defines modules.
@@ -74,12 +78,13 @@ def apply(
     with gc_paused():
         original = original_of(model)
         refuse_sharded(original)
-        how: How = (tuple(namespaces), stale, engine, record_functions)
+        how: How = (tuple(namespaces), stale, engine, record_functions, cuda_graphs)
         executes = engine_of(engine).for_a_model()
         given = read_all(schedule)
         if parts := parts_within(original, given):
             return _applied_to_parts(original, parts, how, executes, otherwise, verify)
-        steps = [one.bound(original, how, executes) for one in given]
+        own = _of_one(executes, how)
+        steps = [one.bound(original, how, own) for one in given]
         planned = _planned(Dispatch(original, steps, otherwise), how)
         if verify is not False:
             call = None if verify is True else verify
@@ -89,6 +94,11 @@ def apply(
                     schedule = step.planned if call is None else step.at_call(call, pads)
                     verify_beside(original, planned, schedule, step.device, call, padded=pads)
         return planned
+
+
+def _of_one(engine: Engine, how: How) -> Engine:
+    """The engine for a model, or a part that is in use while others are: with graphs, each has a pool."""
+    return in_cuda_graphs(engine) if how[-1] else engine
 
 
 def _applied_to_parts(
@@ -108,7 +118,8 @@ def _applied_to_parts(
     for path, given in parts.items():
         part = modules[path]
         if id(part) not in made:
-            bound = [one.bound(part, how, executes, path) for one in given]
+            own = _of_one(executes, how)
+            bound = [one.bound(part, how, own, path) for one in given]
             steps[path] = Dispatch(part, bound, otherwise, schedules)
             made[id(part)] = _planned(steps[path], how)
             for one in bound if verify is True else ():
@@ -211,6 +222,6 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 
 def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:
-    namespaces, stale, engine, record_functions = how
-    options: dict[str, Any] = {"stale": stale, "engine": engine, "otherwise": otherwise}
+    namespaces, stale, engine, record_functions, cuda_graphs = how
+    options: dict[str, Any] = {"stale": stale, "engine": engine, "otherwise": otherwise, "cuda_graphs": cuda_graphs}
     return apply(model, schedules, namespaces=namespaces, record_functions=record_functions, **options)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
+from ..engine.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
 from ..engine.steps import Steps
 from ..errors import BindError
@@ -37,8 +38,8 @@ def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
     return max(one.peak(dims) for one in step.steps)
 
 
-def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = ()) -> int:
-    """The same of a schedule without its model, on its class of device. engine: by name. namespaces: as `apply` takes them.
+def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = (), cuda_graphs: bool = False) -> int:
+    """The same of a schedule without its model, on its class of device. engine: by name. namespaces, cuda_graphs: as `apply` takes them.
 
     Raises ScheduleError, EngineError.
     """
@@ -47,5 +48,6 @@ def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] 
     graph = verified.linked.graph
     names = [value.name for value in graph.values if value.kind in ("input", "parameter", "buffer", LIVE)]
     live = operators(graph, verified.where, namespaces)
-    steps = Steps(engine_of(engine), verified, tuple(output_leaves(schedule.model.outputs)), names, live)
+    executes = in_cuda_graphs(engine_of(engine)) if cuda_graphs else engine_of(engine)
+    steps = Steps(executes, verified, tuple(output_leaves(schedule.model.outputs)), names, live)
     return steps.peak(torch.device(graph.device))

@@ -213,3 +213,26 @@ def test_gradients_that_meet_in_front_of_a_norm_are_added_up_once(monkeypatch: p
         assert_same(step(planned, (x,)), step(model, (x,)), 1e-4)
         reads.append(sum(source.count("loadu(") for source in sources))
     assert reads[0] < reads[1]
+
+
+class Pointwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.one, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 1), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (
+            self.head(torch.tanh(self.one(torch.tanh(self.wide(x)).transpose(2, 3).contiguous())).mean((2, 3)))
+            .square()
+            .mean()
+        )
+
+
+def test_strides_of_dimensions_of_size_1_choose_no_layout() -> None:
+    """The weights of a convolution by 1 lie in either layout at once, and kernels take the one that their strides tell."""
+    model, x = seeded(Pointwise()), data(2, 3, 6, 6)
+    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    model.one.weight = nn.Parameter(model.one.weight.detach().as_strided((8, 8, 1, 1), (8, 1, 8, 8)))
+    planned = apply(copy.deepcopy(model), schedule, engine="compiled")
+    for _ in range(2):
+        assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)

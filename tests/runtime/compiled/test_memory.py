@@ -22,9 +22,11 @@ from remate_runtime.engine.compiled import artefacts as artefacts_module
 from remate_runtime.engine.compiled.artefacts import Artefacts, Function
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.fit import Fitted, fit, together
-from remate_runtime.engine.compiled.inductor import DoesNotCompileError, Held, Ran, held
+from remate_runtime.engine.compiled.inductor import DoesNotCompileError
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
+from remate_runtime.engine.compiled.workspaces import Workspaces
+from remate_runtime.engine.compiled.wrapper import Held, Ran, held
 from remate_runtime.engine.compiled_step import LinkedStep
 from remate_runtime.format import Gradients
 from remate_runtime.format.signature import output_leaves
@@ -39,6 +41,8 @@ from ..small import Normed, Tied, TwoHeads, data, seeded
 from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of, with_reruns
 from ..test_gradients_assumed import Shared
 from .subjects import Mixed
+
+CPU = torch.device("cpu")
 
 
 class OutputReruns(nn.Module):
@@ -271,7 +275,7 @@ def test_products_need_room_of_their_own() -> None:
 
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
     takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
-    found = held(function, takes, gives, (), frozenset(), run)
+    found = held(function, takes, gives, (), frozenset(), run, CPU)
     assert asked == ["aten.mm.out"]
     assert (found.peak, found.made) == (48 + 1000, (48,))
 
@@ -285,7 +289,7 @@ def test_a_result_that_lies_otherwise_than_foreseen_names_its_operator() -> None
 
     for run, said in ((lambda *given: Ran(0, ((1, 4),)), "another layout"), (raising, "it raises no")):
         with pytest.raises(DoesNotCompileError, match=said) as caught:
-            held(function, takes, gives, (), frozenset(), run)
+            held(function, takes, gives, (), frozenset(), run, CPU)
         assert caught.value.operator == "aten.mm.out"
 
 
@@ -303,3 +307,25 @@ def test_the_measured_peak_is_the_predicted_one(name: str, reruns: Any) -> None:
     clear_gradients(compiled, args, kwargs)
     measured = peak_bytes(lambda: training_step(compiled, args, kwargs))
     assert measured == pytest.approx(predicted_peak(compiled), rel=0.001)
+
+
+class Distance(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.mse_loss(self.inner(x), x)
+
+
+def test_what_is_interpreted_takes_what_it_takes_here() -> None:
+    """Whatever the file says, which may be planned by estimates: here that it is nothing."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5))
+    graph = capture(Distance(model), (data(32, 64),)).graph
+    loss = next(op for op in graph.operations if op.op == "aten.mse_loss")
+    drop = next(op for op in graph.operations if op.random)
+    assert (loss.workspace, drop.workspace) == (0, 0)
+    found = Workspaces(torch.device("cpu"))
+    assert found.interpreted(graph, loss) >= 32 * 64 * 4  # the squares
+    assert found.interpreted(graph, msgspec.structs.replace(loss, workspace=1 << 30)) == 1 << 30
+    assert found.interpreted(graph, drop) == 0  # it would draw

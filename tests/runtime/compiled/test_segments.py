@@ -121,7 +121,7 @@ def test_a_rerun_is_in_the_segment_of_what_follows_it(blocks: Any) -> None:
 def test_equal_blocks_are_equal_functions(blocks: Any) -> None:
     written, found, _ = blocks
     live = operators(written.graph, written.where)
-    keys = [segment_graph(written.graph, one, live, {}, ()).key for one in found if one.compiled]
+    keys = [segment_graph(written.graph, one, live, {}, (), torch.device("cpu")).key for one in found if one.compiled]
     assert len(set(keys)) < len(keys)
 
 
@@ -131,7 +131,7 @@ def test_only_what_dies_and_nobody_else_holds_is_donated(blocks: Any) -> None:
     outputs = {graph.root[value] for value in graph.outputs}
     donated = set()
     for one in found:
-        for at in segment_graph(graph, one, live, {}, ()).donated:
+        for at in segment_graph(graph, one, live, {}, (), torch.device("cpu")).donated:
             owner = one.reads[at]
             assert owner in one.dead
             assert graph.values[owner].kind == "op"

@@ -119,7 +119,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything, default 9")
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument(
-        "--only", default=",".join(CONFIGURATIONS), help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET"
+        "--only",
+        default=",".join(CONFIGURATIONS),
+        help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET, remate-compiled=BUDGET, remate-graphs=BUDGET",
     )
     parser.add_argument("--no-tests", action="store_true", help="only the benchmarks")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: tools/bench/results/DEVICE")

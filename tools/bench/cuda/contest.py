@@ -22,6 +22,9 @@ CONFIGURATIONS = (
     "remate=80%",
     "remate=60%",
     "remate=40%",
+    "remate-compiled=60%",
+    "remate-compiled=40%",
+    "remate-graphs=60%",
     "remate=checkpoint",  # at the peak that checkpointing per block was measured at
 )
 STEPS = 3  # timed, whenever a configuration has its turn

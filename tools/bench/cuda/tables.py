@@ -51,7 +51,7 @@ def _row(one: Outcome, eager: Outcome | None) -> Sequence[str]:
         _size(one.facts.get("modelled_reserved", 0)),
         step,
         f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
-        "" if name != "remate" else "equal" if one.facts["bitwise"] else f"{one.facts['difference']:.1e}",
+        "" if not name.startswith("remate") else "equal" if one.facts["bitwise"] else f"{one.facts['difference']:.1e}",
         f"{one.facts['seconds']:.0f} s",
     )
 

@@ -29,6 +29,7 @@ from ..ways import checkpointed_blocks
 from .subjects import FULL, QUICK
 
 _WARM_UP = 3
+_ENGINES = {"remate": "eager", "remate-compiled": "compiled", "remate-graphs": "compiled"}
 
 
 class Worker:
@@ -37,6 +38,7 @@ class Worker:
         self.configuration, self.device, self.profile = configuration, device, profile
         self.on_gpu = torch.device(device).type == "cuda"
         self.made: Any = None
+        self.graphs = False  # CUDA graphs, of which the allocator sees but the pool that stays reserved
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
 
@@ -58,8 +60,9 @@ class Worker:
 
             step = prepare(model, self.args, self.kwargs, profile=self.profile)
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
-        if kind == "remate":
-            self.made = self._planned(model, detail, found)
+        if kind in _ENGINES:
+            self.graphs = kind == "remate-graphs" and self.on_gpu
+            self.made = self._planned(model, detail, _ENGINES[kind], found)
         elif kind == "checkpoint":
             self.made = checkpointed_blocks(model, self.subject.blocks(model))
         elif kind == "compile":
@@ -71,13 +74,14 @@ class Worker:
         self._rest()
         return {**found, "seconds": time.monotonic() - start}
 
-    def _planned(self, model: nn.Module, budget: str, found: dict[str, Any]) -> nn.Module:
+    def _planned(self, model: nn.Module, budget: str, engine: str, found: dict[str, Any]) -> nn.Module:
         limit = int(budget) if budget.isdecimal() else budget
         schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile)
-        made = remate_runtime.apply(model, schedule)
-        modelled = reserved(analyse(schedule).linked)
+        made = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
+        modelled = reserved(analyse(schedule).linked) if engine == "eager" else None
         found["modelled_reserved"] = modelled.plain.reserved if modelled else 0
-        found["predicted"], found["keep_all"] = schedule.peak_bytes, schedule.solve.baseline_peak
+        found["predicted"] = remate_runtime.predicted_peak(made)
+        found["keep_all"] = schedule.solve.baseline_peak
         found["reruns_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
         difference = compare_models(model, made, self.args, self.kwargs)
         found["difference"], found["bitwise"] = difference.relative, difference.bitwise
@@ -95,7 +99,8 @@ class Worker:
         training_step(self.made, self.args, self.kwargs)
 
     def peak(self) -> dict[str, Any]:
-        """Bytes: `peak` and `step_reserved` above what is held between steps; `reserved` in all, with what is held."""
+        """Bytes: `peak` and `step_reserved` above what is held between steps; `reserved` in all, with what is held. With graphs the
+        peak is what is reserved beyond what is held: their pool, copies out of it, and gaps."""
         self._rest()
         if not self.on_gpu:
             return {"peak": peak_bytes(self.step, self.device), "reserved": 0, "step_reserved": 0}
@@ -104,7 +109,7 @@ class Worker:
         self.step()
         torch.cuda.synchronize()
         reserved = torch.cuda.max_memory_reserved()
-        peak = torch.cuda.max_memory_allocated() - held
+        peak = (reserved if self.graphs else torch.cuda.max_memory_allocated()) - held
         return {"peak": peak, "reserved": reserved, "step_reserved": reserved - before}
 
     def time(self, steps: int) -> dict[str, Any]:

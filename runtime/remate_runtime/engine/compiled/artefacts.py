@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 
+from ...device_time import ns_taken
 from ...format.tensor_type import TensorType
 from ...kernels.constants import Constants
 from ...kernels.overloads import empty
 from .disk import Disk, causes
 from .graphs import SegmentGraph
-from .inductor import Compiled, DoesNotCompileError, Held, compiled, has_been_compiled, held
+from .inductor import Compiled, DoesNotCompileError, compiled, has_been_compiled, numbered
 from .workers import prepare
 from .workspaces import Workspaces, made_up
+from .wrapper import Held, held
 
 _log = logging.getLogger(__name__)
 _RUNS = 4  # the first warms up
+_CPU = torch.device("cpu")
 
 
 class Function(NamedTuple):
@@ -33,14 +35,14 @@ class Function(NamedTuple):
 
 
 class Artefacts:
-    """What has been compiled for a step, in all its forms, and what it holds. What does not compile is known by the operator that
-    is to blame. constants: of the step."""
+    """What has been compiled for a step on a device, in all its forms, and what it holds. What does not compile is known by the
+    operator that is to blame. constants: of the step."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = _CPU) -> None:
+        self.device = numbered(device)
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
         self._held: dict[tuple[str, Collection[int]], Held] = {}
-        self._workspaces, self.constants = Workspaces(), Constants()
-        self._ns: dict[str, int] = {}
+        self.workspaces, self.constants = Workspaces(self.device), Constants()
         self._disk = Disk()
         self._told = self._is_closed = False
         if self._disk.reason:
@@ -48,19 +50,23 @@ class Artefacts:
 
     def prepare(self, graphs: Iterable[SegmentGraph]) -> None:
         """Have what is not known compiled side by side, before `get` asks for one after the other."""
-        keys = {_key(about): about for about in graphs}
+        # On a GPU Inductor itself compiles kernels side by side, and our processes would each have a context.
+        if self.device.type != "cpu":
+            return
+        keys = {self._key(about): about for about in graphs}
         with suppress(OSError), self._disk.use():
             prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
     def get(self, about: SegmentGraph, what: str) -> Function | str:
         """The function of a segment; or if there is none, the name of the operator that is to blame, "" where that is not known.
         what: names the segment in the log, which says why."""
-        key = _key(about)
+        key = self._key(about)
         if key not in self._known:
             try:
                 run = self._compiled(about, key, what)
                 lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
                 _check(about, lie)
+                self._warm(Function(about, key, run))
                 self._known[key] = run, lie
             except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
                 blamed = error.operator if isinstance(error, DoesNotCompileError) else ""
@@ -74,7 +80,7 @@ class Artefacts:
         """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written, either."""
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
-        given = about.module, about.takes, about.gives, about.donated, about.free, key
+        given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
         known = False
         try:
             with self._disk.use():
@@ -101,6 +107,9 @@ class Artefacts:
                 )
             raise
 
+    def _key(self, about: SegmentGraph) -> str:
+        return hashlib.sha256(f"{about.key}\n{self.device}".encode()).hexdigest()
+
     def _tell(self) -> None:
         if not self._told:
             self._told = True
@@ -110,36 +119,39 @@ class Artefacts:
                 self._disk.reason,
             )
 
+    def _warm(self, function: Function) -> None:
+        """On a GPU the first run tries kernels against each other, and copies for that what they write over: here, where no
+        activation is there yet."""
+        if self.device.type == "cuda":
+            with suppress(torch.OutOfMemoryError):
+                _taken(function, self.device)
+
     def held(self, function: Function, owned: frozenset[int]) -> Held:
         """What the function holds where it owns these inputs."""
         at = function.key, owned
         if at not in self._held:
             about = function.about
-            self._held[at] = held(function.run, about.takes, about.gives, about.donated, owned, self._workspaces.of)
+            given = about.takes, about.gives, about.donated, owned
+            self._held[at] = held(function.run, *given, self.workspaces.of, self.device)
         return self._held[at]
 
-    def ns(self, function: Function) -> int:
-        """How long the function takes on made-up data: the least of a few runs."""
-        if function.key not in self._ns:
-            self._ns[function.key] = min(_taken(function) for _ in range(_RUNS))
-        return self._ns[function.key]
+
+def ns_of(functions: Iterable[Function], device: torch.device) -> dict[str, int]:
+    """How long each takes on made-up data, by its key: the least of a few runs. They run in turn, so that what else the machine
+    does meets them all."""
+    each = {function.key: function for function in functions}
+    runs = [{key: _taken(function, device) for key, function in each.items()} for _ in range(_RUNS)]
+    return {key: min(run[key] for run in runs) for key in each}
 
 
 def _reason(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _taken(function: Function) -> int:
-    given = [made_up(empty(kind, torch.device("cpu"))) for kind in function.about.takes]
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns  # as operations are measured
+def _taken(function: Function, device: torch.device) -> int:
+    given = [made_up(empty(kind, device)) for kind in function.about.takes]
     with torch.no_grad():
-        start = clock()
-        function.run(given)
-        return clock() - start
-
-
-def _key(about: SegmentGraph) -> str:
-    return hashlib.sha256(about.key.encode()).hexdigest()
+        return ns_taken(lambda: function.run(given), device)
 
 
 def _check(about: SegmentGraph, lie: Sequence[TensorType]) -> None:

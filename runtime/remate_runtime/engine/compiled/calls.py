@@ -15,7 +15,7 @@ from ..eager.instructions import Instruction, InstructionCompiler, Slots
 from .artefacts import Function
 from .segments import Segment, views_to
 
-_CPU = torch.device("cpu")
+_NO_DATA = torch.device("meta")
 
 
 def interpreted(graph: Graph, segment: Segment) -> list[Event]:
@@ -57,12 +57,15 @@ class CompiledCall:
     """A compiled segment over slots.
 
     The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
-    copied in this run and all that follow, because each storage has one owner here.
+    copied in this run and all that follow, because each storage has one owner here. Strides of dimensions of size 1 say
+    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was foreseen with.
     """
 
-    def __init__(self, segment: Segment, function: Function, name: str) -> None:
+    def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:
         self._segment, self._about, self._function, self._name = segment, function.about, function.run, name
+        self._device = device
         self._relaid: tuple[int, ...] = ()
+        self._restrided: tuple[tuple[int, tuple[int, ...]], ...] = ()
         self._copied: tuple[int, ...] = ()
 
     @property
@@ -77,19 +80,27 @@ class CompiledCall:
         segment = self._segment
         given = [slots[owner] for owner in segment.reads]
         for at in self._relaid:
-            given[at] = empty(self._about.takes[at], _CPU).copy_(given[at])
+            given[at] = _copy(given[at], self._about.takes[at], self._device)
+        for at, strides in self._restrided:
+            given[at] = given[at].as_strided(given[at].shape, strides)
         for owner in segment.dead:
             slots[owner] = None
         made = self._function(given)
         for owner, tensor in zip(segment.makes, made, strict=True):
             slots[owner] = tensor
         for at in self._copied:
-            slots[segment.makes[at]] = _copy(made[at], self._about.gives[at])
+            slots[segment.makes[at]] = _copy(made[at], self._about.gives[at], self._device)
 
     def _first(self, slots: Slots) -> None:
         segment, about = self._segment, self._about
         pairs = list(zip(segment.reads, about.takes, strict=True))
         self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
+        strides = [tuple(empty(kind, _NO_DATA).stride()) for kind in about.takes]
+        self._restrided = tuple(
+            (at, strides[at])
+            for at, (owner, _) in enumerate(pairs)
+            if at not in self._relaid and tuple(slots[owner].stride()) != strides[at]
+        )
         # Held, so that no result takes an address which one of them leaves.
         kept = [slots[owner].untyped_storage() for at, (owner, _) in enumerate(pairs) if at not in about.donated]
         self._run(slots)
@@ -102,7 +113,7 @@ class CompiledCall:
             storage = tensor.untyped_storage()
             if storage.data_ptr() and (storage.data_ptr() in seen or storage.nbytes() > kind.nbytes):
                 copied.add(at)
-                slots[segment.makes[at]] = _copy(tensor, kind)
+                slots[segment.makes[at]] = _copy(tensor, kind, self._device)
             seen.add(storage.data_ptr())
         self._copied = tuple(sorted(copied))  # those of calls that overlap this one, too
 
@@ -115,5 +126,5 @@ class CompiledCall:
             )
 
 
-def _copy(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
-    return empty(kind, _CPU).copy_(tensor)
+def _copy(tensor: torch.Tensor, kind: TensorType, device: torch.device) -> torch.Tensor:
+    return empty(kind, device).copy_(tensor)

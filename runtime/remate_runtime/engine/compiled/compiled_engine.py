@@ -7,21 +7,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from ...errors import EngineError
+from ...format.vocabulary import Gradients
 from ...kernels.overloads import check_kernels
 from ...link.contract import StepContract
 from ...link.events import Deliver, Event, Linked, Turn
 from ...link.inference import forward_alone
+from ...link.simulator import Account
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from ..eager.eager_engine import EAGER
 from ..eager.instructions import InstructionCompiler, Slots
 from .artefacts import Artefacts
 from .fit import Fitted, fit
-from .inductor import unavailable
+from .inductor import numbered, unavailable
 from .joined import as_compiled
 from .lives import Piece, drop, pieces, sources
-from .memory import Planned
+from .memory import Planned, predict
 from .sections import Section, section
 
 _log = logging.getLogger(__name__)
@@ -30,19 +33,19 @@ _log = logging.getLogger(__name__)
 def _start() -> Compile:
     if reason := unavailable():
         raise EngineError(f"the engine 'compiled' does not work here: {reason}\n  engine='eager' needs no compiler")
-    artefacts = Artefacts()
+    known: dict[torch.device, Artefacts] = {}
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         device = _meant(step, device)
-        if device.type != "cpu":
+        if reason := unavailable(device.type):
             raise EngineError(
-                f"the engine 'compiled' is for the CPU alone, and the model is on {device.type}\n  use engine='eager'"
+                f"the engine 'compiled' does not work for a model on {device.type} here: {reason}\n  use engine='eager'"
             )
         if step.sharded is not None:
             raise EngineError(
                 "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n  use engine='eager'"
             )
-        return compile_step(step, device, artefacts)
+        return compile_step(step, device, _of(known, device))
 
     return compile_
 
@@ -52,23 +55,36 @@ def _start_auto() -> Compile:
     if reason := unavailable():
         _log.info("steps are interpreted: %s", reason)
         return eager
-    artefacts = Artefacts()
+    known: dict[torch.device, Artefacts] = {}
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         meant = _meant(step, device)
-        if meant.type == "cpu" and step.sharded is None:
-            return compile_step(step, meant, artefacts)
-        _log.info(
-            "the step is interpreted: steps are compiled for whole models on the CPU alone (this is on %s)", device.type
-        )
+        reason = _not_of_itself(step, meant)
+        if not reason:
+            return compile_step(step, meant, _of(known, meant))
+        _log.info("the step is interpreted: %s", reason)
         return eager(step, device)
 
     return compile_
 
 
+def _not_of_itself(step: LinkedStep, device: torch.device) -> str:
+    """Why a step is not compiled where nobody asks for it; "" if it is."""
+    if device.type != "cpu":
+        return f"it is on {device.type}, where compiled steps are new (engine='compiled' asks for one)"
+    return "parts of the model are sharded" if step.sharded is not None else unavailable(device.type)
+
+
 def _meant(step: LinkedStep, device: torch.device) -> torch.device:
     """Where the step will run: a model without values is called when it has some, on the device of the plan."""
-    return torch.device(step.linked.graph.device) if device.type == "meta" else device
+    return numbered(torch.device(step.linked.graph.device) if device.type == "meta" else device)
+
+
+def _of(known: dict[torch.device, Artefacts], device: torch.device) -> Artefacts:
+    """What has been compiled for this device, among all that the engine was asked for."""
+    if device not in known:
+        known[device] = Artefacts(device)
+    return known[device]
 
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
@@ -118,7 +134,11 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
             slots[tangent.value] = tangents[at]
         tangents.clear()
 
-    return CompiledStep(forward, inference, begin, segments, fitted.account.peak)
+    def account(gradients: Gradients) -> Account:
+        other = replace(linked, graph=replace(graph, delivered=gradients))
+        return predict(other, fitted.sections, left, artefacts).account
+
+    return CompiledStep(forward, inference, begin, segments, fitted.account.peak, account)
 
 
 def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:

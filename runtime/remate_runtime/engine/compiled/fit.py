@@ -105,7 +105,9 @@ class _Planning:
         lie = tuple((owner, layouts[owner]) for owner in one.reads if owner in layouts)
         key = one, lie, tuple(owner for owner in one.makes if owner in free)
         if key not in self._graphs:
-            self._graphs[key] = segment_graph(self._graph, one, self._step.operators, layouts, free)
+            self._graphs[key] = segment_graph(
+                self._graph, one, self._step.operators, layouts, free, self._artefacts.device
+            )
         return self._graphs[key]
 
     def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:

@@ -1,8 +1,8 @@
-"""What a compiled step will hold and how long it will take, for planners: nothing of the model runs."""
+"""What a compiled step will hold, and the functions that make its time, for planners: nothing of the model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ...errors import EngineError
@@ -14,7 +14,7 @@ from ...link.contract import step_contract
 from ...link.verifier import verify
 from ...step.graph import LIVE
 from ..compiled_step import LinkedStep
-from .artefacts import Artefacts
+from .artefacts import Artefacts, Function
 from .compiled_engine import computations
 from .fit import fit
 from .inductor import unavailable
@@ -22,20 +22,22 @@ from .joined import as_compiled
 
 
 class Foreseen(NamedTuple):
-    """peak: bytes at the worst moment, counted as a budget counts them. ns: of the step; what is compiled was measured on made-up
-    data, what is interpreted takes what the file says. whole: the peak, if no segment were split to keep the budget."""
+    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to keep the
+    budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as the file has them."""
 
     peak: int
-    ns: int
     whole: int
+    functions: tuple[Function, ...]
+    interpreted: tuple[int, ...]
+
+    def parts(self, ns: Mapping[str, int]) -> tuple[int, ...]:
+        """What makes the time of the step. ns: by key of a function, as `ns_of` finds it."""
+        return (*(ns[function.key] for function in self.functions), *self.interpreted)
 
 
 def check_available(device: str) -> None:
     """Raise EngineError where steps for this class of device cannot be compiled here."""
-    reason = unavailable()
-    if device != "cpu":
-        reason = f"it is for the CPU alone, and the step is for {device}"
-    if reason:
+    if reason := unavailable(device):
         raise EngineError(f"nothing can be planned for the engine 'compiled' here: {reason}\n  use cost='measured'")
 
 
@@ -53,10 +55,9 @@ def foresee(schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: C
     rows, left = computations(step.linked)
     fitted = fit(step, rows, left, artefacts)
     operations = step.linked.graph.operations
-    ns = 0
-    for one in (one for row in fitted.sections for one in row):
-        if one.function is not None:
-            ns += artefacts.ns(one.function)
-        else:
-            ns += sum(operations[piece.event.op].ns for piece in one.segment.pieces)
-    return Foreseen(fitted.account.peak, ns, fitted.whole)
+    planned = [one for row in fitted.sections for one in row]
+    functions = tuple(one.function for one in planned if one.function is not None)
+    pieces = [piece for one in planned if one.function is None for piece in one.segment.pieces]
+    return Foreseen(
+        fitted.account.peak, fitted.whole, functions, tuple(operations[piece.event.op].ns for piece in pieces)
+    )

@@ -17,7 +17,6 @@ from . import inductor
 from .layouts import Pool, in_a_byte, pool_of
 from .segments import Segment, views_to
 
-_CPU = torch.device("cpu")
 _NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
 _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
@@ -44,14 +43,15 @@ def segment_graph(
     operators: Mapping[str, OpOverload],
     layouts: Mapping[int, TensorType],
     free: Collection[int],
+    device: torch.device,
 ) -> SegmentGraph:
     """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model, or
     what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that may lie
-    otherwise; places of maxima among them are given in a byte."""
+    otherwise; places of maxima among them are given in a byte. device: on which it will run."""
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
     donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
-    building = _Building(graph, operators)
+    building = _Building(graph, operators, device)
     for at, owner in enumerate(segment.reads):
         # Inductor frees inputs early by their names: never those that begin with `arg`.
         node = building.fx.placeholder(f"v{at}" if at in donated else f"arg{at}")
@@ -71,8 +71,8 @@ def _given_as(graph: Graph, owner: int, free: bool) -> TensorType:
 
 
 class _Building:
-    def __init__(self, graph: Graph, operators: Mapping[str, OpOverload]) -> None:
-        self.graph, self.operators = graph, operators
+    def __init__(self, graph: Graph, operators: Mapping[str, OpOverload], device: torch.device) -> None:
+        self.graph, self.operators, self.device = graph, operators, device
         self.fx = fx.Graph()
         self.made: dict[int, fx.Node] = {}  # by owner of a storage: its latest contents
         self._views: dict[tuple[int, fx.Node], fx.Node] = {}
@@ -117,7 +117,7 @@ class _Building:
     def _as_recorded(self, op: Op) -> list[tuple[int, fx.Node]]:
         kwargs = {name: self._argument(value) for name, value in op.kwargs.items()}
         args = tuple(map(self._argument, op.args))
-        if op.op == "aten.convolution_backward":
+        if op.op == "aten.convolution_backward" and self.device.type == "cpu":
             args = (args[0], self._as_image(op.args[1]), *args[2:])
         if op.op in _NORMS and (finer := self._precision_of_statistics(op)):
             return self._in_precision(finer, op, args, kwargs)
@@ -160,7 +160,7 @@ class _Building:
             return self._value(argument.value)
         if isinstance(argument, tuple):
             return [self._argument(one) for one in argument]
-        return literal(argument, _CPU)
+        return literal(argument, self.device)
 
     def _value(self, value: int) -> fx.Node:
         owner = self.made[self.graph.root[value]]

@@ -1,15 +1,16 @@
-"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units`), and nothing else. Tried with torch 2.13 alone."""
+"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing else. Tried with
+torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import suppress
 from pathlib import Path
-from types import FunctionType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +22,8 @@ from ...kernels.cache_folder import NAME
 from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
 from .kernel_units import in_units
 
-OLDEST, NEWEST = (2, 13), (2, 13)
-_CPU = torch.device("cpu")
+OLDEST, NEWEST = (2, 11), (2, 15)
 _FEW_READS = 2  # Inductor's own: 4
-_NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
 
@@ -38,12 +37,28 @@ class DoesNotCompileError(Exception):
         self.operator = operator
 
 
-def unavailable() -> str:
-    """Why nothing can be compiled here, as a sentence; "" if it can."""
+def unavailable(kind: str = "") -> str:
+    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none of those
+    that are here."""
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         known = " to ".join(sorted({f"{a}.{b}" for a, b in (OLDEST, NEWEST)}))
         return f"compiled steps were tried with torch {known}, not with {torch.__version__}"
+    if not kind:
+        reasons = [unavailable(one) for one in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))]
+        return min(reasons, key=len)
+    return _without_triton() if kind == "cuda" else _without_compiler()
+
+
+def _without_triton() -> str:
+    from torch.utils._triton import has_triton
+
+    if not torch.cuda.is_available():
+        return "there is no CUDA device"
+    return "" if has_triton() else "torch finds no Triton for this GPU (pip install triton)"
+
+
+def _without_compiler() -> str:
     try:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
@@ -51,6 +66,13 @@ def unavailable() -> str:
     except Exception:  # what torch raises where it finds none has no stable type
         return "torch finds no C++ compiler (g++ or clang++; the variable CXX names another)"
     return ""
+
+
+def numbered(device: torch.device) -> torch.device:
+    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled for it."""
+    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
 
 
 def folder() -> str:
@@ -73,9 +95,10 @@ def compiled(
     gives: Sequence[TensorType],
     donated: Sequence[int],
     free: Collection[int],
+    device: torch.device,
     tag: str,
 ) -> Compiled:
-    """`module` as Inductor compiles it, on the CPU. takes, gives: types of its inputs and outputs. donated: numbers of the
+    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of the
     inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for equal
     arguments; it keys what Inductor keeps on disk.
 
@@ -95,7 +118,7 @@ def compiled(
     mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, functions are not kept on disk
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
-            examples = [empty(kind, _CPU) for kind in takes]
+            examples = [empty(kind, device) for kind in takes]
             traced = _retraced(module, examples, gives, free)
         _check(traced, gives, free)
         context: Any = TracingContext(mode)
@@ -103,7 +126,7 @@ def compiled(
         with (
             tracing(context),
             config.patch(cache_key_tag=f"remate {tag}"),
-            inductor.patch(_settings(traced)),
+            inductor.patch(_settings(traced, device)),
             functorch.patch(bundled_autograd_cache=False),  # nor with that
             warnings.catch_warnings(action="ignore"),
             in_units(),
@@ -116,11 +139,14 @@ def compiled(
     return found
 
 
-def _settings(traced: fx.GraphModule) -> dict[str, Any]:
-    """Of Inductor, for this graph. Where several gradients of an image meet, their sum is made once for the norm before it, which
-    reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts."""
+def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
+    """Of Inductor, for this graph. Its wrapper is Python, which tells what it will hold, and its CUDA graphs would keep memory of
+    their own. Where several gradients of an image meet, their sum is made once for the norm before it, which
+    reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts (seen on the
+    CPU)."""
+    plain = {"cpp_wrapper": False, "triton.cudagraphs": False}
     convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
-    return {"realize_reads_threshold": _FEW_READS} if convolves else {}
+    return {**plain, "realize_reads_threshold": _FEW_READS} if convolves and device.type == "cpu" else plain
 
 
 class Pooling(NamedTuple):
@@ -170,7 +196,7 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
 
     settings: Any = config
     each = max(1, (settings.compile_threads or 1) // count)
-    about = torch.get_num_threads(), {**settings.save_config_portable(readonly_values=True), "compile_threads": each}
+    about = torch.get_num_threads(), {**settings.save_config_portable(), "compile_threads": each}
     pool = SubprocPool(count, kind=SubprocKind.FORK)
     try:
         waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
@@ -207,7 +233,7 @@ def _retraced(
             try:
                 return super().run_node(n)
             except Exception as error:
-                raise DoesNotCompileError(str(error), _named(n.target)) from error
+                raise DoesNotCompileError(str(error), named(n.target)) from error
 
     interpreter = Blaming(module)
 
@@ -227,7 +253,7 @@ def _retraced(
     return traced
 
 
-def _named(operator: Any) -> str:
+def named(operator: Any) -> str:
     """As files name it."""
     return str(operator).removesuffix(".default")
 
@@ -251,147 +277,3 @@ def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection
         lies = at in free or laid_out(made, kind)
         if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not lies:
             raise DoesNotCompileError(f"a result is {described(made)}, the file declares {kind}")
-
-
-class Held(NamedTuple):
-    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
-    to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
-    all of it. gives: types of the results as they lie."""
-
-    peak: int
-    made: tuple[int, ...]
-    shared: tuple[int, ...]
-    gives: tuple[TensorType, ...]
-
-
-class Ran(NamedTuple):
-    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it returned."""
-
-    workspace: int
-    strides: tuple[tuple[int, ...], ...]
-
-
-Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs, with tensors without data among them
-
-
-def held(
-    function: Compiled,
-    takes: Sequence[TensorType],
-    gives: Sequence[TensorType],
-    donated: Sequence[int],
-    owned: Collection[int],
-    run: Run,
-) -> Held:
-    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
-
-    takes, gives, donated: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
-    DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than torch foresaw, and
-    whatever the wrapper does where it is not what it was in the versions that this was tried with.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-
-    storages = _Storages()
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            found = list(_tensors(made))
-            storages.note(found)
-            if func not in _NOTHING and not func.is_view:
-                storages.note(found, needed(func, args, kwargs or {}, found))
-            return made
-
-    def needed(func: Any, args: Any, kwargs: Any, found: list[torch.Tensor]) -> int:
-        with _disable_current_modes():
-            try:
-                ran = run(func, args, kwargs)
-            except Exception as error:
-                raise DoesNotCompileError(f"on made-up data it raises {error}", _named(func)) from error
-        if not all(map(_as_foreseen, found, ran.strides)):
-            raise DoesNotCompileError("torch foresees another layout of its result", _named(func))
-        return ran.workspace
-
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), FakeTensorMode():
-        given = [empty(kind, _CPU) for kind in takes]
-        kept = [tensor for at, tensor in enumerate(given) if at not in owned]
-        storages.others.update(_key(tensor) for tensor in kept)
-        storages.note([tensor for at, tensor in enumerate(given) if at in owned])
-        taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
-        with Watch():
-            made = list(_without_kernels(function)(given))
-    shared: list[int] = []
-    for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
-        key, storage = _key(made[at]), made[at].untyped_storage()
-        if storage.nbytes() and (key in taken or storage.nbytes() > made[at].nbytes):
-            shared.append(at)
-        taken.add(key)
-    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
-    copies = sum(made[at].nbytes for at in shared)
-    lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
-    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
-
-
-def _as_foreseen(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
-    pairs = zip(made.shape, made.stride(), strides, strict=True)
-    return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
-
-
-def _type(made: torch.Tensor, kind: TensorType) -> TensorType:
-    return kind if laid_out(made, kind) else TensorType(kind.dtype, kind.shape, tuple(made.stride()), kind.cpu)
-
-
-class _Storages:
-    """Bytes of the storages that have been noted and still exist."""
-
-    def __init__(self) -> None:
-        self.peak = 0
-        self.others: set[int] = set()  # held outside
-        self._known: dict[int, tuple[Any, int]] = {}
-
-    def level(self) -> int:
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
-        return sum(nbytes for _, nbytes in self._known.values())
-
-    def note(self, tensors: Iterable[torch.Tensor], workspace: int = 0) -> None:
-        from torch.multiprocessing.reductions import StorageWeakRef
-
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            reference = StorageWeakRef(storage)
-            known = self._known.get(reference.cdata)
-            if reference.cdata not in self.others and (known is None or known[0].expired()):
-                self._known[reference.cdata] = reference, storage.nbytes()
-        self.peak = max(self.peak, self.level() + workspace)
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    elif isinstance(given, list | tuple):
-        for one in given:
-            yield from _tensors(one)
-
-
-def _without_kernels(function: Any) -> Compiled:
-    """The Python code that Inductor wrote around its kernels, with kernels that do nothing."""
-    runner = getattr(function, "compiled_fn_runner", None)
-    if runner is None:  # without any operation there is no such code
-        return function
-    call = type(runner).call
-    names = dict(call.__globals__)
-    nothing = lambda *given, **named: None  # noqa: E731
-    for name in names:
-        if name.startswith(("cpp_fused", "assert_")):
-            names[name] = nothing
-    names["empty_strided_cpu"] = lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype)
-    names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
-        size, stride, t.storage_offset() + offset
-    )
-    copy = FunctionType(call.__code__, names)
-    return lambda given: copy(runner, given)

@@ -13,9 +13,9 @@ _UNIT = 8  # kernels: files are still compiled side by side, and GCC inlines les
 
 # A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one function gives.
 _KERNEL = """
-static PyObject* kernel{at}_py(PyObject* self, PyObject* args) {{
+static PyObject* kernel{at}_py(PyObject* self, {arguments}) {{
     try {{
-        if(!PyTuple_CheckExact(args) || PyTuple_GET_SIZE(args) != {count}) [[unlikely]]
+        if({given} != {count}) [[unlikely]]
             throw std::runtime_error("requires {count} args");
         kernel{at}_::kernel({parsed}); Py_RETURN_NONE;
     }} catch(std::exception const& e) {{
@@ -28,7 +28,7 @@ static PyObject* kernel{at}_py(PyObject* self, PyObject* args) {{
 }}
 """
 _METHODS = "static PyMethodDef kernels[] = {{{}}};"
-_METHOD = '{{"kernel{at}", kernel{at}_py, METH_VARARGS, ""}}'
+_METHOD = '{{"kernel{at}", (PyCFunction)(void(*)(void))kernel{at}_py, {flags}, ""}}'
 _ALL = """
 PyObject* all = PyTuple_New({count});
 for(int at = 0; all && at < {count}; at++) {{
@@ -38,6 +38,18 @@ for(int at = 0; all && at < {count}; at++) {{
 }}
 return all;
 """
+
+
+class _Convention(NamedTuple):
+    """How Python hands arguments over: C++ of the parameters, of their number, and the flags that say so."""
+
+    arguments: str
+    given: str
+    flags: str
+
+
+_TUPLE = _Convention("PyObject* args", "PyTuple_GET_SIZE(args)", "METH_VARARGS")
+_ARRAY = _Convention("PyObject* const* args, Py_ssize_t nargs", "nargs", "METH_FASTCALL")  # of later versions of torch
 _INCLUDE = re.compile(r"^[ \t]*#include\b.*$", re.MULTILINE)
 _ENTRY = re.compile(r'extern "C"\s+void\s+kernel\(')
 
@@ -100,10 +112,12 @@ def _source(kernels: Sequence[_Kernel], bindings: str) -> str:
         f"namespace kernel{at}_ {{\n{_ENTRY.sub('static void kernel(', _INCLUDE.sub('', one.source))}\n}}\n"
         for at, one in enumerate(kernels)
     ]
+    by = (_ARRAY if "parse_arg(PyObject* const* args" in bindings else _TUPLE)._asdict()
     functions = [
-        _KERNEL.format(at=at, count=len(one.arguments), parsed=_parsed(one.arguments)) for at, one in enumerate(kernels)
+        _KERNEL.format(at=at, count=len(one.arguments), parsed=_parsed(one.arguments), **by)
+        for at, one in enumerate(kernels)
     ]
-    methods = _METHODS.format(", ".join(_METHOD.format(at=at) for at in range(len(kernels))))
+    methods = _METHODS.format(", ".join(_METHOD.format(at=at, **by) for at in range(len(kernels))))
     suffix = bindings.format(
         arg_len=0,
         call_entry_func=_ALL.format(count=len(kernels)),

@@ -104,8 +104,8 @@ class _Moments:
                 self._put(value, storage)
             elif value is not None:
                 self._make(value, self._graph.nbytes(value))
-        if op.workspace:
-            self._beyond.append((self.now, op.workspace))
+        if workspace := self._artefacts.workspaces.interpreted(self._graph, op):
+            self._beyond.append((self.now, workspace))
         if op.random:
             self._state(event)
         self._end(owner for owner in piece.dead if owner in self._there and not self._there[owner].kept)

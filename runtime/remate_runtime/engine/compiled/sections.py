@@ -35,7 +35,7 @@ def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Seque
             ids = [compiler.graph.operations[piece.event.op].id for piece in planned.segment.pieces]
             name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
             rerun = all(isinstance(piece.event, Rerun) for piece in planned.segment.pieces)
-            call = CompiledCall(planned.segment, planned.function, name)
+            call = CompiledCall(planned.segment, planned.function, name, compiler.device)
             plain.append(compiler.ranged(call.instruction, rerun))
             first.append(compiler.ranged(call.first, rerun))
         else:

@@ -110,6 +110,8 @@ def compiles(graph: Graph, op: Op) -> bool:
         return False
     if name in _REFUSES:
         return False
+    if graph.device != "cpu" and any(graph.values[value].type.cpu for value in values):
+        return False  # what lies on the CPU beside a GPU is small
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
         kinds = {graph.values[one].type.dtype for one in (value, graph.root[value])}

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import torch
+
 from .graphs import SegmentGraph
 from .inductor import compile_side_by_side, has_been_compiled, processes
 
@@ -23,6 +25,7 @@ def prepare(graphs: Sequence[tuple[str, SegmentGraph]]) -> None:
     _log.info("%d functions are compiled in %d processes", len(cold), count)
     # The largest first, so that none of them comes last.
     cold.sort(key=lambda one: -len(one[1].module.graph.nodes))
-    jobs = [(about.module, about.takes, about.gives, about.donated, about.free, tag) for tag, about in cold]
+    cpu = torch.device("cpu")
+    jobs = [(about.module, about.takes, about.gives, about.donated, about.free, cpu, tag) for tag, about in cold]
     for done, failed in enumerate(compile_side_by_side(jobs, count), 1):
         _log.info("%d of %d functions compiled%s", done, len(cold), f"; not one of them: {failed}" if failed else "")

@@ -10,32 +10,56 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from ...cpu_memory import peak_on_cpu
-from .inductor import Ran
+from ...cuda_memory import peak_on_cuda
+from ...kernels.overloads import empty, literal, overload
+from ...step.graph import Graph, Op, Ref, numbers_in
+from .wrapper import Ran
 
 
 class Workspaces:
-    """What operators have done; workspace: bytes beyond their arguments and results."""
+    """What operators have done on a device; workspace: bytes beyond their arguments and results."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._known: dict[str, Ran] = {}
 
     def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
         """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a profiler."""
         key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
-            self._known[key] = _measured(operator, args, kwargs)
+            self._known[key] = _measured(operator, args, kwargs, self._device)
         return self._known[key]
+
+    def interpreted(self, graph: Graph, op: Op) -> int:
+        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file may be planned
+        by estimates, and at another size."""
+        if op.random or not op.op.startswith("aten.") or numbers_in(op):
+            return op.workspace
+
+        def given(argument: Any) -> Any:
+            if isinstance(argument, Ref):
+                return empty(graph.values[argument.value].type, torch.device("meta"))
+            return [given(one) for one in argument] if isinstance(argument, tuple) else literal(argument, self._device)
+
+        try:
+            with torch._C._DisableAutocast(), torch.no_grad():
+                args, kwargs = [given(one) for one in op.args], {name: given(one) for name, one in op.kwargs.items()}
+                return max(op.workspace, self.of(overload(op.op), args, kwargs).workspace)
+        except Exception:  # whatever a kernel raises on made-up data
+            return op.workspace
 
 
 def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
-    given, named = pytree.tree_map_only(torch.Tensor, made_up, (tuple(args), dict(kwargs)))
+def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
+    fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
+    given, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
     made: list[Any] = [operator(*given, **named)]  # the first run warms up what libraries keep
     made.clear()
-    peak = peak_on_cpu(lambda: made.append(operator(*given, **named)))
+    run = lambda: made.append(operator(*given, **named))  # noqa: E731
+    peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
     taken = {tensor.untyped_storage()._cdata for tensor in pytree.tree_leaves((given, named)) if _is(tensor)}
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(made) if _is(t)}
     strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(made) if _is(leaf))
@@ -46,8 +70,9 @@ def _is(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor)
 
 
-def made_up(tensor: torch.Tensor) -> torch.Tensor:
-    """Indices are 0, which is in range; other numbers 1."""
+def made_up(tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """Indices are 0, which is in range; other numbers 1. device: of what is returned, by default that of the tensor."""
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
-    whole = torch.full((storage,), 1 if tensor.is_floating_point() else 0, dtype=tensor.dtype)
+    filled = 1 if tensor.is_floating_point() else 0
+    whole = torch.full((storage,), filled, dtype=tensor.dtype, device=device or tensor.device)
     return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -25,6 +25,7 @@ from ...operators import IN_PLACE
 from ...step.graph import Graph, Number, Op, Ref
 from .first_run import counts_elements, judged, judged_placed
 from .placed import Place, Placed, Slots, writing
+from .random_runs import replaying, saving
 
 Call = Callable[[Slots], None]
 NOWHERE: Mapping[int, Placed] = {}
@@ -129,8 +130,8 @@ class InstructionCompiler:
         state = self.states.setdefault(event.op, -1 - len(self.states))
         generator = self._generator(op)
         if isinstance(event, Rerun):
-            return _replay(run, generator, state, event.drops_state)
-        return _save(run, generator, state)
+            return replaying(run, generator, state, event.drops_state)
+        return saving(run, generator, state)
 
     def _generator(self, op: Op) -> torch.Generator:
         on_cpu = all(self.graph.values[v].type.cpu for v in op.writes if v is not None)
@@ -290,27 +291,3 @@ def _general(
             slots[to] = made[k] if multiple else made
 
     return run
-
-
-def _save(run: Call, generator: torch.Generator, state: int) -> Call:
-    def saving(slots: Slots) -> None:
-        slots[state] = generator.get_state()
-        run(slots)
-
-    return saving
-
-
-def _replay(run: Call, generator: torch.Generator, state: int, last: bool) -> Call:
-    """Run from the state of the first run, and leave the generator as if nothing had happened."""
-
-    def replaying(slots: Slots) -> None:
-        current = generator.get_state()
-        generator.set_state(slots[state])
-        try:
-            run(slots)
-        finally:
-            generator.set_state(current)
-        if last:
-            slots[state] = None
-
-    return replaying

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.addresses import Buffer
+from .buffers import Buffer
 
 _UNIT = 512
 _SMALL, _SMALL_SEGMENT = 1 << 20, 2 << 20

@@ -1,0 +1,175 @@
+"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and without
+kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
+from types import FunctionType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+
+from ...format.tensor_type import TensorType
+from ...kernels.overloads import empty, laid_out
+from .inductor import Compiled, DoesNotCompileError, named
+
+_NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
+_KERNELS = ("cpp_fused", "triton_", "assert_")  # what names of kernels, and of checks of sizes, begin with
+
+
+class Held(NamedTuple):
+    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
+    to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
+    all of it. gives: types of the results as they lie."""
+
+    peak: int
+    made: tuple[int, ...]
+    shared: tuple[int, ...]
+    gives: tuple[TensorType, ...]
+
+
+class Ran(NamedTuple):
+    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it returned."""
+
+    workspace: int
+    strides: tuple[tuple[int, ...], ...]
+
+
+Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs, with tensors without data among them
+
+
+def held(
+    function: Compiled,
+    takes: Sequence[TensorType],
+    gives: Sequence[TensorType],
+    donated: Sequence[int],
+    owned: Collection[int],
+    run: Run,
+    device: torch.device,
+) -> Held:
+    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
+
+    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
+    DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than torch foresaw, and
+    whatever the wrapper does where it is not what it was in the versions that this was tried with.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+    storages = _Storages()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            found = list(_tensors(made))
+            storages.note(found)
+            if func not in _NOTHING and not func.is_view:
+                storages.note(found, needed(func, args, kwargs or {}, found))
+            return made
+
+    def needed(func: Any, args: Any, kwargs: Any, found: list[torch.Tensor]) -> int:
+        with _disable_current_modes():
+            try:
+                ran = run(func, args, kwargs)
+            except Exception as error:
+                raise DoesNotCompileError(f"on made-up data it raises {error}", named(func)) from error
+        if not all(map(_as_foreseen, found, ran.strides)):
+            raise DoesNotCompileError("torch foresees another layout of its result", named(func))
+        return ran.workspace
+
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch._C._DisableAutocast(),
+        FakeTensorMode(),
+    ):
+        given = [empty(kind, device) for kind in takes]
+        kept = [tensor for at, tensor in enumerate(given) if at not in owned]
+        storages.others.update(_key(tensor) for tensor in kept)
+        storages.note([tensor for at, tensor in enumerate(given) if at in owned])
+        taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
+        with Watch():
+            made = list(_without_kernels(function, device)(given))
+    shared: list[int] = []
+    for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
+        key, storage = _key(made[at]), made[at].untyped_storage()
+        if storage.nbytes() and (key in taken or storage.nbytes() > made[at].nbytes):
+            shared.append(at)
+        taken.add(key)
+    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
+    copies = sum(made[at].nbytes for at in shared)
+    lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
+    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
+
+
+def _as_foreseen(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
+    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
+    pairs = zip(made.shape, made.stride(), strides, strict=True)
+    return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
+
+
+def _type(made: torch.Tensor, kind: TensorType) -> TensorType:
+    return kind if laid_out(made, kind) else TensorType(kind.dtype, kind.shape, tuple(made.stride()), kind.cpu)
+
+
+class _Storages:
+    """Bytes of the storages that have been noted and still exist."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self.others: set[int] = set()  # held outside
+        self._known: dict[int, tuple[Any, int]] = {}
+
+    def level(self) -> int:
+        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        return sum(nbytes for _, nbytes in self._known.values())
+
+    def note(self, tensors: Iterable[torch.Tensor], workspace: int = 0) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            reference = StorageWeakRef(storage)
+            known = self._known.get(reference.cdata)
+            if reference.cdata not in self.others and (known is None or known[0].expired()):
+                self._known[reference.cdata] = reference, storage.nbytes()
+        self.peak = max(self.peak, self.level() + workspace)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _tensors(given: Any) -> Iterator[torch.Tensor]:
+    if isinstance(given, torch.Tensor):
+        yield given
+    elif isinstance(given, list | tuple):
+        for one in given:
+            yield from _tensors(one)
+
+
+def _without_kernels(function: Any, device: torch.device) -> Compiled:
+    """The Python code that Inductor wrote around its kernels, with kernels that do nothing."""
+    runner = getattr(function, "compiled_fn_runner", None)
+    if runner is None:  # without any operation there is no such code
+        return function
+    call = type(runner).call
+    names = dict(call.__globals__)
+    nothing = lambda *given, **named: None  # noqa: E731
+    for name in names:
+        if name.startswith(_KERNELS):
+            names[name] = SimpleNamespace(run=nothing) if name.startswith("triton_") else nothing
+    names["empty_strided_cpu"] = partial(_empty_strided, torch.device("cpu"))
+    names["empty_strided_cuda"] = partial(_empty_strided, device)
+    names["copy_if_misaligned"] = lambda tensor: tensor  # nothing that the step makes is
+    names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
+        size, stride, t.storage_offset() + offset
+    )
+    copy = FunctionType(call.__code__, names)
+    return lambda given: copy(runner, given)
+
+
+def _empty_strided(device: torch.device, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
