@@ -33,7 +33,7 @@ class Workspaces:
     def interpreted(self, graph: Graph, op: Op) -> int:
         """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file may be planned
         by estimates, and at another size."""
-        if op.random or not op.op.startswith("aten.") or numbers_in(op):
+        if not op.op.startswith("aten.") or numbers_in(op):
             return op.workspace
 
         def given(argument: Any) -> Any:
@@ -56,10 +56,14 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
     fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
     given, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
-    made: list[Any] = [operator(*given, **named)]  # the first run warms up what libraries keep
-    made.clear()
     run = lambda: made.append(operator(*given, **named))  # noqa: E731
-    peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
+    made: list[Any] = []
+    with torch.random.fork_rng(
+        [device] if device.type == "cuda" else []
+    ):  # what draws leaves the generators as they were
+        run()  # warms up what libraries keep
+        made.clear()
+        peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
     taken = {tensor.untyped_storage()._cdata for tensor in pytree.tree_leaves((given, named)) if _is(tensor)}
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(made) if _is(t)}
     strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(made) if _is(leaf))
