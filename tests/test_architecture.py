@@ -16,6 +16,7 @@ RUNTIME = [
     "version",
     "extras",
     "gc_pause",
+    "onednn_rows",
     "cpu_memory",
     "cuda_memory",
     "device_time",

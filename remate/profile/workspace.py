@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from remate_runtime.format import DTYPES, TensorType, contiguous
+from remate_runtime.onednn_rows import row_elements
 from remate_runtime.step import Graph, Number, Op, Ref
 
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
@@ -142,7 +143,8 @@ def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
     """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout asked for; copies of the
     weights, padded too; partial sums of the weights' gradient, many where each channel is by itself. PyTorch's own kernel,
-    which runs single images and some groups: the patches of one image, side by side."""
+    which runs single images and some groups, and in low precision all on processors without instructions for it: the patches
+    of an image side by side, there of all images."""
     images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
     weight = _argument(graph, op, 2 if backward else 1)
     if weight is None or None in images:
@@ -151,15 +153,28 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
     blocked = sum(_blocked(t) for t in (*images, *made) if t is not None and len(t.shape) == len(weight.shape) > 2)
     groups = op.args[9 if backward else 8]
     alone = backward and weight.shape[1] == 1 and groups == weight.shape[0]
-    copies = 2 * _padded_weight(weight) + (_PARTIAL_SUMS * _bytes(weight) if alone else _padded_weight(weight))
+    copies = 2 * _padded_weight(weight) + (_PARTIAL_SUMS * _channelwise(weight) if alone else _padded_weight(weight))
+    if backward and DTYPES[weight.dtype][1] == 2 and op.args[6] != (1,) * (len(weight.shape) - 2):
+        copies += 4 * _padded_weight(weight)  # gradients of dilated weights in single precision
     found = 2 * blocked + copies + _CONVOLUTION_SCRATCH
     if len(weight.shape) == 5:
         found += found // 4
-    image = images[-1]
-    if image is not None and (image.shape[0] == 1 or (groups != 1 and groups != weight.shape[0])):
-        out = images[0] if backward else made[0]
-        found += image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * DTYPES[weight.dtype][1] if out else 0
-    return found
+    return found + _patches(
+        images[-1], images[0] if backward else made[0], weight, groups, op.args[7 if backward else 6]
+    )
+
+
+def _patches(
+    image: TensorType | None, out: TensorType | None, weight: TensorType, groups: object, transposed: object
+) -> int:
+    if image is None or out is None:
+        return 0
+    image, out = (out, image) if transposed else (image, out)
+    size = DTYPES[weight.dtype][1]
+    patches = image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * size
+    if size == 2:
+        return image.shape[0] * patches
+    return patches if image.shape[0] == 1 or groups not in (1, weight.shape[0]) else 0
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
@@ -173,22 +188,18 @@ def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
     (time, batch), hidden, size = layer_input.shape[:2], state.shape[-1], DTYPES[layer_input.dtype][1]
     widths, gates, low = [weight.shape[1] for weight in weights], weights[0].shape[0], size < 4
     steps = time if (batch == 1 if low else backward or batch < _LSTM_MANY) else 1
-    scratch = batch * (steps * _row(gates) + 2 * _row(hidden)) * 4 + gates * size + _LSTM_SCRATCH
+    scratch = batch * (steps * row_elements(gates, 4) + 2 * row_elements(hidden, 4)) * 4 + gates * size + _LSTM_SCRATCH
     if not backward:
         blocks = sum(_even(width) for width in widths) * 4 * _blocks(hidden) * size
-        return scratch + (blocks if low else sum(widths) * _row(gates) * size)
+        return scratch + (blocks if low else sum(widths) * row_elements(gates, 4) * size)
     copies = _contiguous_copies([graph.values[v].type for v in op.reads])
-    copies += scratch + sum(widths) * _row(gates) * 4
+    copies += scratch + sum(widths) * row_elements(gates, 4) * 4
     if not low:
-        return copies + sum(gates * _row(width) * size for width in widths if _row(width) != width)
+        return copies + sum(
+            gates * row_elements(width, 4) * size for width in widths if row_elements(width, 4) != width
+        )
     blocks = 4 * _even(hidden) * sum(map(_blocks, widths)) * size
     return copies + blocks + (time + 2) * batch * hidden * 4 + 2 * batch * sum(widths) + _LSTM_TRANSPOSED
-
-
-def _row(elements: int) -> int:
-    """Numbers of single precision from one row of a matrix to the next: whole cache lines, and no multiple of 256."""
-    rounded = -(-elements // 16) * 16
-    return rounded + 16 if rounded % 256 == 0 else rounded
 
 
 def _even(elements: int) -> int:
@@ -208,6 +219,11 @@ def _blocked(type_: TensorType) -> int:
 def _padded_weight(type_: TensorType) -> int:
     one, other = (-(-size // _BLOCK) * _BLOCK for size in type_.shape[:2])
     return one * other * prod(type_.shape[2:]) * DTYPES[type_.dtype][1]
+
+
+def _channelwise(type_: TensorType) -> int:
+    """Of a weight with one input channel, in single precision."""
+    return -(-type_.shape[0] // _BLOCK) * _BLOCK * prod(type_.shape[2:]) * 4
 
 
 def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:

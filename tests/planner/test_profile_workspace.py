@@ -75,9 +75,12 @@ def convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
     depthwise = draw.random() < 0.4
     groups = inside if depthwise else draw.choice([1, 1, 1, 2]) if inside % 2 == 0 else 1
     outside = inside * draw.choice([1, 1, 2]) if depthwise else draw.choice([8, 16, 32, 40, 64])
-    kernel = draw.choice([1, 2, 3, 5, 7])
-    kind: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
-    layer = kind(inside, outside, kernel, stride=draw.choice([1, 1, 2]), padding=kernel // 2, groups=groups)
+    kernel, dilation = draw.choice([1, 2, 3, 5, 7]), draw.choice([1, 1, 1, 2])
+    usual, transposed = (nn.Conv1d, nn.Conv2d, nn.Conv3d), (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    kind: Any = (transposed if draw.random() < 0.2 else usual)[dims - 1]
+    layer = kind(
+        inside, outside, kernel, stride=draw.choice([1, 1, 2]), padding=kernel // 2, groups=groups, dilation=dilation
+    )
     size = [draw.choice([4, 7, 8]) if dims == 3 else draw.choice([4, 7, 8, 16, 28, 32]) for _ in range(dims)]
     images = torch.randn(draw.choice([1, 2, 4, 8]), inside, *size).requires_grad_(draw.random() < 0.5)
     if dims == 2 and draw.random() < 0.3:
@@ -91,6 +94,21 @@ def test_convolutions(seed: int) -> None:
     for _ in range(12):
         layer, images = convolution(draw)
         assert list(underestimated(capture(nn.Sequential(layer, nn.Tanh()), (images,)).graph)) == []
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
+def test_convolutions_in_low_precision(seed: int) -> None:
+    """By oneDNN, and by PyTorch's own kernels, which run on processors without instructions for it."""
+    draw, enabled = random.Random(seed), torch._C._get_mkldnn_enabled()
+    for _ in range(6):
+        layer, images = convolution(draw)
+        step = capture(nn.Sequential(layer, nn.Tanh()).to(torch.bfloat16), (images.detach().to(torch.bfloat16),))
+        try:
+            for one in (enabled, False):
+                torch._C._set_mkldnn_enabled(one)
+                assert list(underestimated(step.graph)) == []
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

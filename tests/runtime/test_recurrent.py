@@ -35,6 +35,12 @@ pytestmark = pytest.mark.skipif(not workspace_as_told(torch.float32), reason="an
 LAYER = "aten.mkldnn_rnn_layer"
 
 
+def test_how_much_a_layer_leaves_is_tried_in_full_precision() -> None:
+    """Autocast would run it in another: what is asked once, for all models, must not depend on who asks first."""
+    with torch.autocast("cpu", torch.bfloat16):
+        assert workspace_as_told(torch.float32)
+
+
 class Tagger(nn.Module):
     """A recurrent stack whose states count, given or not."""
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 
+from ..onednn_rows import row_elements
+
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 _LSTM = 2  # `mode`
 _GATES = 4
 _PAGE = 4096
-_LINE = 64
 _MOST = 1 << 31  # oneDNN counts elements with 32 bits in places
 
 
@@ -71,12 +72,12 @@ def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: in
     """
     wide, cells, states = max(width, hidden), time * batch, 2 * (time + 1) * batch
     kept = [
-        cells * _row(_GATES * hidden, itemsize) * itemsize,
-        cells * _row(hidden, itemsize) * itemsize,
-        states * _row(wide, itemsize) * itemsize,
+        cells * row_elements(_GATES * hidden, itemsize) * itemsize,
+        cells * row_elements(hidden, itemsize) * itemsize,
+        states * row_elements(wide, itemsize) * itemsize,
         states * hidden * itemsize,
-        states * _row(wide, 4) * 4,
-        states * _row(wide, 4) * 4,
+        states * row_elements(wide, 4) * 4,
+        states * row_elements(wide, 4) * 4,
         states * hidden * 4,
     ]
     return sum(-(-size // _PAGE) * _PAGE for size in kept)
@@ -102,7 +103,8 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
     ]
     tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     try:
-        return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
+        with torch._C._DisableAutocast():
+            return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
     except RuntimeError:  # a torch without oneDNN, or a processor that it does not know
         return -1
 
@@ -120,13 +122,6 @@ def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
             torch._C._set_grad_enabled(enabled)
 
     return run
-
-
-def _row(elements: int, itemsize: int) -> int:
-    """Elements from one row of a matrix to the next: whole cache lines, and no multiple of 256 elements."""
-    line = _LINE // itemsize
-    rounded = -(-elements // line) * line
-    return rounded + line if rounded % 256 == 0 else rounded
 
 
 def _check(tensors: tuple[torch.Tensor, ...], told: tuple[int, int, list[int]], biases: bool) -> None:
