@@ -48,7 +48,7 @@ class InfeasibleError(RemateError):
     no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name. delivered: the floor,
     if it is lower, where gradients are not held to the end of the step, which was asked for. baseline: the keep-all peak, of
     which a share is asked for; None where there is no such step. sizes: those that it was to be planned at, where the schedule
-    was to name sizes: `b=64, t=128`.
+    was to name sizes: `b=64, t=128`. struck: the time limit had ended the search.
     """
 
     def __init__(
@@ -60,15 +60,18 @@ class InfeasibleError(RemateError):
         delivered: int | None = None,
         baseline: int | None = None,
         sizes: str = "",
+        *,
+        struck: bool = False,
     ) -> None:
-        self._baseline, self._delivered = baseline, delivered
+        self._baseline, self._delivered, self.struck = baseline, delivered, struck
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
-        why = "no schedule can" if budget < floor else "none was found that does"
+        late = struck and budget >= floor
+        why = "no schedule can" if budget < floor else "none was found that does" + " within the time limit" * late
         what = f"infeasible for {strategy}: " if named else ""
         who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
         share = f" ({-(-1000 * smallest // baseline) / 10:g}%)" if baseline else ""  # rounded up: it must be enough
-        other = ", another strategy" if named else ""
+        other = ", a longer time limit" * late + ", another strategy" * named
         if delivered is not None and delivered < floor:
             other += (
                 f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) if they may be "
@@ -89,7 +92,7 @@ class InfeasibleError(RemateError):
     def at(self, sizes: str) -> InfeasibleError:
         """The same, of a step that was to be planned at `sizes`."""
         told = self.strategy, self._delivered, self._baseline
-        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes)
+        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, struck=self.struck)
 
 
 class DoesNotFitError(InfeasibleError):

@@ -122,7 +122,7 @@ def _solved(
             return search(step.whole, request, chosen, pool=pool, time_limit=time_limit, progress=progress)
         except InfeasibleError as error:
             failed = error if failed is None or error.smallest <= failed.smallest else failed
-    raise InfeasibleError(request.budget, failed.smallest, step.whole.floor, chosen.name)
+    raise InfeasibleError(request.budget, failed.smallest, step.whole.floor, chosen.name, struck=failed.struck)
 
 
 def _best_of(
@@ -144,9 +144,8 @@ def _best_of(
         if found and (found[-1].time == base or found[-1].stopped_by == "interrupted"):
             break
     if not found:
-        raise InfeasibleError(
-            request.budget, min(error.smallest for error in failed), step.whole.least_need, chosen.name
-        )
+        smallest, struck = min(error.smallest for error in failed), any(error.struck for error in failed)
+        raise InfeasibleError(request.budget, smallest, step.whole.least_need, chosen.name, struck=struck)
     best = min(found, key=lambda made: (made.time, made.order is not None, made.peak))
     fixed = [made.lower_bound for made in found if made.order is None]
     bound = base if best.order is not None else max(fixed)

@@ -248,8 +248,8 @@ class _Search:
                 raise KeyboardInterrupt
             least = min(candidate.peak for candidate in found)
             delivered = self.instance.floor_of_delivered
-            name, keep_all = self.policy.name, self.base.peak
-            raise InfeasibleError(self.request.budget, least, self.floor, name, delivered, keep_all)
+            told = self.policy.name, delivered, self.base.peak
+            raise InfeasibleError(self.request.budget, least, self.floor, *told, struck=self.deadline.struck)
 
     def _smallest(self) -> list[Candidate]:
         """What the strategies offer when asked for the proven floor, until one reaches it; where the budget is below the

@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+from remate.errors import InfeasibleError
 from remate.strategy import Instance, Request, policy, solve
+from remate.strategy.milp import moccasin
 from remate_runtime.errors import MissingExtraError
 from remate_runtime.link import link, simulate
 
@@ -31,3 +33,13 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     instance = Instance(random_graph(1, 8))
     with pytest.raises(MissingExtraError, match=r"remate\[cpsat\]"):
         solve(instance, Request(instance.baseline.peak - 1), policy("moccasin"))
+
+
+def test_it_ends_at_the_limit_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one it takes minutes for this step. What writes the model, and what comes before a search, ask for no clock."""
+    pytest.importorskip("ortools")
+    monkeypatch.setattr(moccasin, "GRACE", 0.5)
+    instance = Instance(random_graph(3, 250))
+    with pytest.raises(InfeasibleError, match="within the time limit") as told:
+        solve(instance, Request(instance.baseline.peak // 2), policy("moccasin"), time_limit=0.5)
+    assert "a longer time limit, another strategy" in str(told.value)

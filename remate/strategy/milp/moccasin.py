@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 
 import msgspec
@@ -14,12 +15,15 @@ from remate_runtime.step import FlatRerun
 
 from ...errors import NotApplicableError
 from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
 from ..instance import Instance
 from ..local.polish import pruned
 
 COPIES = 2  # intervals of an operation: more gains nothing in the paper's experiments
 WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
 LARGEST = 600  # operations
+GRACE = 5.0  # seconds in which the program may answer with the best it has, once it is to end
+POLL = 0.2
 WORKER = "remate.strategy.milp.retention_intervals"
 
 
@@ -27,8 +31,8 @@ class Asked(msgspec.Struct, frozen=True):
     """A question, over executed operations by their number in step order. time, made, workspace: of each, ns and bytes; sources:
     whose outputs it reads; again: it may run again; until: stage to whose end what it makes must stay. fixed: bytes that
     are there from one stage to another. copies: intervals of an operation. budget: bytes. phase: 1 for the least excess
-    over it, 2 for the least time within it. work: deterministic seconds. start: stages in which operations run again in
-    a first solution."""
+    over it, 2 for the least time within it. work: deterministic seconds. seconds: on the clock, None for no limit. start: stages in which
+    operations run again in a first solution."""
 
     time: tuple[int, ...]
     made: tuple[int, ...]
@@ -41,6 +45,7 @@ class Asked(msgspec.Struct, frozen=True):
     budget: int
     phase: int
     work: float
+    seconds: float | None = None
     start: dict[int, tuple[int, ...]] = {}
 
 
@@ -60,11 +65,11 @@ def moccasin(instance: Instance, request: Request, context: Context) -> Proposal
         )
     operations = [i for i, real in enumerate(instance.problem.real) if real]
     asked = _question(instance, operations, request)
-    found = _answer(asked)
+    found = _answer(asked, context.deadline)
     if found is None or context.deadline.stopped():
         return
     yield Proposal(_reruns(instance, operations, found.again))
-    best = None if found.over else _answer(replace(asked, phase=2, start=found.again))
+    best = None if found.over else _answer(replace(asked, phase=2, start=found.again), context.deadline)
     if best is not None:
         yield Proposal(_reruns(instance, operations, best.again))
 
@@ -93,11 +98,23 @@ def _question(instance: Instance, operations: list[int], request: Request) -> As
     )
 
 
-def _answer(asked: Asked) -> Answered | None:
-    """What CP-SAT says, in a process of its own. None if it found nothing, or was interrupted."""
-    words = [sys.executable, "-m", WORKER]
-    done = subprocess.run(words, input=msgspec.json.encode(asked), capture_output=True, check=False)
-    return msgspec.json.decode(done.stdout, type=Answered | None) if done.returncode == 0 else None
+def _answer(asked: Asked, deadline: Deadline) -> Answered | None:
+    """What CP-SAT says, in a process of its own. None if it found nothing until the deadline."""
+    left = deadline.remaining()
+    question: bytes | None = msgspec.json.encode(replace(asked, seconds=left if left < float("inf") else None))
+    words, until = [sys.executable, "-m", WORKER], float("inf")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+        while True:
+            try:
+                said, _ = worker.communicate(question, timeout=POLL)
+                break
+            except subprocess.TimeoutExpired:
+                question = None
+            if deadline.stopped():  # Ctrl-C at a terminal tells the program, too
+                until = min(until, time.monotonic() + GRACE)
+            if time.monotonic() > until:
+                worker.kill()
+    return msgspec.json.decode(said, type=Answered | None) if worker.returncode == 0 else None
 
 
 def _reruns(instance: Instance, operations: list[int], again: Mapping[int, tuple[int, ...]]) -> tuple[FlatRerun, ...]:

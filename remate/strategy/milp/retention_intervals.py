@@ -19,6 +19,7 @@ second, within the budget. Effort is CP-SAT's deterministic time, one worker, a 
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import msgspec
@@ -44,7 +45,7 @@ class RetentionIntervals:
 
     def solve(self) -> Answered | None:
         """The best solution within the effort, or None."""
-        asked, model = self.asked, cp_model.CpModel()
+        asked, model, began = self.asked, cp_model.CpModel(), time.monotonic()
         begin, end, active, stage = self._intervals(model)
         self._needs(model, begin, end, active)
         over = self._memory(model, begin, end, active)
@@ -61,6 +62,8 @@ class RetentionIntervals:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = SEED
         solver.parameters.max_deterministic_time = asked.work
+        if asked.seconds is not None:  # with the time that the model took to write
+            solver.parameters.max_time_in_seconds = max(0.0, asked.seconds - (time.monotonic() - began))
         status = solver.solve(model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
