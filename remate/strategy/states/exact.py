@@ -17,6 +17,7 @@ import msgspec
 from remate_runtime.step import FlatRerun
 
 from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
 from ..instance import Instance
 from .downward import downward
 from .space import Move, Space, State, bits, space_of
@@ -34,7 +35,7 @@ def exact(instance: Instance, request: Request, context: Context) -> Proposals[N
         nonlocal left
         if left <= 0:
             return None
-        found = instance.view(fastest, budget, min(left, request.effort.states))
+        found = _once(instance, budget, min(left, request.effort.states), context.deadline)
         left -= found.states
         return None if found.reruns is None else (yield Proposal(found.reruns)).peak
 
@@ -43,7 +44,7 @@ def exact(instance: Instance, request: Request, context: Context) -> Proposals[N
 
 def estimate(instance: Instance, request: Request, context: Context) -> int:
     """What every walk takes at least, when the search ends: the optimum, if it has arrived."""
-    found = instance.view(fastest, request.budget, request.effort.states)
+    found = _once(instance, request.budget, request.effort.states, context.deadline)
     return instance.baseline.time + (found.bound if found.reruns is not None or not found.complete else 0)
 
 
@@ -57,9 +58,20 @@ class Found(msgspec.Struct, frozen=True):
     states: int
 
 
-def fastest(instance: Instance, budget: int, states: int) -> Found:
+def _once(instance: Instance, budget: int, states: int, deadline: Deadline) -> Found:
+    """What `fastest` finds, kept for whoever asks next unless the deadline has ended it."""
+    at = (fastest, budget, states)
+    if at in instance.kept:
+        return instance.kept[at]
+    found = fastest(instance, budget, states, deadline)
+    if not deadline.stopped():
+        instance.kept[at] = found
+    return found
+
+
+def fastest(instance: Instance, budget: int, states: int, deadline: Deadline) -> Found:
     """Search for the fastest reruns whose peak is at most `budget` bytes, visiting at most `states` states."""
-    return _Search(instance.view(space_of), budget).run(states)
+    return _Search(instance.view(space_of), budget).run(states, deadline)
 
 
 class _Search:
@@ -70,11 +82,11 @@ class _Search:
         self.queue: list[tuple[int, int, State, int, int]] = []  # estimate, -point, state, its bytes, time so far
         self._push(space.start(), 0, 0, None)
 
-    def run(self, states: int) -> Found:
+    def run(self, states: int, deadline: Deadline) -> Found:
         done: set[State] = set()
         while self.queue:
             estimate, _, state, held, time = self.queue[0]
-            if len(done) >= states:
+            if len(done) >= states or deadline.stopped():
                 return Found(None, estimate, False, len(done))
             heapq.heappop(self.queue)
             if state in done:
