@@ -90,16 +90,16 @@ def lstm_with_projection() -> Built:
 
 def rnn_cells() -> Built:
     def forward(m: Any, a: torch.Tensor) -> torch.Tensor:
-        h = c = g = torch.zeros(a.shape[0], 16)
+        h = c = g = torch.zeros(a.shape[0], 32)
         for step in a.unbind(1):
             h, c = m.lstm(step, (h, c))
             g = m.gru(h, g)
         return m.rnn(a)[0].sum(1) + g
 
-    # Rows of 16: eager computes gates in place, in a part of a tensor, and torch's kernels round otherwise in what is left of a row
+    # Rows of 32: eager computes gates in place, in a part of a tensor, and torch's kernels round otherwise in what is left of a row
     # behind full vectors.
-    cells = {"lstm": nn.LSTMCell(16, 16), "gru": nn.GRUCell(16, 16), "rnn": nn.RNN(16, 16, 2, batch_first=True)}
-    return Fn(forward, **cells), (torch.randn(3, 4, 16),), {}
+    cells = {"lstm": nn.LSTMCell(32, 32), "gru": nn.GRUCell(32, 32), "rnn": nn.RNN(32, 32, 2, batch_first=True)}
+    return Fn(forward, **cells), (torch.randn(3, 4, 32),), {}
 
 
 def embedding_bag() -> Built:

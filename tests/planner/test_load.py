@@ -30,7 +30,7 @@ def test_a_busy_machine_plans_the_same_file(tmp_path: Path) -> None:
     idle = plan(tmp_path / "idle.json")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     try:
-        loaded = plan(tmp_path / "loaded.json", "nice", "-n", "15")
+        loaded = plan(tmp_path / "loaded.json", "nice", "-n", "3")
     finally:
         for process in busy:
             process.kill()

@@ -75,6 +75,8 @@ def _instead_of_measuring() -> None:
     held: Any = artefacts.held
     artefacts.held = lambda *given: held(*given[:-1], torch.device("cpu"))
     workspaces.peak_on_cuda = lambda fn, device: peak_on_cpu(fn)
+    fork = torch.random.fork_rng
+    torch.random.fork_rng = lambda devices=(), **options: fork([], **options)
     artefacts.Artefacts._warm = _says(None)  # pyright: ignore[reportPrivateUsage]
     _copied_without_data()
     _folding_on_the_cpu()
