@@ -23,7 +23,7 @@ CONFIG = GPT2Config(
 
 
 def batch(generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """4 texts of 256 tokens; the model shifts the labels by itself."""
+    """4 texts of 256 tokens; the model shifts the labels on its own."""
     tokens = torch.randint(CONFIG.vocab_size, (4, 256), generator=generator)
     return {"input_ids": tokens, "labels": tokens}
 

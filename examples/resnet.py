@@ -1,4 +1,4 @@
-"""A ResNet with batch norm for small images. Its running statistics are updated once a step, whatever is rerun."""
+"""A ResNet with batch norm for small images. Its running statistics are updated once a step, whatever is recomputed."""
 
 from __future__ import annotations
 

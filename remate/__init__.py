@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .api.fit import fit
     from .api.frontier import frontier
     from .api.plan import plan
-    from .bare import solve
     from .budget import BudgetError
     from .capture.recorded import record
     from .errors import CaptureError, DimsError, InfeasibleError, RemateError
+    from .standalone_graphs import solve
 
 __all__ = [
     "BudgetError",
@@ -48,7 +48,7 @@ _HOME = {
     "frontier": ".api.frontier",
     "plan": ".api.plan",
     "record": ".capture.recorded",
-    "solve": ".bare",
+    "solve": ".standalone_graphs",
 }
 _NEEDS: dict[str, tuple[str, ...]] = {"record": ("torch",), "solve": ("plan",)}
 _NEEDS |= {name: () for name in _HOME if name.endswith("Error")}

@@ -12,7 +12,7 @@ import signal
 import sys
 from types import FrameType
 
-_WRITING = {("remate_runtime.files", name) for name in ("write_atomically", "check_writable")}
+_WRITING = {("remate_runtime.support.files", name) for name in ("write_atomically", "check_writable")}
 _INTERRUPTED = 130  # as of every process that ends by Ctrl-C
 
 

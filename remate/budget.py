@@ -1,4 +1,4 @@
-"""Memory budgets as people write them: `4GiB`, `512MB`, `1.5 GiB`, plain bytes, or a share of the keep-all peak, `60%`."""
+"""Memory budgets as people write them: `4GiB`, `512MB`, `1.5 GiB`, plain bytes, or a share of the baseline peak, `60%`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"": 1, "b": 1} | {
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _BUDGET = re.compile(r"\s*([0-9][0-9_]{0,40}(?:\.[0-9]{1,40})?|\.[0-9]{1,40})\s*(%|[a-zA-Z]*)\s*")
-_HINT = '\n  hint: write "4GiB", "512MB", a number of bytes, or "60%" of the peak without reruns'
+_HINT = '\n  hint: write "4GiB", "512MB", a number of bytes, or "60%" of the peak without recomputation'
 
 
 class BudgetError(RemateError):
@@ -23,7 +23,7 @@ class BudgetError(RemateError):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Either `size` in bytes, or `share` of the keep-all peak (3/5 for 60%); the other one is None."""
+    """Either `size` in bytes, or `share` of the baseline peak (3/5 for 60%); the other one is None."""
 
     size: int | None
     share: Fraction | None
@@ -36,10 +36,10 @@ class Budget(msgspec.Struct, frozen=True):
         return int(self.share * baseline_peak)
 
     def __str__(self) -> str:
-        return f"{self.size} bytes" if self.share is None else f"{float(self.share) * 100:g}% of the keep-all peak"
+        return f"{self.size} bytes" if self.share is None else f"{float(self.share) * 100:g}% of the baseline peak"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestedBudget(msgspec.Struct, frozen=True):
     """A budget as it was written, and in bytes."""
 
     text: str

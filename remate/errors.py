@@ -1,11 +1,11 @@
-"""The planner's exceptions. Every one tells what was wrong, where in the user's model, and what to do."""
+"""The planner's exceptions. Every the document says what was wrong, where in the user's model, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from remate_runtime.errors import RemateError
-from remate_runtime.quantities import size
+from remate_runtime.support.quantities import size
 
 
 class CaptureError(RemateError):
@@ -45,9 +45,9 @@ class InfeasibleError(RemateError):
     parameters, buffers, inputs and optimizer state.
 
     budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
-    no schedule whatever has a smaller peak. strategy: what was asked for the schedule, "auto" or a name. delivered: the floor,
-    if it is lower, where gradients are not held to the end of the step, which was asked for. baseline: the keep-all peak, of
-    which a share is asked for; None where there is no such step. sizes: those that it was to be planned at, where the schedule
+    no schedule whatever has a smaller peak. strategy: what was requested the schedule, "auto" or a name. delivered: the floor,
+    if it is lower, where gradients are not held to the end of the step, which was requested. baseline: the baseline peak, of
+    which a share is requested; None where there is no such step. sizes: those that it was to be planned at, where the schedule
     was to name sizes: `b=64, t=128`. struck: the time limit had ended the search.
     """
 

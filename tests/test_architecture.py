@@ -11,42 +11,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Rooms from the bottom to the top: a module imports from its own room and from those before it.
 RUNTIME = [
-    "plain",
+    "support",
     "errors",
     "version",
     "extras",
-    "gc_pause",
-    "onednn_rows",
-    "cpu_memory",
-    "cuda_memory",
-    "device_time",
-    "files",
-    "quantities",
+    "devices",
     "operators",
     "format",
-    "step",
+    "flat_step",
     "link",
     "addresses",
-    "kernels",
+    "operator_calls",
     "bind",
-    "live",
+    "staleness",
     "engine",
 ]
-RUNTIME += ["planned", "__init__"]
+RUNTIME += ["applied", "__init__"]
 PLANNER = [
     "errors",
     "interrupts",
     "budget",
-    "measure",
+    "step_measurement",
     "capture",
-    "live",
+    "live_attributes",
     "profile",
     "partition",
-    "fold",
+    "block_templates",
     "strategy",
-    "bare",
+    "standalone_graphs",
     "dims",
-    "inspect",
+    "schedule_tools",
     "api",
 ]
 PLANNER += ["present", "cli", "__init__", "__main__"]

@@ -86,7 +86,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(built: Path) -> None:
 def test_unpacked_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path)
-    code = "from remate.inspect.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
+    code = "from remate.schedule_tools.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
     found = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
     assert Path(found.strip()) == tmp_path / "remate" / "schedule-1.schema.json"
 
@@ -101,7 +101,7 @@ def test_the_runtime_alone_knows_its_operators(wheel: Path, tmp_path: Path) -> N
 
 
 def test_source_tree_finds_its_schema() -> None:
-    from remate.inspect.schema_file import load_schema
+    from remate.schedule_tools.schema_file import load_schema
 
     assert load_schema()["$schema"]
 
@@ -166,8 +166,8 @@ def test_runtime_without_the_planner(wheel: Path, tmp_path: Path) -> None:
     shutil.rmtree(made.packages / "remate")
     code = f"import remate_runtime as r; s = r.load({str(SCHEDULE)!r}); print(s.peak_bytes, s.name)"
     assert made.run("-c", code).split() == [str(load(str(SCHEDULE)).peak_bytes), "mlp"]
-    asked = [made.python, "-c", "import remate_runtime; remate_runtime.apply"]
-    failed = subprocess.run(asked, capture_output=True, text=True, check=False)
+    requested = [made.python, "-c", "import remate_runtime; remate_runtime.apply"]
+    failed = subprocess.run(requested, capture_output=True, text=True, check=False)
     assert "MissingExtraError: remate_runtime.apply needs PyTorch, which is not installed" in failed.stderr
     _lend(made, Path(torch.__file__).parents[1])
     layers = "torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))"

@@ -15,10 +15,10 @@ from typing import Any
 
 from remate.strategy.bound.floor import proven_floor
 from remate.strategy.problem import Problem
-from remate_runtime.files import write_atomically
+from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Schedule, load
-from remate_runtime.link import Deliver, Free, Linked, Rerun, Run, Turn, Update, View, link, simulate
-from remate_runtime.step import expand
+from remate_runtime.link import BackwardStart, Deliver, Free, Linked, RecomputeRun, Run, Update, View, link, simulate
+from remate_runtime.support.files import write_atomically
 
 CORPUS = Path(__file__).parents[1] / "schema" / "corpus"
 
@@ -31,7 +31,7 @@ def expected(path: Path) -> dict[str, Any]:
 def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
     """The same of a schedule in memory. floor: give it, too."""
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.reruns)
+    linked = link(expanded.graph, expanded.recomputes)
     timeline = simulate(linked)
     host = timeline.memories.get("host")
     return {
@@ -66,7 +66,7 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
     for at, event in enumerate(linked.events):
         said: dict[str, Any] = {}
         match event:
-            case Run() | Rerun() | View():
+            case Run() | RecomputeRun() | View():
                 op = graph.operations[event.op]
                 said[type(event).__name__.lower()] = op.id
                 if not isinstance(event, View) and event.overwrites is not None:
@@ -78,8 +78,8 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
                 if event.preserves:
                     said["preserves"] = True
                     slots.add(event.buffer)
-            case Turn():
-                said["turn"] = emptied(event.frees)
+            case BackwardStart():
+                said["backward_start"] = emptied(event.frees)
                 slots.update(v for v, about in enumerate(graph.values) if about.kind == "tangent")
             case Deliver():
                 said = {"deliver": [names[graph.gradients[number][0]] for number in event.gradients]}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from remate_runtime.files import write_atomically
+from remate_runtime.support.files import write_atomically
 from tools.operator_list import COMPOSITE_TOO, STATIC, left_out
 from tools.operator_pairs import LITERALS, PAIRS, PERMISSION
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from remate.inspect.figures import FIGURES, refreshed
-from remate_runtime.files import write_atomically
+from remate.schedule_tools.figures import FIGURES, refreshed
 from remate_runtime.format import Schedule, decode, encode, fingerprint
+from remate_runtime.support.files import write_atomically
 
 _RECORD = {"strategy": "by hand", "solver": "none", "stopped_by": "edited", "cost": "by hand"}
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule
-from remate_runtime.step import expand
 
 from ..budget import BudgetError, parse_budget
 from ..capture.recorded import called
-from ..dims.asked import AUTO, read
+from ..dims.requested_sizes import AUTO, read
 from ..errors import DimsError
-from ..inspect.device_memory import check_known
-from .fit_search import Batch, Device, Search
+from ..schedule_tools.device_memory import check_known
+from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
 from .plan import Progress, assumed, settings_of
 
@@ -58,7 +58,7 @@ def fit(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
-    gradients: str = "held",
+    gradients: str = "retained",
     live: Sequence[str] = (),
     name: str = "",
     note: str = "",
@@ -71,7 +71,7 @@ def fit(
     size, as inputs do. dims: as of `remate.plan`; the first size that it names is varied, up to the end of its range if it
     has one, and the others are as large as their ranges (the example) let them be. A peak is taken to grow with the size, and the largest one is
     found but for a 64th of it. cost: as of `remate.plan`; times
-    are those of each size by itself, measured or estimated there. The search itself needs no times; where costs are to be
+    are those of each size individually, measured or estimated there. The search itself needs no times; where costs are to be
     measured it estimates workspaces. gradients: as of `remate.plan`; those that are accumulated lie in `.grad`, which is taken off
     of the device, too. The other arguments are those of `remate.plan`.
 
@@ -95,12 +95,12 @@ def fit(
         )
     with_costs = {"profile": profile, "cache": cache, "measure_again": measure_again}
     search = Search(
-        call, asking, Device(memory, optimizer, cuda_context, assumed(gradients)), cost, settings, with_costs, say
+        call, asking, DeviceLimits(memory, optimizer, cuda_context, assumed(gradients)), cost, settings, with_costs, say
     )
     schedule = search.planned(name or type(call.model).__name__, note)
     most, solved = schedule.model.dims[search.dim].max, schedule.solve
     smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)
     found = [search.batch(size) for size in smaller if size < most]
     base = solved.baseline_peak, solved.baseline_time
-    largest = Batch(most, solved.budget, *base, solved.peak, solved.time, len(expand(schedule).reruns))
+    largest = Batch(most, solved.budget, *base, solved.peak, solved.time, len(expand(schedule).recomputes))
     return Fit(schedule, search.dim, memory, (*found, largest))

@@ -8,41 +8,41 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, spelled
-from remate_runtime.step import expand
 
 from ..capture.recorded import RecordedCall
-from ..dims.asked import Asking
 from ..dims.open_sizes import OpenSizes
+from ..dims.requested_sizes import Asking
 from ..errors import DoesNotFitError, InfeasibleError
-from ..inspect.device_memory import residents
 from ..profile.costing import MEASURED, costed
-from ..strategy import QUICK, Effort, Instance, Request, Solution, effort_named, policy, solve
+from ..schedule_tools.device_memory import residents
+from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
 from .plan import Progress, plan_step, prepare, schedule_of
-from .unsolved import without_reruns
+from .unsolved import without_recomputes
 
 _MOST = 1 << 14  # what is tried where nobody gave an end
 _FINE = 64  # the largest size is found to about this part of it
 _TRIES = 8  # sizes to step down to, where measured workspaces are larger than estimated ones
-_STAND_IN = {"cpu": "cpu", "cuda": "h200"}  # costs of the search, where those that count are measured
+_FAKE_MODULE = {"cpu": "cpu", "cuda": "h200"}  # costs of the search, where those that count are measured
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Training at one size. left: bytes of the device that the step may use. keep_all_peak, keep_all_time: of the step without
-    reruns. peak, time: of the plan within what is left, that without reruns where it fits; None where none was found. Bytes
+    """Training at one size. left: bytes of the device that the step may use. baseline_peak, baseline_time: of the step without
+    recomputations. peak, time: of the plan within what is left, that without recomputation where it fits; None where none was found. Bytes
     and nanoseconds."""
 
     size: int
     left: int
-    keep_all_peak: int
-    keep_all_time: int
+    baseline_peak: int
+    baseline_time: int
     peak: int | None
     time: int | None
-    reruns: int
+    recomputes: int
 
     @property
     def keeps_all(self) -> bool:
-        return self.keep_all_peak <= self.left
+        return self.baseline_peak <= self.left
 
     @property
     def per_second(self) -> float:
@@ -50,13 +50,13 @@ class Batch(msgspec.Struct, frozen=True):
         return 0.0 if self.time is None else self.size / max(1, self.time) * 1e9
 
 
-class Device(msgspec.Struct, frozen=True):
+class DeviceLimits(msgspec.Struct, frozen=True):
     """memory, cuda_context: bytes. optimizer: whose state is held. gradients: what becomes of them when they are delivered."""
 
     memory: int
     optimizer: str
     cuda_context: int | None
-    gradients: Gradients = "held"
+    gradients: Gradients = "retained"
 
     def held(self, model: Model) -> dict[str, int]:
         """Bytes that stay on the device while `model` trains, by what they are."""
@@ -76,7 +76,7 @@ class Search:
         self,
         call: RecordedCall,
         asking: Asking,
-        device: Device,
+        device: DeviceLimits,
         cost: str,
         settings: Settings,
         costs: Mapping[str, Any],
@@ -86,11 +86,11 @@ class Search:
         self.dim, self._most = first.name, first.max or max(_MOST, first.planned)
         self._call, self._asking, self._device, self._cost = call, asking, device, cost
         self._settings, self._costs, self._say = settings, costs, progress
-        step = self._prepared(self._upto(self._most), largest=False, cost=_stand_in(call, cost), costs={})
+        step = self._prepared(self._upto(self._most), largest=False, cost=_fake_module(call, cost), costs={})
         self._parts = step.parts
-        nothing = without_reruns(step.captured.graph, step.parts)
-        self._open = schedule_of(step, nothing, nothing.peak, _stand_in(call, cost), name="")
-        self._graphs: dict[int, tuple[Instance, int]] = {}
+        nothing = without_recomputes(step.captured.graph, step.parts)
+        self._open = schedule_of(step, nothing, nothing.peak, _fake_module(call, cost), name="")
+        self._graphs: dict[int, tuple[StepInstance, int]] = {}
         self._found: dict[int, Solution | None] = {}
 
     def planned(self, name: str, note: str) -> Schedule:
@@ -109,7 +109,7 @@ class Search:
         raise self._refused(most)
 
     def ladder(self, most: int) -> list[int]:
-        """Some sizes up to the largest: without reruns down from the largest that needs none, and with them."""
+        """Some sizes up to the largest: without recomputation down from the largest that needs none, and with them."""
         kept = self._last(self._least, most, self._keeps_all) or self._least
         wanted = {most, kept, self._least, *(kept + (most - kept) * k // 4 for k in (1, 2, 3))}
         size = kept
@@ -125,11 +125,11 @@ class Search:
         if self._cost == MEASURED:
             again = self._costs["measure_again"]
             told: dict[str, Any] = {"cached": self._costs["cache"], "again": again, "progress": self._say}
-            instance = Instance(costed(instance.graph, MEASURED, self._costs["profile"], **told), self._parts)
+            instance = StepInstance(costed(instance.graph, MEASURED, self._costs["profile"], **told), self._parts)
         found = self._solved(instance, left, effort_named(self._settings.effort))
         base = instance.baseline
         peak, time = (found.peak, found.time) if found else (None, None)
-        return Batch(size, left, base.peak, base.time, peak, time, len(found.reruns) if found else 0)
+        return Batch(size, left, base.peak, base.time, peak, time, len(found.recomputes) if found else 0)
 
     @property
     def _least(self) -> int:
@@ -144,21 +144,21 @@ class Search:
         return replace(self._asking, sizes=(replace(first, max=most), *others))
 
     def _prepared(self, asking: Asking, largest: bool, cost: str, costs: Mapping[str, Any]) -> Any:
-        asked, gradients = self._settings, self._device.gradients
+        requested, gradients = self._settings, self._device.gradients
         options: dict[str, Any] = {
-            "differentiate": asked.differentiate or None,
-            "live": asked.live,
+            "differentiate": requested.differentiate or None,
+            "live": requested.live,
             "progress": self._say,
         }
         options["gradients"] = gradients
         return prepare(self._call, cost=cost, open_sizes=OpenSizes(asking, largest), **options, **costs)
 
-    def _at(self, size: int) -> tuple[Instance, int]:
+    def _at(self, size: int) -> tuple[StepInstance, int]:
         """The step at a size, with costs of the search, and what the device leaves for it."""
         if size not in self._graphs:
             plain = at_size(self._open, self._sizes(size))
-            graph = costed(expand(plain).graph, _stand_in(self._call, self._cost))
-            self._graphs[size] = Instance(graph, self._parts), self._device.left(plain.model)
+            graph = costed(expand(plain).graph, _fake_module(self._call, self._cost))
+            self._graphs[size] = StepInstance(graph, self._parts), self._device.left(plain.model)
         return self._graphs[size]
 
     def _sizes(self, size: int) -> dict[str, int]:
@@ -206,13 +206,13 @@ class Search:
             self._found[size] = self._solved(instance, left, QUICK)
         return self._found[size]
 
-    def _solved(self, instance: Instance, left: int, effort: Effort) -> Solution | None:
+    def _solved(self, instance: StepInstance, left: int, effort: Effort) -> Solution | None:
         if left < instance.floor:
             return None
-        asked = self._settings
-        request = Request(left, asked.gap, effort)
+        requested = self._settings
+        request = Request(left, requested.gap, effort)
         try:
-            found = solve(instance, request, policy(asked.strategy), time_limit=asked.time_limit)
+            found = solve(instance, request, policy(requested.strategy), time_limit=requested.time_limit)
         except InfeasibleError:
             return None
         if found.stopped_by == "interrupted":  # a single answer of many is none
@@ -220,7 +220,7 @@ class Search:
         return found
 
 
-def _stand_in(call: RecordedCall, cost: str) -> str:
+def _fake_module(call: RecordedCall, cost: str) -> str:
     """Costs that need no device."""
     device = next((p.device.type for p in call.model.parameters()), "cpu")
-    return _STAND_IN.get(device, "h200") if cost == MEASURED else cost
+    return _FAKE_MODULE.get(device, "h200") if cost == MEASURED else cost

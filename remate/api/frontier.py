@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remate_runtime.format import Schedule
 
-from ..budget import Asked, parse_budget
+from ..budget import RequestedBudget, parse_budget
 from ..capture.recorded import called
 from ..dims.open_sizes import OpenSizes
 from ..errors import InfeasibleError
@@ -20,12 +20,12 @@ from ..strategy import (
     AUTO,
     NORMAL,
     Candidate,
+    CandidatePool,
     Effort,
-    Instance,
     Policy,
-    Pool,
     Request,
     Solution,
+    StepInstance,
     effort_named,
     made_by,
     policy,
@@ -50,7 +50,7 @@ def frontier(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
-    gradients: str = "held",
+    gradients: str = "retained",
     live: Sequence[str] = (),
     dims: Any = None,
     name: str = "",
@@ -64,16 +64,16 @@ def frontier(
     are in bytes, else the example. The other arguments are those of `remate.plan`.
     Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
     """
-    asked = [parse_budget(budget) for budget in budgets]
+    requested = [parse_budget(budget) for budget in budgets]
     settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
     costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live}
-    costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in asked))
+    costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in requested))
     step = prepare(model, args, kwargs, cost, **costs, progress=progress)
     sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
-    texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(asked, budgets, strict=True)}
+    texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(requested, budgets, strict=True)}
     limits = sorted(texts)
     for limit in limits:
         if sweep.interrupted:
@@ -107,7 +107,7 @@ class Sweep:
         self.step, self.gap = step, gap
         self._policy, self._effort, self._time_limit = policy, effort, time_limit
         self._say = progress or (lambda text: None)
-        self._instance, self._pool = Instance(step.captured.graph, step.parts), Pool()
+        self._instance, self._pool = StepInstance(step.captured.graph, step.parts), CandidatePool()
         self.baseline = self._instance.baseline
         self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time
         self.floor, self.floor_of_delivered = self._instance.floor, self._instance.floor_of_delivered
@@ -125,7 +125,7 @@ class Sweep:
 
     def least(self) -> list[Candidate]:
         """What a search for the smallest peak finds, whatever has been searched before."""
-        pool = Pool()
+        pool = CandidatePool()
         request = Request(self.floor, self.gap, self._effort)
         with contextlib.suppress(InfeasibleError):
             solve(self._instance, request, self._policy, pool=pool, time_limit=self._time_limit)
@@ -162,7 +162,7 @@ class Sweep:
         best = self._pool.best(budget, self._policy.names)
         if best is not None and best.time < given.time:
             made = {"strategy": best.strategy, "solver": best.solver}
-            given = replace(given, reruns=best.reruns, peak=best.peak, time=best.time, **made)
+            given = replace(given, recomputes=best.recomputes, peak=best.peak, time=best.time, **made)
         bound = min(bound, given.time)
         gap = (given.time - bound) / max(1, given.baseline_time)
         if gap <= 1e-9:
@@ -172,7 +172,7 @@ class Sweep:
         return replace(given, lower_bound=bound, gap=gap)
 
 
-def asked_of(texts: Sequence[str], baseline_peak: int) -> list[Asked]:
+def requested_of(texts: Sequence[str], baseline_peak: int) -> list[RequestedBudget]:
     """Budgets in bytes, ascending, each once."""
     found = {parse_budget(text).resolve(baseline_peak): text for text in reversed(texts)}
-    return [Asked(text, limit) for limit, text in sorted(found.items())]
+    return [RequestedBudget(text, limit) for limit, text in sorted(found.items())]

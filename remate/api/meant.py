@@ -1,4 +1,4 @@
-"""Is it a step that trains, and the one that is meant? What can be told of a call before it is traced."""
+"""Is it a step that trains, and the one that is meant? What can be reported a call before it is traced."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from remate_runtime.link import held_by_call, link, simulate
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
+from remate_runtime.link import link, resident_by_call, simulate
 
 from ..strategy import Candidate
 from ..strategy.pareto import undominated
@@ -24,7 +24,7 @@ STATES = 200  # of the knapsack behind each kind; what is left out lies close to
 BOUNDS = 40  # on what is at work, that are tried
 
 
-class Choice(msgspec.Struct, frozen=True):
+class PartChoice(msgspec.Struct, frozen=True):
     """A schedule as all calls of its kind. held: bytes between forward and backward, or of gradients, at most. at_work: bytes
     that a call at work takes beyond that. time: ns of all calls."""
 
@@ -34,33 +34,33 @@ class Choice(msgspec.Struct, frozen=True):
     candidate: Candidate
 
 
-class _State(NamedTuple):
+class _CallState(NamedTuple):
     held: int
     time: int
-    chosen: tuple[Choice, ...]
+    chosen: tuple[PartChoice, ...]
 
 
-def choice_of(graph: Graph, candidate: Candidate) -> Choice:
+def choice_of(graph: Graph, candidate: Candidate) -> PartChoice:
     """What a candidate is for the calls of this graph, which say how often it is called."""
-    linked = link(graph, candidate.reruns)
-    timeline, call = simulate(linked), held_by_call(linked)
-    held = call.by(graph.calls, graph.modules if graph.delivered == "held" else 0)
-    return Choice(held, timeline.peak - held, timeline.time * graph.calls, candidate)
+    linked = link(graph, candidate.recomputes)
+    timeline, call = simulate(linked), resident_by_call(linked)
+    held = call.by(graph.calls, graph.modules if graph.delivered == "retained" else 0)
+    return PartChoice(held, timeline.peak - held, timeline.time * graph.calls, candidate)
 
 
-def peak_of(chosen: Sequence[Choice]) -> int:
+def peak_of(chosen: Sequence[PartChoice]) -> int:
     """Bytes of all parts together, as `remate_runtime.link.peak_together` counts them."""
     return sum(one.held for one in chosen) + max(one.at_work for one in chosen)
 
 
-def fastest(kinds: Sequence[Sequence[Choice]], budget: int) -> tuple[Choice, ...] | None:
+def fastest(kinds: Sequence[Sequence[PartChoice]], budget: int) -> tuple[PartChoice, ...] | None:
     """The fastest choice of one schedule for each kind within `budget` bytes, all together; of equally fast ones, that with the
     smallest peak. None where nothing fits."""
     found = smallest(kinds)
     if peak_of(found) > budget:
         return None
     for bound in _thinned(sorted({one.at_work for kind in kinds for one in kind}), BOUNDS):
-        states = [_State(0, 0, ())]
+        states = [_CallState(0, 0, ())]
         for kind in kinds:
             states = _merged(states, _allowed(kind, bound), budget - bound)
         if states:
@@ -69,9 +69,9 @@ def fastest(kinds: Sequence[Sequence[Choice]], budget: int) -> tuple[Choice, ...
     return found
 
 
-def smallest(kinds: Sequence[Sequence[Choice]]) -> tuple[Choice, ...]:
+def smallest(kinds: Sequence[Sequence[PartChoice]]) -> tuple[PartChoice, ...]:
     """The choice with the least peak of all together."""
-    found: list[tuple[Choice, ...]] = []
+    found: list[tuple[PartChoice, ...]] = []
     for bound in sorted({one.at_work for kind in kinds for one in kind}):
         allowed = [[one for one in kind if one.at_work <= bound] for kind in kinds]
         if all(allowed):
@@ -79,16 +79,16 @@ def smallest(kinds: Sequence[Sequence[Choice]]) -> tuple[Choice, ...]:
     return min(found, key=peak_of)
 
 
-def _allowed(kind: Sequence[Choice], bound: int) -> list[Choice]:
+def _allowed(kind: Sequence[PartChoice], bound: int) -> list[PartChoice]:
     """Those that take no more at work, without those that hold more and are no faster than another one."""
     within = sorted((one for one in kind if one.at_work <= bound), key=lambda one: one.at_work)
     return undominated(within, lambda one: (one.held, one.time))
 
 
-def _merged(states: Sequence[_State], choices: Iterable[Choice], limit: int) -> list[_State]:
+def _merged(states: Sequence[_CallState], choices: Iterable[PartChoice], limit: int) -> list[_CallState]:
     """Every state with every choice, those that another one beats in both figures left out."""
     made = [
-        _State(state.held + one.held, state.time + one.time, (*state.chosen, one))
+        _CallState(state.held + one.held, state.time + one.time, (*state.chosen, one))
         for one in choices
         for state in states
         if state.held + one.held <= limit

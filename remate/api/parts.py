@@ -16,10 +16,10 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Digest, Schedule, Settings, fold_paths, unfold_paths
 from remate_runtime.link import link, peak_together
-from remate_runtime.live import Code, compare_digest, digest_of_parts
-from remate_runtime.step import expand
+from remate_runtime.staleness import Code, compare_digest, digest_of_parts
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
@@ -57,10 +57,10 @@ class PartSchedules(msgspec.Struct, frozen=True):
     def peak_bytes(self) -> int:
         """Predicted peak of all parts together: bytes beyond parameters, buffers, inputs and optimizer state."""
         expanded = [expand(one) for one in self.schedules]
-        return peak_together([link(one.graph, one.reruns) for one in expanded])
+        return peak_together([link(one.graph, one.recomputes) for one in expanded])
 
 
-class Part(msgspec.Struct, frozen=True):
+class PartKind(msgspec.Struct, frozen=True):
     """A kind of part, ready to be planned. paths: of the modules whose step it is."""
 
     step: Hierarchy
@@ -75,11 +75,11 @@ def prepare_parts(
     differentiate: Sequence[str] | None = None,
     progress: Progress | None = None,
     **costs: Any,
-) -> list[Part]:
+) -> list[PartKind]:
     """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises CaptureError."""
     say = progress or (lambda text: None)
     say("running forward, to see how it calls its parts")
-    found: list[Part] = []
+    found: list[PartKind] = []
     for calls in part_calls(call, at):
         pending = list(calls.paths)
         while pending:
@@ -153,12 +153,12 @@ def _same(
     return captured.digest if captured.model.fingerprint == step.captured.model.fingerprint else None
 
 
-def _part(step: Hierarchy, digests: Mapping[str, Digest], calls: int) -> Part:
+def _part(step: Hierarchy, digests: Mapping[str, Digest], calls: int) -> PartKind:
     captured, paths = step.captured, tuple(digests)
     graph = replace(captured.graph, calls=len(paths) * calls, modules=len(paths))
     model = replace(captured.model, at=fold_paths(paths), calls=calls)
     captured = replace(captured, graph=graph, model=model, digest=digest_of_parts(digests))
-    return Part(replace(step, captured=captured), paths)
+    return PartKind(replace(step, captured=captured), paths)
 
 
 def plan_at(
@@ -180,7 +180,7 @@ def plan_at(
 
 
 def plan_parts(
-    parts: Sequence[Part],
+    parts: Sequence[PartKind],
     settings: Settings,
     cost: str,
     *,
@@ -191,12 +191,12 @@ def plan_parts(
 ) -> PartSchedules:
     """Plan what `prepare_parts` made within one budget, that of all parts together. time_limit: seconds for each solve. name: of the schedules, by default that of the part's class. Raises BudgetError,
     InfeasibleError."""
-    asked = parse_budget(settings.budget)
+    requested = parse_budget(settings.budget)
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}
     options |= {"gap": settings.gap, "time_limit": time_limit}
     graphs = [part.step.captured.graph for part in parts]
-    budget = asked.resolve(peak_together([link(graph) for graph in graphs]))
+    budget = requested.resolve(peak_together([link(graph) for graph in graphs]))
     if len(parts) == 1:
         solutions = [_solved(Sweep(parts[0].step, progress=progress, **options), budget)]
         limits = [budget]
@@ -207,8 +207,10 @@ def plan_parts(
     made = []
     for at, (part, limit, called) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
         text = settings.budget if len(parts) == 1 else str(limit)
-        asked_of_it = replace(settings, budget=text)
-        made.append(schedule_of(part.step, solutions[at], limit, cost, settings=asked_of_it, name=called, note=note))
+        requested_of_it = replace(settings, budget=text)
+        made.append(
+            schedule_of(part.step, solutions[at], limit, cost, settings=requested_of_it, name=called, note=note)
+        )
     return PartSchedules(tuple(made))
 
 
@@ -218,7 +220,7 @@ def _solved(sweep: Sweep, limit: int) -> Solution:
     return sweep.solutions()[limit]
 
 
-def names_of(parts: Sequence[Part], name: str = "") -> list[str]:
+def names_of(parts: Sequence[PartKind], name: str = "") -> list[str]:
     """What the schedules of these parts are called, each once: the second `T5Block` is `T5Block-2`."""
     counts: dict[str, int] = {}
     made = []

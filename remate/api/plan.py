@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
+from remate_runtime.flat_step import Graph, expand
 from remate_runtime.format import (
     FORMAT,
     GRADIENTS,
@@ -22,23 +23,22 @@ from remate_runtime.format import (
     Solve,
     fingerprint,
 )
-from remate_runtime.gc_pause import gc_paused
-from remate_runtime.kernels import needed
 from remate_runtime.link import link, simulate
-from remate_runtime.step import Graph, expand
+from remate_runtime.operator_calls import needed
+from remate_runtime.support.gc_pause import gc_paused
 
+from ..block_templates.folding import fold
 from ..budget import parse_budget
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
-from ..dims.open_sizes import FIXED, OpenSizes, shot_costs, surveyed
+from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
 from ..errors import CaptureError, DimsError, InfeasibleError, UnknownNameError
-from ..fold.folding import fold
-from ..inspect.schema_file import SCHEMA_URL
-from ..live.capturing import captured
+from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator_costs
-from ..strategy import Instance, Request, Solution, effort_named, policy, solve
+from ..schedule_tools.schema_file import SCHEMA_URL
+from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .meant import check_meant, checked_fill
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def plan(
     strategy: str = "auto",
     effort: str = "normal",
     differentiate: Sequence[str] | None = None,
-    gradients: str = "held",
+    gradients: str = "retained",
     dims: Any = None,
     live: Sequence[str] = (),
     fill: Mapping[str, bool | int | float] | None = None,
@@ -120,13 +120,13 @@ def plan(
     """Plan one training step of `model(*args, **kwargs)` under a memory budget.
 
     model: the live model, in the mode that it trains in; or the call that `remate.record` took from a loop, without args.
-    budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without reruns ("60%"). Peak and budget count
+    budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without recomputation ("60%"). Peak and budget count
     the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
     gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
     "a100", "h100", "cpu"); "compiled": measured, and planned for `apply(..., engine="compiled")`, which holds less than the
     interpreter, so that the budget is what it holds (see `plan_compiled`). profile: file of measured costs to reuse and complete; without one, the user's cache is used so,
     unless cache is False. measure_again: measure what they hold, too, and replace it. gap: stop when the step is proven to
-    take at most this share of the keep-all time more than any schedule must. strategy: "auto", or one by itself (`remate
+    take at most this share of the baseline time more than any schedule must. strategy: "auto", or one on its own (`remate
     strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
     short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
@@ -135,7 +135,7 @@ def plan(
     None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8); without one it is from 2 to the example's size, as far as
-    the step is the same there: its lower end and its steps are looked for, and `progress` is told why they are what they are;
+    the step is the same there: its lower end and its steps are looked for, and `progress` is reported why they are what they are;
     "auto": the size of the batch, where the model allows, for three traces more, so it is no default: planning a GPT-2 of
     48 layers takes three times as long (tools/bench/results/planning.txt). Planned at is the example; within a budget in bytes, the
     largest size. live: attributes that change while training, read from the model at every call: `["alpha", "h.*.drop.p"]`, of
@@ -231,7 +231,7 @@ def prepare(
     cache: bool = True,
     measure_again: bool = False,
     differentiate: Sequence[str] | None = None,
-    gradients: Gradients = "held",
+    gradients: Gradients = "retained",
     live: Sequence[str] = (),
     open_sizes: OpenSizes = FIXED,
     progress: Progress | None = None,
@@ -241,12 +241,12 @@ def prepare(
     say = progress or (lambda text: None)
     call = called(model, args, kwargs)
     with call.in_effect():
-        family = surveyed(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
+        family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")
             found = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
         else:
-            found = family.shots[0].captured
+            found = family.trace_samples[0].captured
     say(f"finding out what {len(found.graph.operations):,} operations cost")
 
     def priced(graph: Graph) -> Graph:
@@ -258,7 +258,7 @@ def prepare(
         step = partition(replace(found, graph=graph))
     if family is None:
         return step
-    made = sized(step, family, shot_costs(family, graph, cost, priced))
+    made = sized(step, family, trace_sample_costs(family, graph, cost, priced))
     for line in made.sized.said[len(family.said) :] if made.sized else ():
         say(line)
     return made
@@ -273,7 +273,7 @@ def plan_step(
         from .plan_compiled import plan_compiled
 
         return plan_compiled(step, settings, name=name, note=note, progress=progress)
-    instance = Instance(step.captured.graph, step.parts)
+    instance = StepInstance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
     chosen = policy(settings.strategy)
@@ -301,7 +301,7 @@ def schedule_of(
         settings = replace(settings, threads=torch.get_num_threads())
     written_step = step.captured if step.sized is None else step.sized.generic
     with gc_paused():
-        folded = fold(written_step, solution.reruns, step, solution.menu)
+        folded = fold(written_step, solution.recomputes, step, solution.menu)
     schedule = Schedule(
         schema=SCHEMA_URL,
         format=FORMAT,
@@ -339,7 +339,7 @@ def schedule_of(
         if step.sized is not None:
             prove(schedule, step)
         written = expand(schedule)
-    timeline = simulate(link(written.graph, written.reruns))
+    timeline = simulate(link(written.graph, written.recomputes))
     if (timeline.peak, timeline.time) != (solution.peak, solution.time):
         raise RemateError(
             f"the schedule written has peak {timeline.peak} and time {timeline.time}, the solution {solution.peak} and "

@@ -7,14 +7,14 @@ from msgspec.structs import replace
 from remate_runtime.format import Compiled, Schedule
 
 from ..budget import parse_budget
-from ..inspect.analysis import analyse
-from ..inspect.carry import Carried, carry
-from ..inspect.figures import refreshed
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import COMPILED
+from ..schedule_tools.analysis import analyse
+from ..schedule_tools.carry import Carried, carry
+from ..schedule_tools.figures import refreshed
 from .plan import schedule_of
-from .replan import asked_of
-from .unsolved import without_reruns
+from .replan import requested_of
+from .unsolved import without_recomputes
 
 
 def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carried:
@@ -24,8 +24,8 @@ def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carr
 
     Raises ScheduleError for a schedule that is not legal, BudgetError, UnknownNameError.
     """
-    settings, solve = asked_of(schedule), schedule.solve
-    kept = without_reruns(step.captured.graph, step.parts, solve.strategy, solve.solver)
+    settings, solve = requested_of(schedule), schedule.solve
+    kept = without_recomputes(step.captured.graph, step.parts, solve.strategy, solve.solver)
     budget = parse_budget(settings.budget).resolve(kept.peak)
     costs = cost or solve.cost
     compiled = Compiled(budget) if costs == COMPILED else None

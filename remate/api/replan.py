@@ -12,11 +12,11 @@ from remate_runtime.format import Schedule, Settings
 from ..budget import parse_budget
 from ..capture.recorded import called
 from ..capture.signature import argument_names
-from ..dims.again import asked_again
+from ..dims.again import requested_again
 from ..dims.open_sizes import OpenSizes
-from ..inspect.notes import carry_notes
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, operator_costs
+from ..schedule_tools.notes import carry_notes
 from ..strategy import effort_named, policy
 from .plan import Progress, plan_step, prepare
 
@@ -37,20 +37,20 @@ def prepare_again(
 
     costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
     """
-    asked, cost = asked_of(schedule), operator_costs(cost or schedule.solve.cost)
-    if asked.threads and cost == MEASURED:
-        torch.set_num_threads(asked.threads)
-    differentiate = asked.differentiate or None
+    requested, cost = requested_of(schedule), operator_costs(cost or schedule.solve.cost)
+    if requested.threads and cost == MEASURED:
+        torch.set_num_threads(requested.threads)
+    differentiate = requested.differentiate or None
     call = called(model, args, kwargs)
     if schedule.model.at:
         from .parts import prepare_part_again
 
         options: dict[str, Any] = {"differentiate": differentiate, "gradients": schedule.solve.gradients}
         return prepare_part_again(schedule, call, cost, progress=progress, **options, **costs)
-    dims = asked_again(schedule, argument_names(call.model, len(call.args)))
+    dims = requested_again(schedule, argument_names(call.model, len(call.args)))
     costs["gradients"] = schedule.solve.gradients
-    costs["open_sizes"] = OpenSizes(dims, parse_budget(asked.budget).share is None)
-    return prepare(call, cost=cost, differentiate=differentiate, live=asked.live, progress=progress, **costs)
+    costs["open_sizes"] = OpenSizes(dims, parse_budget(requested.budget).share is None)
+    return prepare(call, cost=cost, differentiate=differentiate, live=requested.live, progress=progress, **costs)
 
 
 def replan(
@@ -58,16 +58,16 @@ def replan(
 ) -> tuple[Schedule, tuple[str, ...]]:
     """Plan what `prepare_again` made as `schedule` was planned: same budget, strategy, effort and gap; name and notes are
     kept. Returns the new schedule, and the notes that stood on what is no more. Raises what `remate.plan` raises."""
-    asked = asked_of(schedule)
-    made = plan_step(step, asked, cost or schedule.solve.cost, name=schedule.name, progress=progress)
+    requested = requested_of(schedule)
+    made = plan_step(step, requested, cost or schedule.solve.cost, name=schedule.name, progress=progress)
     return carry_notes(schedule, made)
 
 
-def asked_of(schedule: Schedule) -> Settings:
+def requested_of(schedule: Schedule) -> Settings:
     """The settings that a schedule was planned with; for one that does not say, its budget in bytes and the defaults.
     Raises UnknownNameError, BudgetError."""
-    asked = schedule.solve.settings or Settings(budget=str(schedule.solve.budget))
-    parse_budget(asked.budget)
-    policy(asked.strategy)
-    effort_named(asked.effort)
-    return asked
+    requested = schedule.solve.settings or Settings(budget=str(schedule.solve.budget))
+    parse_budget(requested.budget)
+    policy(requested.strategy)
+    effort_named(requested.effort)
+    return requested

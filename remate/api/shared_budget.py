@@ -2,7 +2,7 @@
 
 Each kind is searched as if all calls were of its kind, for what a call holds between forward and backward counts beside all
 other calls, those of other kinds, too: a kind that is called once would have its least peak where it holds much. Fast
-strategies search around the share that the budget is of the step without reruns; then each kind is searched once for what the
+strategies search around the share that the budget is of the step without recomputation; then each kind is searched once for what the
 others leave it.
 """
 
@@ -12,18 +12,18 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.format import StoppedBy
 from remate_runtime.link import link, simulate
-from remate_runtime.step import FlatRerun, Graph
 
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..strategy import AUTO, QUICK, Candidate, Solution, policy
 from .frontier import Sweep
-from .part_choice import Choice, choice_of, fastest, peak_of, smallest
+from .part_choice import PartChoice, choice_of, fastest, peak_of, smallest
 
-PROBES = ("greedy", "flat")  # strategies that are asked for many shares, the fastest first
-SHARES = (1.5, 1.25, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # of what the budget leaves of a kind without reruns
+PROBES = ("greedy", "flat")  # strategies that are requested many shares, the fastest first
+SHARES = (1.5, 1.25, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # of what the budget leaves of a kind without recomputation
 PROVEN = 1e-9  # gap of what is the fastest
 
 
@@ -41,10 +41,10 @@ class SharedBudget:
 
     def __init__(self, graphs: Sequence[Graph], sweeps: Sequence[Sweep], budget: int, strategy: str) -> None:
         """graphs: of the kinds, with their own calls. sweeps: of the same, `as_if_all`. budget: bytes of all together.
-        strategy: what the user asked for."""
+        strategy: what the user requested."""
         self._graphs, self._sweeps, self._budget = graphs, sweeps, budget
         self._probes = [policy(one) for one in (PROBES if strategy == AUTO.name else (strategy,))]
-        self._seen: list[dict[tuple[FlatRerun, ...], Choice]] = [{} for _ in graphs]
+        self._seen: list[dict[tuple[FlatRecompute, ...], PartChoice]] = [{} for _ in graphs]
 
     def solutions(self) -> list[Solution]:
         """By kind, with the figures of its own calls. Raises InfeasibleError, with a peak that the same call meets."""
@@ -70,7 +70,7 @@ class SharedBudget:
                 break
         self._take(at, sweep.candidates)
 
-    def _fitting(self) -> tuple[Choice, ...]:
+    def _fitting(self) -> tuple[PartChoice, ...]:
         """What fits once each kind was searched for its smallest peak."""
         least = [
             [choice_of(graph, one) for one in sweep.least()]
@@ -84,7 +84,7 @@ class SharedBudget:
             raise InfeasibleError(self._budget, peak_of(smallest(least)), floor, AUTO.name)
         return chosen
 
-    def _improved(self, chosen: tuple[Choice, ...], at: int) -> tuple[Choice, ...]:
+    def _improved(self, chosen: tuple[PartChoice, ...], at: int) -> tuple[PartChoice, ...]:
         """With one kind searched for all that the others leave it."""
         own, sweep, graph = chosen[at], self._sweeps[at], self._graphs[at]
         others = [one for other, one in enumerate(chosen) if other != at]
@@ -99,20 +99,20 @@ class SharedBudget:
 
     def _take(self, at: int, candidates: Sequence[Candidate]) -> None:
         for one in candidates:
-            if one.reruns not in self._seen[at]:
-                self._seen[at][one.reruns] = choice_of(self._graphs[at], one)
+            if one.recomputes not in self._seen[at]:
+                self._seen[at][one.recomputes] = choice_of(self._graphs[at], one)
 
-    def _kinds(self) -> list[list[Choice]]:
+    def _kinds(self) -> list[list[PartChoice]]:
         return [list(seen.values()) for seen in self._seen]
 
-    def _solution(self, at: int, choice: Choice) -> Solution:
-        """A choice as one of this kind's own calls. What was proven is not about these: no bound but the time without reruns
+    def _solution(self, at: int, choice: PartChoice) -> Solution:
+        """A choice as one of this kind's own calls. What was proven is not about these: no bound but the time without recomputation
         is left."""
         graph, sweep, found = self._graphs[at], self._sweeps[at], choice.candidate
-        own, base = simulate(link(graph, found.reruns)), simulate(link(graph))
+        own, base = simulate(link(graph, found.recomputes)), simulate(link(graph))
         gap = (own.time - base.time) / max(1, base.time)
         return Solution(
-            found.reruns,
+            found.recomputes,
             own.peak,
             own.time,
             base.peak,

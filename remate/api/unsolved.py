@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from ..partition.hierarchy import BlockSpan
-from ..strategy import Instance, Solution
+from ..strategy import Solution, StepInstance
 
 
-def without_reruns(graph: Graph, parts: Sequence[BlockSpan], strategy: str = "keep-all", solver: str = "") -> Solution:
-    """The schedule of `graph` without reruns; no bound is proven. strategy, solver: to be written down."""
-    base = Instance(graph, parts).baseline
+def without_recomputes(
+    graph: Graph, parts: Sequence[BlockSpan], strategy: str = "baseline", solver: str = ""
+) -> Solution:
+    """The schedule of `graph` without recomputation; no bound is proven. strategy, solver: to be written down."""
+    base = StepInstance(graph, parts).baseline
     return Solution(
-        reruns=(),
+        recomputes=(),
         peak=base.peak,
         time=base.time,
         baseline_peak=base.peak,

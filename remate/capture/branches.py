@@ -1,7 +1,7 @@
-"""While tracing: code that asks whether it is being compiled is told no, so that it takes the branch that eager takes.
+"""While tracing: code that asks whether it is being compiled is reported no, so that it takes the branch that eager takes.
 
 Only where that branch then reads a tensor's value, which tracing cannot, is the answer yes, for the function that asked and
-no other; the caller is told, since what is captured there is not what eager runs. Like `torch_api`, this module touches
+no other; the caller is reported, since what is captured there is not what eager runs. Like `torch_api`, this module touches
 unstable interfaces.
 """
 
@@ -22,10 +22,10 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 class Branches:
-    """Which functions are told that they are compiled: none at first. `taken` are those that asked and were told so."""
+    """Which functions are reported that they are compiled: none at first. `taken` are those that asked and were reported so."""
 
     def __init__(self) -> None:
-        self._asked: set[CodeType] = set()
+        self._requested: set[CodeType] = set()
         self._compiled: dict[CodeType, str] = {}  # and the line that read a value
         self._taken: dict[CodeType, str] = {}
 
@@ -35,7 +35,7 @@ class Branches:
 
     @property
     def learned(self) -> bool:
-        """Whether there is a function that is told so."""
+        """Whether there is a function that is reported so."""
         return bool(self._compiled)
 
     @contextlib.contextmanager
@@ -54,11 +54,11 @@ class Branches:
 
     def learn(self, error: BaseException) -> bool:
         """After a trace that failed because it read a tensor's value: tell the innermost function on the way there that
-        asked, and was told no, that it is compiled. Returns whether there is one, and tracing may be tried again."""
+        asked, and was reported no, that it is compiled. Returns whether there is one, and tracing may be tried again."""
         frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _users(frame)]
         for frame, _ in reversed(frames):
             code = frame.f_code
-            if code in self._asked and code not in self._compiled:
+            if code in self._requested and code not in self._compiled:
                 last, line = frames[-1]
                 self._compiled[code] = f"{code.co_name} ({os.path.basename(last.f_code.co_filename)}:{line})"
                 return True
@@ -74,7 +74,7 @@ class Branches:
                 self._taken[code] = self._compiled[code]
                 return True
             if _users(frame):
-                self._asked.add(code)
+                self._requested.add(code)
             frame = frame.f_back
         return False
 

@@ -18,18 +18,19 @@ import torch
 from msgspec.structs import replace
 from torch.fx import Node
 
-from remate_runtime.gc_pause import gc_paused
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
+from remate_runtime.support.gc_pause import gc_paused
 
 from ..errors import CaptureError
 from . import surroundings, torch_api
 from .branches import Branches
 from .captured import Captured
 from .explain import explained
+from .fake_module import fake_module, on_meta
 from .gradient_layouts import lay_out_gradients
 from .lower import Lowering, Source
 from .origins import complete, origins
-from .planted import planted
+from .override_attributes import overridden_attributes
 from .reads import Hooks
 from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
@@ -37,9 +38,8 @@ from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
-from .stand_in import on_meta, stand_in
 from .static_parts import static_parts
-from .step import Output, TracedModule
+from .step import TracedModule, TracedOutput
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
 __all__ = ["CaptureError", "Captured", "capture"]
@@ -74,10 +74,10 @@ def capture(
         raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
     refuse_layers(model)
     if on_meta(model):
-        model, args, kwargs = stand_in(model, args, kwargs or {})
-    with gc_paused(), planted(model, live), surroundings.attributes_as_buffers(model) as lent:
+        model, args, kwargs = fake_module(model, args, kwargs or {})
+    with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
-        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, lent, bool(live))
+        call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
         step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise), signature)
         _warn(step, branches)
         _refuse_changes(step, live)
@@ -146,7 +146,7 @@ def _warn(step: TracedModule, branches: Branches) -> None:
     if branches.taken:
         warnings.warn(
             f"eager may take another branch than what was captured in {', '.join(branches.taken)}: it looks at a "
-            "tensor's values there, and tells what compiles to do without; results can differ by rounding, and the peak",
+            "tensor's values there, and reports what compiles to do without; results can differ by rounding, and the peak",
             UserWarning,
             stacklevel=4,
         )
@@ -231,7 +231,7 @@ def _unwrapped(port: Port, node: Node) -> Node:
     return node
 
 
-def _with_values(tree: Any, names: list[str], outputs: tuple[Output, ...]) -> Any:
+def _with_values(tree: Any, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
     """The output tree with the names of values in place of their positions."""
     if isinstance(tree, list):
         return [_with_values(child, names, outputs) for child in tree]

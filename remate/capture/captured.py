@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from remate_runtime.flat_step import Graph
 from remate_runtime.format import Digest, Model
-from remate_runtime.step import Graph
 
 
 class Captured(msgspec.Struct, frozen=True):

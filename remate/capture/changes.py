@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from remate_runtime.live import MISSING
+from remate_runtime.staleness import MISSING
 
 from ..errors import CaptureError
 from .assigned import assigned_at
@@ -25,7 +25,7 @@ class Change(NamedTuple):
     now: Any
 
 
-class Changes:
+class TraceChanges:
     """All of one trace, by path."""
 
     def __init__(self, by_path: Mapping[str, Change]) -> None:

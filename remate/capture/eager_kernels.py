@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from remate_runtime.kernels import workspace_as_told
+from remate_runtime.operator_calls import workspace_as_told
 
 _WHOLE = ("upsample_", "_upsample_")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")

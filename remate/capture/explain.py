@@ -12,7 +12,7 @@ from ..errors import CaptureError
 from . import torch_api
 from .places import failed_line
 from .static_parts import static_parts
-from .watch import Watch
+from .watch import AttributeWatch
 
 _BRANCH = (
     "write the choice with tensor operations (torch.where, masking), or take it out of the module; "
@@ -39,7 +39,7 @@ _SOURCE = re.compile(r"self\.get_(?:buffer|parameter)\('model\.([^']+)'\)")
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
-def explained(error: Exception, watch: Watch, model: nn.Module) -> CaptureError:
+def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
     """What to raise instead of `error`, with the call that plans what can be traced of the model."""
     if isinstance(error, CaptureError):
         return error

@@ -1,4 +1,4 @@
-"""Gradients of parameters lie as autograd keeps them: what lies otherwise is copied in the step.
+"""Gradients of parameters lie as autograd keeps them: what has a different memory layout is copied in the step.
 
 AccumulateGrad takes a gradient as it is if it has the strides of its parameter (of one with gaps or overlaps: contiguous ones), and
 makes a copy of any other ("gradient layout contract" in torch/csrc/autograd). Made by the step, the copy is in the plan, and the

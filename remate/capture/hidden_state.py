@@ -82,7 +82,7 @@ def _words(value: Any, depth: int) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield f"tensor{list(value.shape)}"
     elif isinstance(value, float):
-        yield float.__repr__(value)  # nan is nan here; a live attribute is not asked for its number, which it refuses
+        yield float.__repr__(value)  # nan is nan here; a live attribute is not requested its number, which it refuses
     elif isinstance(value, int) and not isinstance(value, bool):
         yield int(value)  # sizes may be of a type that is watched
     elif isinstance(value, _PLAIN):

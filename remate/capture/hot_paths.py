@@ -16,7 +16,7 @@ import torch.fx.experimental.proxy_tensor as proxies
 from torch.fx import _lazy_graph_module as modules
 from torch.utils import _pytree
 
-from remate_runtime.gc_pause import gc_paused
+from remate_runtime.support.gc_pause import gc_paused
 
 _PATCHED = ("tree_flatten", "tree_map_only", "tree_leaves")
 

@@ -15,7 +15,7 @@ from torch._prims_common import make_contiguous_strides_for, suggest_memory_form
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from remate_runtime.kernels import RESULTS
+from remate_runtime.operator_calls import RESULTS
 
 _ATEN: Any = torch.ops.aten
 
@@ -118,8 +118,8 @@ def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, made: Any) -
     strides = _real_strides(func, args, kwargs)
     if len(own) != len(strides) or all(leaf.stride() == laid for leaf, laid in zip(own, strides, strict=True)):
         return made
-    turn = iter(strides)
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(turn)), made)
+    backward_start = iter(strides)
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(backward_start)), made)
 
 
 def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:

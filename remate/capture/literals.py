@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from remate_runtime.format import DTYPES, MEMORY_FORMATS, TensorType
-from remate_runtime.live import MAX_CONSTANT
+from remate_runtime.staleness import MAX_CONSTANT
 
 from ..errors import CaptureError
 from .trees import literal

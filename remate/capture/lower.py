@@ -10,13 +10,13 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from remate_runtime.flat_step import Op, Ref, Value
 from remate_runtime.format import TensorType
-from remate_runtime.step import Op, Ref, Value
 
 from ..errors import CaptureError
 from . import facts, literals, torch_api
 from .origins import Origin
-from .trees import Names
+from .trees import UniqueNames
 
 _DEFAULTS = {"pin_memory": (False, None), "layout": (torch.strided, None)}
 
@@ -57,7 +57,7 @@ class Lowering:
         named: set[str],
     ) -> None:
         self._module, self._sources, self._origins, self._device = module, sources, origins, device
-        self._names = Names(taken)
+        self._names = UniqueNames(taken)
         self._results, self._named = results, named
         self._values: list[Value] = []
         self._root: list[int] = []
@@ -250,7 +250,7 @@ def _default(target: OpOverload, name: str, value: Any) -> bool:
 
 
 def _masked(target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
-    """Without the outputs that the operator is told not to compute (fake tensors stand for them all the same)."""
+    """Without the outputs that the operator is reported not to compute (fake tensors stand for them all the same)."""
     at = next((i for i, a in enumerate(target._schema.arguments) if a.name in ("output_mask", "grad_input_mask")), None)
     mask = args[at] if at is not None and at < len(args) else None
     if not isinstance(mask, tuple | list) or len(mask) != len(kinds):

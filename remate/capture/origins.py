@@ -6,12 +6,12 @@ import msgspec
 from torch.fx import Graph, Node
 
 from . import torch_api
-from .places import Place
+from .places import SourcePlace
 
 
 class Origin(msgspec.Struct, frozen=True):
     module: str = ""
-    place: Place = Place()
+    place: SourcePlace = SourcePlace()
 
 
 def origins(graph: Graph) -> dict[Node, Origin]:

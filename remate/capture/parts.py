@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from remate_runtime.format import did_you_mean, unfold_paths
-from remate_runtime.live import collected_within, qualified
+from remate_runtime.staleness import collected_within, qualified
 
 from ..errors import CaptureError
 from . import surroundings, trees
 from .generators import undisturbed
-from .recorded import RecordedCall, State, recording, state_of
+from .recorded import CallSettings, RecordedCall, recording, state_of
 
 _SHOWN = 5  # paths in one message
 
@@ -33,7 +33,7 @@ class PartCalls(msgspec.Struct, frozen=True):
     states: of each at its call. calls: of each in the step. example: the arguments of the first."""
 
     paths: tuple[str, ...]
-    states: tuple[State, ...]
+    states: tuple[CallSettings, ...]
     calls: int
     example: RecordedCall
 
@@ -97,7 +97,7 @@ class _Taker:
 
     def __init__(self, model: nn.Module, path: str) -> None:
         self.model, self.path = model, path
-        self.calls: dict[str, tuple[int, State, RecordedCall]] = {}
+        self.calls: dict[str, tuple[int, CallSettings, RecordedCall]] = {}
         self.others = 0  # without gradients
         self.known: dict[str, RecordedCall] = {}
 
@@ -125,7 +125,7 @@ class _Taker:
 
 
 def _look(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """All by which calls are told apart before anything is traced."""
+    """All by which calls are distinguished before anything is traced."""
 
     def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
         return {"tensor": _tensor(tensor)}
@@ -221,7 +221,7 @@ def _refuse_uncalled(takers: dict[str, _Taker]) -> None:
 
 
 def _alike(takers: dict[str, _Taker]) -> list[PartCalls]:
-    groups: dict[tuple[str, int], list[tuple[str, State, RecordedCall]]] = {}
+    groups: dict[tuple[str, int], list[tuple[str, CallSettings, RecordedCall]]] = {}
     for path, taker in takers.items():
         for look, (count, state, example) in taker.calls.items():
             groups.setdefault((look, count), []).append((path, state, example))

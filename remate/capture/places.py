@@ -14,7 +14,7 @@ _HERE = os.path.dirname(__file__) + os.sep
 _PASSED = os.path.join(_HERE, "repeats") + os.sep  # stands between a module and the one that calls it
 
 
-class Place(msgspec.Struct, frozen=True):
+class SourcePlace(msgspec.Struct, frozen=True):
     """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`, lines
     after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not known."""
 
@@ -22,14 +22,14 @@ class Place(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-def user_place(frame: FrameType | None) -> Place:
+def user_place(frame: FrameType | None) -> SourcePlace:
     """The line of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
     return calling_place(frame)[0]
 
 
-def calling_place(frame: FrameType | None) -> tuple[Place, bool]:
+def calling_place(frame: FrameType | None) -> tuple[SourcePlace, bool]:
     """The same, and whether it is the user's."""
-    library = Place()
+    library = SourcePlace()
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_HERE):
@@ -43,11 +43,11 @@ def calling_place(frame: FrameType | None) -> tuple[Place, bool]:
     return library, False
 
 
-def _place(frame: FrameType) -> Place:
+def _place(frame: FrameType) -> SourcePlace:
     file, number = os.path.basename(frame.f_code.co_filename), frame.f_lineno
     function = _function(frame)
     name = function.co_qualname.replace("<locals>.", "")
-    return Place(f"{file}:{number}", f"{file}:{name}+{max(0, number - function.co_firstlineno)}")
+    return SourcePlace(f"{file}:{number}", f"{file}:{name}+{max(0, number - function.co_firstlineno)}")
 
 
 def _function(frame: FrameType) -> CodeType:

@@ -1,7 +1,7 @@
 """What forward reads of a model's attributes and configs while it is traced, and which hooks take part.
 
 Recorded are reads of instance and class attributes by name, as they were when forward first read them; attributes that
-are not there when asked for; fields of configs. Not recorded: tensors, parameters, buffers and submodules (the signature
+are not there when requested; fields of configs. Not recorded: tensors, parameters, buffers and submodules (the signature
 has them), training flags (too), and what is read of `__dict__`. What forward itself changes is put back, and told by
 `changes`: whether it matters is found out by tracing once more with it.
 """
@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from remate_runtime.format import Digest
-from remate_runtime.live import (
+from remate_runtime.staleness import (
     CHECKPOINTS,
     FORWARDS_OWN_FLAG,
     MISSING,
@@ -39,7 +39,7 @@ from remate_runtime.live import (
 )
 
 from ..errors import CaptureError
-from .changes import Change, Changes
+from .changes import Change, TraceChanges
 
 _MACHINERY = frozenset(
     {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
@@ -49,7 +49,7 @@ _KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Reads:
-    """Watches one model. `watching()` is for the time that its forward runs; `digest()` tells what was seen."""
+    """Watches one model. `watching()` is for the time that its forward runs; `digest()` reports what was seen."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -123,7 +123,7 @@ class Reads:
         seen[name] = OPAQUE  # whatever is read on the way does not come here again
         value = attribute(thing, name)
         if isinstance(getattr(type(thing), name, None), property):
-            if id(thing) in self._paths:  # what its getter reads is seen by itself
+            if id(thing) in self._paths:  # what its getter reads is seen on its own
                 self._methods[id(thing), name] = value
             return
         seen[name] = record_attribute(thing, name, self._code.source)
@@ -181,10 +181,10 @@ class Reads:
             vars(config).clear()
             vars(config).update(attributes)
 
-    def changes(self) -> Changes:
+    def changes(self) -> TraceChanges:
         """The attributes that forward read and then changed."""
         told = {(id(c.thing), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
-        return Changes({f"{path}.{c.name}".lstrip("."): c for path, c in told.values()})
+        return TraceChanges({f"{path}.{c.name}".lstrip("."): c for path, c in told.values()})
 
     def _at(self, key: int) -> Iterator[str]:
         if key in self._paths:

@@ -11,8 +11,8 @@ import msgspec
 import torch
 from torch import nn
 
-from remate_runtime.live import is_config
-from remate_runtime.planned import original_of
+from remate_runtime.applied import original_of
+from remate_runtime.staleness import is_config
 
 from ..errors import CaptureError
 from . import trees
@@ -21,7 +21,7 @@ _PLAIN = (bool, int, float, str, type(None))
 _ABSENT: Any = object()
 
 
-class State(msgspec.Struct, frozen=True):
+class CallSettings(msgspec.Struct, frozen=True):
     """What a call depends on beside its arguments. training: of modules, grad: requires_grad of parameters, by path.
     attributes: (path, name, value) of plain ones, of modules and of the configs that they hold. autocast: its dtype.
     unwrapped: the forward was that of the model's class."""
@@ -62,11 +62,11 @@ class State(msgspec.Struct, frozen=True):
         return [(thing, name, v) for thing, name, v in found if not _same(vars(thing).get(name, _ABSENT), v)]
 
 
-def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> State:
+def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> CallSettings:
     """The state that `model` is in now. autocast: kinds of devices, of which the model's counts."""
     device = next((p.device.type for p in model.parameters()), "cpu")
     casts = device in autocast and torch.is_autocast_enabled(device)
-    return State(
+    return CallSettings(
         training={path: module.training for path, module in model.named_modules()},
         grad={name: p.requires_grad for name, p in model.named_parameters()},
         attributes=tuple(
@@ -105,7 +105,7 @@ def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, b
 
 
 class Taker(Protocol):
-    """Who is told of the calls of `model`."""
+    """Who is reported the calls of `model`."""
 
     @property
     def model(self) -> nn.Module: ...
@@ -125,16 +125,16 @@ class RecordedCall:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.open = False  # the loop still runs
-        self._found: tuple[tuple[Any, ...], dict[str, Any], State] | None = None
+        self._found: tuple[tuple[Any, ...], dict[str, Any], CallSettings] | None = None
         self._others = 0
 
     @classmethod
     def of(
-        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: State | None = None
+        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: CallSettings | None = None
     ) -> RecordedCall:
         """A call that somebody wrote down."""
         made = cls(model)
-        made._found = (tuple(args), dict(kwargs), state or State())
+        made._found = (tuple(args), dict(kwargs), state or CallSettings())
         return made
 
     def in_effect(self, cast: bool = True) -> contextlib.AbstractContextManager[None]:
@@ -150,11 +150,11 @@ class RecordedCall:
         return self._taken[1]
 
     @property
-    def state(self) -> State:
+    def state(self) -> CallSettings:
         return self._taken[2]
 
     @property
-    def _taken(self) -> tuple[tuple[Any, ...], dict[str, Any], State]:
+    def _taken(self) -> tuple[tuple[Any, ...], dict[str, Any], CallSettings]:
         if self._found is None:
             seen = f"{self._others} call(s), all without gradients" if self._others else "no call of it"
             hint = "record the module that the loop calls, while it trains: with remate.record(model) as call: ..."

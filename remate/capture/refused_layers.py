@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from remate_runtime.planned import original_of
+from remate_runtime.applied import original_of
 
 from ..errors import CaptureError
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from remate_runtime.flat_step import Graph, to_json
 from remate_runtime.format import Model
-from remate_runtime.step import Graph, to_json
 
 from ..errors import CaptureError
 from . import literals, torch_api, trees
@@ -33,7 +33,7 @@ class Signature:
         self._check_tensors()
         self.names = {*self._parameters, *self._buffers}
         self.inputs: list[str] = []
-        self._unique = trees.Names(self.names)
+        self._unique = trees.UniqueNames(self.names)
         self._tree = self._describe(args, kwargs)
         self.names |= set(self.inputs)
         self.autocast = _ambient_autocast(self.device)

@@ -37,7 +37,7 @@ _ONE_OPERAND = ("neg", "abs")
 _COUNTS = ("size", "numel", "nelement", "__len__")
 
 
-class Decision(msgspec.Struct, frozen=True):
+class SizeComparison(msgspec.Struct, frozen=True):
     """`left` compared with `right` was `held`. place: `file.py:12`. comparison: a key of COMPARISONS."""
 
     place: str
@@ -51,11 +51,11 @@ class SizeLog:
     """The decisions of one trace, in order."""
 
     def __init__(self) -> None:
-        self.decisions: list[Decision] = []
+        self.decisions: list[SizeComparison] = []
 
     def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
         place = user_place(frame).line
-        self.decisions.append(Decision(place, comparison, left, right, held))
+        self.decisions.append(SizeComparison(place, comparison, left, right, held))
 
     def tagged(self, function: Any, made: Any) -> Any:
         """What a function of tensors returned, where it is sizes as ints that write into this log."""

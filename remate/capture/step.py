@@ -19,10 +19,10 @@ from .returned_buffers import storage_of
 from .signature import argument_names
 from .sizes import SizeLog
 from .stored import Arguments, lost, stored_trees
-from .watch import Watch
+from .watch import AttributeWatch
 
 
-class Output(msgspec.Struct, frozen=True):
+class TracedOutput(msgspec.Struct, frozen=True):
     """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and the
     step does without. buffer: the one that it lies in, as forward leaves it, "" if in none."""
 
@@ -51,7 +51,7 @@ class TracedModule(torch.nn.Module):
         kwargs: dict[str, Any],
         differentiate: Sequence[str] | None,
         autocast: tuple[str, torch.dtype] | None,
-        lent: frozenset[tuple[int, str]] = frozenset(),
+        borrowed: frozenset[tuple[int, str]] = frozenset(),
         has_live: bool = False,
         sizes: SizeLog | None = None,
         stepwise: bool = False,
@@ -59,15 +59,15 @@ class TracedModule(torch.nn.Module):
         super().__init__()
         self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
-        self.watch = Watch(model, torch_api.mark, None if sizes is None else sizes.tagged)
+        self.watch = AttributeWatch(model, torch_api.mark, None if sizes is None else sizes.tagged)
         self.reads = Reads(model)
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
         self._differentiate = None if differentiate is None else tuple(differentiate)
         self._autocast = autocast
-        self._lent = lent
+        self._borrowed = borrowed
         self.tree: Any = None
-        self.outputs: tuple[Output, ...] = ()
+        self.outputs: tuple[TracedOutput, ...] = ()
         self.opaque: dict[str, str] = {}
         self.lost: list[str] = []
         self.drawn: list[str] = []
@@ -76,7 +76,7 @@ class TracedModule(torch.nn.Module):
         self.left: surroundings.LeftBehind | None = None
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """Each once, whatever is asked for: the tracer would make two parameters of a tied one."""
+        """Each once, whatever is requested: the tracer would make two parameters of a tied one."""
         return super().named_parameters(prefix, recurse, True)
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
@@ -88,7 +88,7 @@ class TracedModule(torch.nn.Module):
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
         given = Arguments(dict(zip(argument_names(self.model, len(args)), args, strict=True)) | kwargs)
         with self.ties.followed():
-            attributes = surroundings.Attributes(self.model, self._lent)
+            attributes = surroundings.Attributes(self.model, self._borrowed)
             try:
                 with (
                     self._cast(),
@@ -156,7 +156,7 @@ class TracedModule(torch.nn.Module):
 
     def _flat(self, result: Any, attributes: surroundings.Attributes, given: Arguments) -> tuple[torch.Tensor, ...]:
         found: list[tuple[str, torch.Tensor]] = []
-        names = trees.Names(set())
+        names = trees.UniqueNames(set())
         self.opaque = {}
 
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
@@ -177,7 +177,7 @@ class TracedModule(torch.nn.Module):
         chosen = self._chosen(found, returned, result)
         of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}
         self.outputs = tuple(
-            Output(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
+            TracedOutput(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
             for name, t in found
         )
         return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)

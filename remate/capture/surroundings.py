@@ -41,9 +41,9 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
 class Attributes:
     """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a trace."""
 
-    def __init__(self, model: Module, lent: frozenset[tuple[int, str]] = frozenset()) -> None:
+    def __init__(self, model: Module, borrowed: frozenset[tuple[int, str]] = frozenset()) -> None:
         """lent: attributes that stand among the buffers."""
-        self._lent = lent
+        self._borrowed = borrowed
         self._names = {id(module): name for name, module in model.named_modules()}
         self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
         self._contents = [
@@ -58,7 +58,7 @@ class Attributes:
         for module, _, buffers in self._saved:
             for name, old in buffers.items():
                 new = module._buffers.get(name)
-                if old is not None and new is not old and (id(module), name) not in self._lent:
+                if old is not None and new is not old and (id(module), name) not in self._borrowed:
                     yield self._path(module, name), old, new
 
     def stored(self) -> Iterator[tuple[str, Any]]:
@@ -70,7 +70,7 @@ class Attributes:
                 if name not in _REGISTERED and value is not attributes.get(name) and _others(value, own):
                     yield self._path(module, name), value
             for name, value in module._buffers.items():
-                if (id(module), name) in self._lent and value is not buffers[name] and value is not None:
+                if (id(module), name) in self._borrowed and value is not buffers[name] and value is not None:
                     yield self._path(module, name), value
 
     def filled(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
@@ -89,7 +89,7 @@ class Attributes:
         registered = [
             (m, name, t) for m, _, _ in self._saved for kind in (m._parameters, m._buffers) for name, t in kind.items()
         ]
-        return {id(tensor) for module, name, tensor in registered if (id(module), name) not in self._lent}
+        return {id(tensor) for module, name, tensor in registered if (id(module), name) not in self._borrowed}
 
     def _path(self, module: Module, name: str) -> str:
         prefix = self._names[id(module)]
@@ -179,7 +179,7 @@ def warn_of_checkpoints(places: list[str]) -> None:
     if places:
         warnings.warn(
             f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in its place. "
-            "The peak without reruns that shares of a budget refer to is that of the model without checkpoints, so the "
+            "The peak without recomputation that shares of a budget refer to is that of the model without checkpoints, so the "
             "model as it is takes less than 100% today",
             UserWarning,
             stacklevel=5,

@@ -34,7 +34,7 @@ from .eager_kernels import eager_kernels
 from .hot_paths import hot_paths
 from .known_values import known_values
 from .layouts import real_layouts
-from .places import Place
+from .places import SourcePlace
 from .remembered import remembered
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -218,7 +218,7 @@ def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
         kind.__call__ = usual
 
 
-def mark(module: str, place: Place) -> None:
+def mark(module: str, place: SourcePlace) -> None:
     """Operations traced from now on came from this module and this line."""
     if node_meta.has_preserved_node_meta():
         node_meta.get_current_meta()["nn_module_stack"] = {_MODULE_KEY: (module, place)}
@@ -229,7 +229,7 @@ def unmark() -> None:
         node_meta.get_current_meta().pop("nn_module_stack", None)
 
 
-def marked(node: Node) -> tuple[str, Place] | None:
+def marked(node: Node) -> tuple[str, SourcePlace] | None:
     """(module, place) of a forward node."""
     return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
 

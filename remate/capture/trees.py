@@ -39,7 +39,7 @@ def substitute(node: Any, leaves: list[Any]) -> Any:
 def describe(
     node: Any, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
 ) -> dict[str, Any]:
-    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is told of what is no tree (it becomes null)."""
+    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is reported what is no tree (it becomes null)."""
     if isinstance(node, torch.Tensor):
         return leaf(node, path)
     inner = children(node)
@@ -67,7 +67,7 @@ def clean(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.~-]", "~", name) or "~"
 
 
-class Names:
+class UniqueNames:
     """Hands out each name once: the second `x` becomes `x_2`."""
 
     def __init__(self, taken: set[str]) -> None:

@@ -13,14 +13,14 @@ from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError
 from .hidden_state import UNSEEN, Calls, as_conversion
-from .places import Place, calling_place
+from .places import SourcePlace, calling_place
 from .refused_calls import refusal
 
 if TYPE_CHECKING:
-    from .repeats.recording import Recorder, Replay
+    from .repeats.recording import CallRecorder, CallReplay
 
 
-class Watch(TorchFunctionMode):
+class AttributeWatch(TorchFunctionMode):
     """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what functions
     of tensors return. Hooks are global: the model is not touched. Raises CaptureError where forward does what no schedule can
     hold, or something else than in its last run."""
@@ -28,7 +28,7 @@ class Watch(TorchFunctionMode):
     def __init__(
         self,
         model: torch.nn.Module,
-        changed: Callable[[str, Place], None],
+        changed: Callable[[str, SourcePlace], None],
         made: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class Watch(TorchFunctionMode):
             self._names[id(module)] = name
         self._changed = changed
         self.stack: list[str] = []
-        self.place = Place()
+        self.place = SourcePlace()
         self._calls = Calls()
-        self._outer = Place()
-        self._recorder: Recorder | None = None
-        self._replay: Replay | None = None
+        self._outer = SourcePlace()
+        self._recorder: CallRecorder | None = None
+        self._replay: CallReplay | None = None
 
     @property
     def module(self) -> str:
@@ -51,7 +51,7 @@ class Watch(TorchFunctionMode):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While the model's forward runs. After an exception `module` still names the module that failed."""
-        self.stack, self.place = [], Place()
+        self.stack, self.place = [], SourcePlace()
         hooks = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
         try:
             self._calls.begin()
@@ -64,7 +64,7 @@ class Watch(TorchFunctionMode):
                 hook.remove()
 
     @contextmanager
-    def within(self, path: str, caller: Place) -> Iterator[None]:
+    def within(self, path: str, caller: SourcePlace) -> Iterator[None]:
         """While the module at `path` runs without having been called. caller: the line that calls it in the model, if it is
         the user's."""
         self.stack.append(path)
@@ -73,7 +73,7 @@ class Watch(TorchFunctionMode):
         try:
             yield
         finally:
-            self._outer = Place()
+            self._outer = SourcePlace()
             self.stack.remove(path)
 
     def expect_without(self, parts: list[tuple[int, int]]) -> None:
@@ -81,8 +81,8 @@ class Watch(TorchFunctionMode):
         self._calls = self._calls.without(parts)
 
     @contextmanager
-    def followed_by(self, recorder: Recorder) -> Iterator[None]:
-        """Meanwhile `recorder` is told what forward asks of torch."""
+    def followed_by(self, recorder: CallRecorder) -> Iterator[None]:
+        """Meanwhile `recorder` is reported what forward asks of torch."""
         self._recorder = recorder
         try:
             yield
@@ -90,7 +90,7 @@ class Watch(TorchFunctionMode):
             self._recorder = None
 
     @contextmanager
-    def repeating(self, replay: Replay) -> Iterator[None]:
+    def repeating(self, replay: CallReplay) -> Iterator[None]:
         """Meanwhile nothing is computed: `replay` says what functions of tensors return."""
         self._replay = replay
         try:
@@ -134,7 +134,7 @@ class Watch(TorchFunctionMode):
         self._note(called, args, named, result, place)
         return result if self._made is None else self._made(func, result)
 
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, place: Place) -> None:
+    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, place: SourcePlace) -> None:
         if self._recorder is not None:
             self._recorder.called(func, args, kwargs, result, self.module, place)
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
-from remate_runtime.files import advice
+from remate_runtime.support.files import advice
 from remate_runtime.version import __version__
 
 from ..errors import NotApplicableError, ProfileError, UnknownNameError
@@ -138,7 +138,7 @@ def print_error(message: str) -> None:
 
 def _print_warning(message: Warning | str, category: type[Warning], *rest: object) -> None:
     """Without the source line that Python adds, which says nothing to the user of a command; nor does what PyTorch
-    tells of its own inside."""
+    describes its own inside."""
     if "Triggered internally at" not in str(message):
         say_aside(f"warning: {message}")
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
 from .usage import UsageError
 
 if TYPE_CHECKING:
     import torch
 
-    from ..capture.recorded import RecordedCall, State
+    from ..capture.recorded import CallSettings, RecordedCall
 
 _SHAPE = '\n  hint: end it with `return model, (x, y)` or `return model, (x,), {"labels": labels}`'
 
@@ -28,7 +28,7 @@ class Target(NamedTuple):
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    state: State | None = None
+    state: CallSettings | None = None
 
     @property
     def call(self) -> RecordedCall:

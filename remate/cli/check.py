@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from remate_runtime.format import Solve
 
     from ..capture.captured import Captured
-    from ..inspect.analysis import Analysis
-    from ..inspect.staleness import Difference
+    from ..schedule_tools.analysis import Analysis
+    from ..schedule_tools.staleness import StalenessCause
     from .build_file import Target
 
 _SHOWN = 20
@@ -87,10 +87,10 @@ def _check(
     from remate_runtime.errors import ScheduleError
     from remate_runtime.format import locate, read
 
-    from ..inspect.analysis import open_text
-    from ..inspect.check import findings
-    from ..inspect.schema_check import schema_faults
-    from ..inspect.sizes import faults_at_corners
+    from ..schedule_tools.analysis import open_text
+    from ..schedule_tools.check import findings
+    from ..schedule_tools.schema_check import schema_faults
+    from ..schedule_tools.sizes import faults_at_corners
 
     data = read(path)
     try:
@@ -118,23 +118,23 @@ def _check(
 
 
 def _summary(path: str, opened: Analysis) -> str:
-    from ..inspect.addresses import reserved
     from ..present.delivered import delivered_line
     from ..present.reserved import reserved_lines
+    from ..schedule_tools.addresses import reserved
 
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     ours = reserved(opened.linked) if opened.graph.calls == 1 else None
-    operations, reruns = len(opened.graph.operations), len(opened.expanded.reruns)
+    operations, recomputes = len(opened.graph.operations), len(opened.expanded.recomputes)
     instances = count(len(opened.schedule.program), "instance")
-    overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else "no costs recorded"
+    overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else "no costs recorded"
     return "\n".join(
         [
             f"{path}: fine",
             *_sizes(opened),
             *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
-            f"{count(reruns, 'rerun')}",
-            f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; keep-all {size(base.peak)}"
+            f"{count(recomputes, 'recomputation')}",
+            f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; baseline {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
             f"  {delivered_line(opened)}",
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
@@ -152,11 +152,13 @@ def _parts(opened: Analysis) -> list[str]:
 
 def _compiled(solve: Solve) -> list[str]:
     """What was asked of the engine that compiles."""
-    asked = solve.compiled
-    if asked is None:
+    requested = solve.compiled
+    if requested is None:
         return []
-    predicted = "its peak is unknown: --engine compiled tells it" if asked.peak is None else f"peak {size(asked.peak)}"
-    return [f"  planned for compiled execution within {size(asked.budget)}: {predicted}"]
+    predicted = (
+        "its peak is unknown: --engine compiled tells it" if requested.peak is None else f"peak {size(requested.peak)}"
+    )
+    return [f"  planned for compiled execution within {size(requested.budget)}: {predicted}"]
 
 
 def _sizes(opened: Analysis) -> list[str]:
@@ -170,7 +172,7 @@ def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) ->
         return False
     from remate_runtime.format import checked_size
 
-    from ..inspect.sizes import evaluated
+    from ..schedule_tools.sizes import evaluated
 
     checked_at(path, opened.schedule, at)
     found, budget = (
@@ -185,13 +187,13 @@ def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) ->
 def _range(opened: Analysis) -> list[str]:
     if not opened.schedule.model.dims:
         return []
-    from ..inspect.sizes import over_range
+    from ..schedule_tools.sizes import over_range
 
     return range_lines(over_range(opened.schedule))
 
 
 class _Executed(NamedTuple):
-    """engine: None, the file's own peak is all that is asked for."""
+    """engine: None, the file's own peak is all that is requested."""
 
     engine: str | None
     allowed: tuple[str, ...]
@@ -211,7 +213,7 @@ class _Executed(NamedTuple):
     def _peak(self, opened: Analysis) -> int:
         import warnings
 
-        from remate_runtime.planned import peak_by_engine
+        from remate_runtime.applied import peak_by_engine
 
         assert self.engine is not None
         with warnings.catch_warnings(action="ignore"):  # said here in words of its own
@@ -227,17 +229,17 @@ class _Model:
         self._made: Any = None
         self._captured: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Captured] = {}
 
-    def differences(self, opened: Analysis, sound: bool) -> list[Difference]:
+    def differences(self, opened: Analysis, sound: bool) -> list[StalenessCause]:
         """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
         from remate_runtime.errors import BindError
         from remate_runtime.format import output_leaves
 
-        from ..inspect.staleness import Difference, differences, digest_differences
+        from ..schedule_tools.staleness import StalenessCause, differences, digest_differences
 
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
         if recorded.at:
-            from ..inspect.part_staleness import part_differences
+            from ..schedule_tools.part_staleness import part_differences
 
             found = part_differences(opened, self._target().call, used)
             return found or (self._beside(opened) if self.step and sound else [])
@@ -248,7 +250,7 @@ class _Model:
         try:
             here = self._at_the_same_size(opened, live)
         except BindError as error:
-            return [Difference("size of the inputs", "in range", str(error).splitlines()[0])]
+            return [StalenessCause("size of the inputs", "in range", str(error).splitlines()[0])]
         with self._made.call.in_effect():
             found = [
                 *digest_differences(opened.schedule, self._made.model),
@@ -263,22 +265,22 @@ class _Model:
             return opened
         from remate_runtime.format import at_size
 
-        from ..inspect.analysis import analyse
-        from ..inspect.sizes import size_of
+        from ..schedule_tools.analysis import analyse
+        from ..schedule_tools.sizes import size_of
 
         return analyse(at_size(opened.schedule, size_of(opened.schedule.model, live.model)))
 
-    def _beside(self, opened: Analysis) -> list[Difference]:
+    def _beside(self, opened: Analysis) -> list[StalenessCause]:
         from remate_runtime import StaleModelError, apply
 
-        from ..inspect.staleness import Difference
+        from ..schedule_tools.staleness import StalenessCause
 
         made = self._made
         try:
             apply(made.model, opened.schedule, namespaces=self._allowed, verify=(made.args, made.kwargs))
         except StaleModelError as error:
             told = [line.removeprefix("  - ") for line in str(error).splitlines() if line.startswith("  - ")]
-            return [Difference("one step", "as planned", "; ".join(told) or str(error))]
+            return [StalenessCause("one step", "as planned", "; ".join(told) or str(error))]
         return []
 
     def _target(self) -> Target:
@@ -288,7 +290,7 @@ class _Model:
         return self._made
 
     def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool) -> Captured:
-        from ..live.capturing import captured
+        from ..live_attributes.capturing import captured
 
         made = self._target()
         with made.call.in_effect():
@@ -296,7 +298,7 @@ class _Model:
             return captured(made.model, made.args, made.kwargs, list(used), attributes, **options)
 
 
-def _stale(path: str, model: str, found: list[Difference]) -> str:
+def _stale(path: str, model: str, found: list[StalenessCause]) -> str:
     lines = [f"{path}: stale, {model} differs in {count(len(found), 'point')}"]
     for one in found[:_SHOWN]:
         lines += [

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from remate_runtime.files import check_writable
+from remate_runtime.support.files import check_writable
 
 from .usage import UsageError
 

@@ -8,7 +8,7 @@ from .usage import UsageError
 
 
 def loaded(text: str, device: str | None, threads: int | None, quiet: bool) -> Target:
-    """What `FILE.py:build` makes, on `device`; a person at a terminal is told while it runs."""
+    """What `FILE.py:build` makes, on `device`; a person at a terminal is reported while it runs."""
     with Reporter(quiet) as report:
         report(f"running {text}")
         return placed(load_target(text), device, threads)

@@ -12,10 +12,10 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from remate_runtime.format import Gradients, Model
 
-    from ..inspect.device_memory import Resident
+    from ..schedule_tools.device_memory import Resident
 
 GRADIENTS_IN_PEAK: dict[Gradients, str] = {
-    "held": "gradients",
+    "retained": "gradients",
     "accumulated": "gradients until they are added to .grad",
     "consumed": "gradients until the optimizer has used them",
 }
@@ -42,7 +42,7 @@ def add_optimizer(parser: argparse.ArgumentParser) -> None:
 
 def check_optimizer(args: argparse.Namespace) -> None:
     """Before any work. Raises UsageError, UnknownNameError."""
-    from ..inspect.device_memory import check_known
+    from ..schedule_tools.device_memory import check_known
 
     if args.device_memory is None:
         if args.optimizer or args.cuda_context is not None:
@@ -57,7 +57,7 @@ def check_optimizer(args: argparse.Namespace) -> None:
 
 def held(args: argparse.Namespace, model: Model, gradients: Gradients) -> tuple[Resident, ...]:
     """What is on the device besides the step."""
-    from ..inspect.device_memory import residents
+    from ..schedule_tools.device_memory import residents
 
     return residents(model, args.optimizer, args.cuda_context, gradients)
 
@@ -89,6 +89,6 @@ def verdict(args: argparse.Namespace, found: tuple[Resident, ...], peak: int, gr
 
 
 def _peak(peak: int, gradients: Gradients) -> Resident:
-    from ..inspect.device_memory import Resident
+    from ..schedule_tools.device_memory import Resident
 
     return Resident("peak of the step", peak, f"{GRADIENTS_IN_PEAK[gradients]}, outputs and workspace included")

@@ -17,7 +17,7 @@ from .output import say
 from .sizes import add_at, both_at
 from .usage import UsageError
 
-_SHOWN = 12  # of a kind, unless more are asked for
+_SHOWN = 12  # of a kind, unless more are requested
 
 
 def configure(commands: Any) -> None:
@@ -51,9 +51,9 @@ def run(args: argparse.Namespace) -> int:
         return drive(args.files)
     if len(args.files) != 2:
         raise UsageError("diff compares two files: remate diff OLD.json NEW.json")
-    from ..inspect.diff import compare
-    from ..inspect.sizes import at_the_size_of
     from ..present.changes import described
+    from ..schedule_tools.diff import compare
+    from ..schedule_tools.sizes import at_the_size_of
 
     old, new = both_at(args.files, args.at)
     changes = compare(old, at_the_size_of(new, old))

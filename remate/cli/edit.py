@@ -1,7 +1,7 @@
 """`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
 
 The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
-rerunning change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --rerun.
+recomputing change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --recompute.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from .output import SCHEDULE, add_force, check_output, say, write_output, writte
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Analysis
-    from ..inspect.edit import Editor
+    from ..schedule_tools.analysis import Analysis
+    from ..schedule_tools.edit import Editor
 
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "edit",
-        help="keep, rerun, or choose a plan, without opening the file",
+        help="keep, recompute, or choose a plan, without opening the file",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -31,10 +31,18 @@ def configure(commands: Any) -> None:
         "--plan", metavar="INSTANCE=PLAN", action="append", default=[], help="an instance uses this plan of its block"
     )
     parser.add_argument(
-        "--keep", metavar="ID", action="append", default=[], help="delete all reruns of an operation or instance"
+        "--keep",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="delete all recomputations of an operation or instance",
     )
     parser.add_argument(
-        "--rerun", metavar="ID", action="append", default=[], help="rerun an operation or instance, before --before"
+        "--recompute",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="recompute an operation or instance, before --before",
     )
     parser.add_argument("--before", metavar="POINT", help="operation, or instance for the start of its backward")
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
@@ -47,14 +55,16 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.plan or args.keep or args.rerun):
-        raise UsageError("nothing to edit\n  hint: --keep ID, --rerun ID --before POINT, or --plan INSTANCE=PLAN")
-    if bool(args.rerun) != bool(args.before):
-        raise UsageError("--rerun and --before belong together\n  hint: --rerun h.0.mlp.act --before h.0.mlp.grad.mm")
+    if not (args.plan or args.keep or args.recompute):
+        raise UsageError("nothing to edit\n  hint: --keep ID, --recompute ID --before POINT, or --plan INSTANCE=PLAN")
+    if bool(args.recompute) != bool(args.before):
+        raise UsageError(
+            "--recompute and --before belong together\n  hint: --recompute h.0.mlp.act --before h.0.mlp.grad.mm"
+        )
     from remate_runtime.format import checked_text
 
-    from ..inspect.analysis import open_schedule
-    from ..inspect.edit import Editor
+    from ..schedule_tools.analysis import open_schedule
+    from ..schedule_tools.edit import Editor
 
     output = args.output or args.schedule
     if args.output:
@@ -78,15 +88,15 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
         editor.plan(instance, plan)
     for name in args.keep:
         editor.keep(name)
-    if args.rerun:
-        editor.rerun(args.rerun, args.before)
+    if args.recompute:
+        editor.recompute(args.recompute, args.before)
 
 
 def _told(opened: Analysis, edited: Analysis) -> str:
     from msgspec.structs import replace
 
-    from ..inspect.diff import compare
     from ..present.changes import described
+    from ..schedule_tools.diff import compare
 
     changes = replace(compare(opened, edited), solve=(), other=())
     text = described(changes)

@@ -1,4 +1,4 @@
-"""`remate explain`: why something is kept or rerun; without ID, where the memory goes and what more of it would buy."""
+"""`remate explain`: why something is kept or recomputed; without ID, where the memory goes and what more of it would buy."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .output import say
 from .sizes import add_at, opened_at
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Analysis
-    from ..inspect.explain import Choice, Explanation, Moment
-    from ..inspect.overview import Costly, Overview, Purchase
+    from ..schedule_tools.analysis import Analysis
+    from ..schedule_tools.explain import Alternative, Explanation, Moment
+    from ..schedule_tools.overview import Costly, Overview, Purchase
 
 _SHOWN = 8
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("explain", help="tell why something is kept or rerun", description=__doc__)
+    parser = commands.add_parser("explain", help="tell why something is kept or recomputed", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     parser.add_argument("id", metavar="ID", nargs="?", help="an operation, a value or an instance, by its full id")
     parser.add_argument("--more", metavar="SIZE", type=bytes_of, default="1GiB", help="budget to add, default 1GiB")
@@ -31,8 +31,8 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..inspect.explain import explain
-    from ..inspect.overview import overview
+    from ..schedule_tools.explain import explain
+    from ..schedule_tools.overview import overview
 
     opened = opened_at(args.schedule, args.at)
     found = explain(opened, args.id) if args.id else overview(opened, args.more)
@@ -78,7 +78,7 @@ def _more(total: int) -> str:
     return f"\n  … and {total - _SHOWN} more (--format json)" if total > _SHOWN else ""
 
 
-def _choices(choices: tuple[Choice, ...]) -> str:
+def _choices(choices: tuple[Alternative, ...]) -> str:
     now = choices[0]
     rows = [("  choice", "peak", "", "time", "")]
     for one in choices:
@@ -114,7 +114,7 @@ def _overview(found: Overview) -> str:
     rows += [_costly(found, one) for one in found.costliest]
     title = f"the peak, {size(found.peak_bytes)}, is in {moment.part} at {moment.step}; what costs most there:"
     parts = [f"{title}\n{table(rows, right=(0, 1, 6, 7))}"]
-    parts.append(_purchase(found, found.more) if found.more else "nothing reruns: more memory would buy nothing")
+    parts.append(_purchase(found, found.more) if found.more else "nothing is recomputed: more memory would buy nothing")
     return "\n\n".join(parts)
 
 
@@ -128,11 +128,13 @@ def _costly(found: Overview, one: Costly) -> tuple[str, ...]:
 def _purchase(found: Overview, more: Purchase) -> str:
     title = f"{size(more.extra)} more budget"
     if not more.keep:
-        return f"{title} would not let a single rerun go"
+        return f"{title} would not let a single recomputation go"
     saved = found.time - more.time
     share = f" ({saved / found.time:.1%} of the step)" if found.time else ""
-    left = "all reruns go" if more.everything else f"{count(more.reruns, 'rerun')} stay"
-    lines = [f"{title} would save {duration(saved)}{share}: peak {size(more.peak)}, {left}; kept instead of rerun:"]
+    left = "all recomputations go" if more.everything else f"{count(more.recomputes, 'recomputation')} stay"
+    lines = [
+        f"{title} would save {duration(saved)}{share}: peak {size(more.peak)}, {left}; kept instead of recomputation:"
+    ]
     rows = [(f"  {number}x", name) for name, number in more.keep[:_SHOWN]]
     rest = len(more.keep) - _SHOWN
     return "\n".join([*lines, table(rows, right=(0,)), *([f"  … and {rest} more kinds"] if rest > 0 else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
 from .usage import UsageError
 

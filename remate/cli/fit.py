@@ -89,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
         "gradients",
         "live",
     )
-    asked: dict[str, Any] = {name: getattr(args, name) for name in same}
+    requested: dict[str, Any] = {name: getattr(args, name) for name in same}
     with Reporter(args.quiet) as report:
-        found = fit(target.call, **asked, **options, dims=dims_of(args.dims), name=named, progress=report)
+        found = fit(target.call, **requested, **options, dims=dims_of(args.dims), name=named, progress=report)
         text = checked_text(found.schedule)
         if args.output:
             write_output(args.output, text, rescue=True)
@@ -105,31 +105,31 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(found: Fit) -> str:
     """A line for each size, and which is the largest and the fastest."""
-    rows = [(found.dim, "without reruns", "left for it", "with the plan", "extra time", "samples/s", "")]
+    rows = [(found.dim, "without recomputation", "left for it", "with the plan", "extra time", "samples/s", "")]
     for one in found.batches:
         marks = [*(["fastest"] if one == found.fastest else []), *(["largest"] if one == found.largest else [])]
         peak, extra = ("none", "") if one.peak is None or one.time is None else (size(one.peak), _extra(one))
         rate = f"{one.per_second:,.4g}" if one.time is not None else ""
-        rows.append((str(one.size), size(one.keep_all_peak), size(one.left), peak, extra, rate, ", ".join(marks)))
+        rows.append((str(one.size), size(one.baseline_peak), size(one.left), peak, extra, rate, ", ".join(marks)))
     largest, fastest = found.largest, found.fastest
     verdict = f"the largest batch that fits {size(found.device_memory)} is {found.dim}={largest.size}"
     if fastest.size != largest.size:
         gain = fastest.per_second / largest.per_second - 1
-        how = "without reruns" if fastest.keeps_all else "with fewer reruns"
+        how = "without recomputation" if fastest.keeps_all else "with fewer recomputations"
         verdict += f"; {found.dim}={fastest.size}, {how}, gives {percent(gain)} more samples in a second"
-    costs = f"times: {found.schedule.solve.cost} costs, of each size by itself"
+    costs = f"times: {found.schedule.solve.cost} costs, of each size individually"
     return "\n".join([table(rows, right=(0, 1, 2, 3, 4, 5)), costs, verdict])
 
 
 def _extra(one: Any) -> str:
-    return f"{(one.time / max(1, one.keep_all_time) - 1) * 100:+.2f}%"
+    return f"{(one.time / max(1, one.baseline_time) - 1) * 100:+.2f}%"
 
 
 def _plot(found: Fit) -> str:
     from ..present.fit_plot import fit_plot
 
     kept = [(one.size, one.per_second) for one in found.batches if one.keeps_all and one.time is not None]
-    rerun = [(one.size, one.per_second) for one in found.batches if not one.keeps_all and one.time is not None]
-    ideal = [(one.size, one.size / max(1, one.keep_all_time) * 1e9) for one in found.batches]
+    recompute = [(one.size, one.per_second) for one in found.batches if not one.keeps_all and one.time is not None]
+    ideal = [(one.size, one.size / max(1, one.baseline_time) * 1e9) for one in found.batches]
     schedule = found.schedule
-    return fit_plot(schedule.name, found.dim, schedule.solve.cost, kept, rerun, ideal)
+    return fit_plot(schedule.name, found.dim, schedule.solve.cost, kept, recompute, ideal)

@@ -15,7 +15,7 @@ from .output import say, say_aside
 from .several import Report, each
 
 if TYPE_CHECKING:
-    from ..inspect.figures import Refreshed
+    from ..schedule_tools.figures import Refreshed
 
 
 def configure(commands: Any) -> None:
@@ -46,7 +46,7 @@ def _format(path: str, args: argparse.Namespace, changed: list[str], report: Rep
     from remate_runtime.errors import ScheduleError
     from remate_runtime.format import read, save
 
-    from ..inspect.canonical import formatted
+    from ..schedule_tools.canonical import formatted
 
     try:
         found = formatted(path, figures=args.figures)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
-from remate_runtime.files import check_writable, write_atomically
+from remate_runtime.support.files import check_writable, write_atomically
 
 from ..budget import BudgetError
 from ..interrupts import Finishing
-from ..present.frontier_summary import SUMMARY, Point, Summary, file_name, parse_budgets
+from ..present.frontier_summary import SUMMARY, BudgetPoint, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
 from . import exit_codes, output
 from .costs import add_costs, chosen_costs
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from remate_runtime.format import Settings
 
     from ..api.frontier import Sweep
-    from ..budget import Asked
+    from ..budget import RequestedBudget
     from ..strategy import Solution
 
 
@@ -92,8 +92,8 @@ def run(args: argparse.Namespace) -> int:
     from ..strategy import effort_named, policy
     from .dims import dims_of
 
-    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of("", *asked)
+    requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
+    settings = settings_of("", *requested)
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
@@ -152,19 +152,19 @@ def _solve(
     runs and begins no other; a second one ends it all."""
     from msgspec.structs import replace
 
-    from ..api.frontier import asked_of
+    from ..api.frontier import requested_of
     from ..api.plan import schedule_of
 
-    asked = asked_of(budgets, sweep.baseline_peak)
+    requested = requested_of(budgets, sweep.baseline_peak)
     written: dict[int, Solution] = {}
     tried = 0
 
-    def write(one: Asked, solution: Solution, path: Path) -> None:
+    def write(one: RequestedBudget, solution: Solution, path: Path) -> None:
         about = {"name": name, "settings": replace(settings, budget=one.text)}
         schedule_of(sweep.step, solution, one.budget, cost, **about).save(str(path))
 
     try:
-        for one in asked:
+        for one in requested:
             if sweep.interrupted or finishing.pressed:
                 break
             solution = sweep.solve(one.budget, one.text)
@@ -175,11 +175,11 @@ def _solve(
     except KeyboardInterrupt:  # nothing was found yet for this budget
         sweep.found = {budget: s for budget, s in sweep.found.items() if budget in written}
     final = sweep.solutions()
-    points: list[Point] = []
-    for one in asked[:tried]:
+    points: list[BudgetPoint] = []
+    for one in requested[:tried]:
         solution, path = final.get(one.budget), folder / file_name(one.text)
         if solution is None:
-            points.append(Point(one.text, one.budget))
+            points.append(BudgetPoint(one.text, one.budget))
             continue
         if solution != written[one.budget]:  # another budget's solve had the better schedule or bound
             write(one, solution, path)
@@ -193,11 +193,13 @@ def _solve(
         sweep.baseline_time,
         sweep.floor,
         sweep.smallest,
-        tried == len(asked) and not (sweep.interrupted or finishing.pressed),
+        tried == len(requested) and not (sweep.interrupted or finishing.pressed),
         tuple(points),
     )
 
 
-def _point(asked: str, budget: int, file: str, s: Solution) -> Point:
-    reruns = len(s.reruns)
-    return Point(asked, budget, file, s.peak, s.time, s.lower_bound, s.gap, s.stopped_by, s.strategy, reruns)
+def _point(requested: str, budget: int, file: str, s: Solution) -> BudgetPoint:
+    recomputes = len(s.recomputes)
+    return BudgetPoint(
+        requested, budget, file, s.peak, s.time, s.lower_bound, s.gap, s.stopped_by, s.strategy, recomputes
+    )

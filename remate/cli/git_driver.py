@@ -31,10 +31,10 @@ def drive(files: list[str]) -> int:
 
 
 def _described(path: str, old: str, new: str) -> str:
-    from ..inspect.analysis import open_schedule
-    from ..inspect.diff import compare
     from ..present.changes import described
     from ..present.text import duration, plain, size
+    from ..schedule_tools.analysis import open_schedule
+    from ..schedule_tools.diff import compare
 
     try:
         if _NOTHING in (old, new):

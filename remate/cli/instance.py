@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.plan import prepare
-    from ..bare import encode, from_step
+    from ..standalone_graphs import encode, from_step
 
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:

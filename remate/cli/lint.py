@@ -32,9 +32,9 @@ def _lint(path: str, report: Report) -> int:
     from remate_runtime.errors import ScheduleError
     from remate_runtime.format import locate, read
 
-    from ..inspect.analysis import open_text
-    from ..inspect.lint import CODES, lint
-    from ..present.faults import Kind
+    from ..present.faults import FaultReport
+    from ..schedule_tools.analysis import open_text
+    from ..schedule_tools.lint import CODES, lint
 
     data = read(path)
     try:
@@ -46,7 +46,7 @@ def _lint(path: str, report: Report) -> int:
     if found or report.form != "text":
         rest = f", the first {_SHOWN} shown" if len(found) > _SHOWN else ""
         total = f"{path}: {count(len(found), 'warning')}{rest}"
-        report.show(path, data, listed, Kind("warning", CODES, "warnings"), total)
+        report.show(path, data, listed, FaultReport("warning", CODES, "warnings"), total)
     else:
         say(f"{path}: nothing suspicious")
     return exit_codes.FINDINGS if found else exit_codes.FINE

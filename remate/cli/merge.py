@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from remate_runtime.errors import RemateError
-from remate_runtime.files import write_atomically
+from remate_runtime.support.files import write_atomically
 
 from ..present.text import count, plain
 from . import exit_codes
@@ -43,7 +43,7 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from remate_runtime.format import load
 
-    from ..inspect.merge import merge
+    from ..schedule_tools.merge import merge
 
     label = args.label or args.ours
     for path in (args.base, args.ours, args.theirs):

@@ -29,7 +29,7 @@ def configure(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     from remate_runtime.format import VERSION, checked_text, read
 
-    from ..inspect.migrate import migrate
+    from ..schedule_tools.migrate import migrate
 
     if args.output:
         check_output(args.output, SCHEDULE, args.force)

@@ -9,8 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from remate_runtime.files import advice, check_writable, write_atomically
-from remate_runtime.plain import plain_lines
+from remate_runtime.support.files import advice, check_writable, write_atomically
+from remate_runtime.support.plain_text import plain_lines
 
 from .streams import Stream
 from .usage import UsageError
@@ -19,30 +19,30 @@ STDOUT = "-"
 _HEAD = 1 << 16  # bytes of a file that are looked at
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """A kind of file. start: what the first bytes of such a file match."""
 
     name: str
     start: str
 
 
-SCHEDULE = Kind("a schedule", r'\s*\{.*"format"\s*:\s*"remate\.schedule"')
-PAGE = Kind("a page of remate", r'<!doctype html>.*<meta name="generator" content="remate ')
-PLOT = Kind("a plot of remate", r"<\?xml [^>]*>\s*<!-- drawn by remate -->")
-TRACE = Kind("a trace of remate", r'\{"displayTimeUnit":"ns","otherData":\{"producer":"remate"')
-SNAPSHOT = Kind("a snapshot of remate", r"\x80.{0,40}producer.{0,8}remate")
-MEMORY_TRACE = Kind("a memory trace of remate", r'\s*\{\s*"format"\s*:\s*"remate\.memory-trace"')
-SUMMARY = Kind("a summary of remate frontier", r'\s*\{\s*"format"\s*:\s*"remate\.frontier"')
-INSTANCE = Kind("an instance", r'\s*\{\s*"format"\s*:\s*"remate\.instance"')
-RESULT = Kind("a result of remate solve", r'\s*\{\s*"format"\s*:\s*"remate\.result"')
-TABLE = Kind("a table of remate frontier", r"budget +peak +overhead ")
+SCHEDULE = FileKind("a schedule", r'\s*\{.*"format"\s*:\s*"remate\.schedule"')
+PAGE = FileKind("a page of remate", r'<!doctype html>.*<meta name="generator" content="remate ')
+PLOT = FileKind("a plot of remate", r"<\?xml [^>]*>\s*<!-- drawn by remate -->")
+TRACE = FileKind("a trace of remate", r'\{"displayTimeUnit":"ns","otherData":\{"producer":"remate"')
+SNAPSHOT = FileKind("a snapshot of remate", r"\x80.{0,40}producer.{0,8}remate")
+MEMORY_TRACE = FileKind("a memory trace of remate", r'\s*\{\s*"format"\s*:\s*"remate\.memory-trace"')
+SUMMARY = FileKind("a summary of remate frontier", r'\s*\{\s*"format"\s*:\s*"remate\.frontier"')
+INSTANCE = FileKind("an instance", r'\s*\{\s*"format"\s*:\s*"remate\.instance"')
+RESULT = FileKind("a result of remate solve", r'\s*\{\s*"format"\s*:\s*"remate\.result"')
+TABLE = FileKind("a table of remate frontier", r"budget +peak +overhead ")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="write even over a file of another kind")
 
 
-def check_output(path: str, kind: Kind, force: bool) -> None:
+def check_output(path: str, kind: FileKind, force: bool) -> None:
     """Before any work: that `path` can be written, and holds nothing but what `kind` is. Raises UsageError, OSError."""
     if path == STDOUT:
         if sys.stdout is None:
@@ -54,7 +54,7 @@ def check_output(path: str, kind: Kind, force: bool) -> None:
     check_writable(path)
 
 
-def _is(path: str, kind: Kind) -> bool:
+def _is(path: str, kind: FileKind) -> bool:
     """An empty file is of every kind: nothing would be lost."""
     try:
         with open(path, "rb") as file:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remate_runtime.extras import require
 from remate_runtime.format import GRADIENTS, range_text, ranged
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
 from ..budget import BudgetError, parse_budget
 from ..interrupts import Finishing
@@ -61,7 +61,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
     limit = parser.add_mutually_exclusive_group(required=True)
-    limit.add_argument("--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the keep-all peak: 60%%")
+    limit.add_argument("--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the baseline peak: 60%%")
     limit.add_argument(
         "--device-memory",
         metavar="SIZE",
@@ -103,7 +103,7 @@ def configure(commands: Any) -> None:
 
 def add_gradients(parser: argparse.ArgumentParser) -> None:
     """What a plan assumes of gradients."""
-    parser.add_argument("--gradients", choices=GRADIENTS, default="held", help=DELIVERED)
+    parser.add_argument("--gradients", choices=GRADIENTS, default="retained", help=DELIVERED)
 
 
 def budget_text(text: str) -> str:
@@ -144,8 +144,8 @@ def run(args: argparse.Namespace) -> int:
     from .fill import fill_of
 
     fill = fill_of(args.fill)
-    asked = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of(args.budget or "", *asked)
+    requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
+    settings = settings_of(args.budget or "", *requested)
     if args.at:
         plan_parts(args, target, settings)
         return exit_codes.FINE
@@ -184,17 +184,21 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     """What was planned, in a few lines."""
     solve = schedule.solve
     rows = [
-        ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; keep-all {size(solve.baseline_peak)}"),
-        ("time", duration(solve.time), f"{_overhead(solve.time, solve.baseline_time)} over keep-all ({solve.cost})"),
+        ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; baseline {size(solve.baseline_peak)}"),
+        (
+            "time",
+            duration(solve.time),
+            f"{_overhead(solve.time, solve.baseline_time)} over the baseline ({solve.cost})",
+        ),
     ]
     if solve.compiled is not None and solve.compiled.peak is not None:
-        asked = solve.compiled
-        rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(asked.budget)}"))
+        requested = solve.compiled
+        rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(requested.budget)}"))
     if solve.lower_bound is not None:
         over = _overhead(solve.lower_bound, solve.baseline_time)
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))
     if solve.gap is not None:
-        rows.append(("gap", percent(solve.gap), "between time and bound, in keep-all time"))
+        rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
     rows += [("size", name, f"{ranged(dim)}, planned at {dim.planned}") for name, dim in schedule.model.dims.items()]

@@ -16,7 +16,7 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule, Settings
 
-    from ..api.parts import Part
+    from ..api.parts import PartKind
     from .build_file import Target
 
 _SHOWN = 6  # paths of one kind
@@ -57,7 +57,7 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> 
             say(f"next: remate_runtime.apply(model, {args.output!r})   # the model that {model} makes, as a whole")
 
 
-def _outputs(args: argparse.Namespace, parts: list[Part]) -> list[str]:
+def _outputs(args: argparse.Namespace, parts: list[PartKind]) -> list[str]:
     """Where each schedule is written: the file that was named, or files of a folder."""
     folder = Path(args.output)
     is_folder = args.output != STDOUT and (args.output.endswith("/") or folder.is_dir())

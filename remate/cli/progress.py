@@ -7,7 +7,7 @@ import sys
 import time
 from types import TracebackType
 
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
 _BETWEEN = 0.03  # seconds from one text to the next: more cannot be read
 

@@ -1,7 +1,7 @@
 """`remate rebind`: carry the plans of a schedule over to the model as it is now, without solving.
 
 For a renamed module, another batch size, another version of torch: blocks of the same structure keep their plans, figures
-are computed anew, and what does not carry over is told. `remate replan` solves instead.
+are computed anew, and what does not carry over is reported. `remate replan` solves instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from .replan import add_again, load_model
 from .usage import replan_command
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Analysis
-    from ..inspect.carry import Carried
+    from ..schedule_tools.analysis import Analysis
+    from ..schedule_tools.carry import Carried
 
 
 def configure(commands: Any) -> None:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     target = load_model(args, schedule)
     from ..api.rebind import rebind
     from ..api.replan import prepare_again
-    from ..inspect.analysis import analyse
+    from ..schedule_tools.analysis import analyse
     from .progress import Reporter
 
     with Reporter(args.quiet) as report:
@@ -64,12 +64,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _summary(opened: Analysis, carried: Carried) -> str:
-    planned, base = opened.timeline, opened.keep_all
+    planned, base = opened.timeline, opened.baseline
     matched, total = carried.instances
-    share = f" ({percent(planned.peak / base.peak, 1)} of keep-all)" if base.peak else ""
-    time = f", time {(planned.time / base.time - 1) * 100:+.2f}% over keep-all" if base.time else ""
-    reruns = count(len(opened.expanded.reruns), "rerun")
+    share = f" ({percent(planned.peak / base.peak, 1)} of the baseline)" if base.peak else ""
+    time = f", time {(planned.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else ""
+    recomputes = count(len(opened.expanded.recomputes), "recompute")
     lost = f"; {count(len(carried.left_out), 'thing')} left out" if carried.left_out else ", all of it"
-    return (
-        f"carried over: {matched} of {count(total, 'instance')}, {reruns}{lost}\npeak {size(planned.peak)}{share}{time}"
-    )
+    return f"carried over: {matched} of {count(total, 'instance')}, {recomputes}{lost}\npeak {size(planned.peak)}{share}{time}"

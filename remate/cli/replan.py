@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def load_model(args: argparse.Namespace, schedule: Schedule) -> Target:
-    """What `FILE.py:build` makes, on the schedule's class of device, unless another one is asked for."""
+    """What `FILE.py:build` makes, on the schedule's class of device, unless another one is requested."""
     from .build_file import load_target
     from .device import placed
 

@@ -1,4 +1,4 @@
-"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, reruns, other budgets."""
+"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, recomputations, other budgets."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ..measure.memory_trace import load_memory_trace
     from ..present.report import frontier, page
+    from ..step_measurement.memory_trace import load_memory_trace
 
     if args.frontier and not Path(args.frontier).is_dir():
         raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")

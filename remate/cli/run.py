@@ -18,8 +18,8 @@ from .usage import replan_command
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
-    from ..measure.allocator import MemoryCurve
-    from ..measure.beside_eager import Trial
+    from ..step_measurement.allocator import MemoryCurve
+    from ..step_measurement.beside_eager import Trial
     from .build_file import Target
 
     Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
     checked_at(args.schedule, schedule, args.at)
     call, dims, plain = _sized(schedule, target, args.at)
-    from ..measure.beside_eager import try_schedule
+    from ..step_measurement.beside_eager import try_schedule
 
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {"namespaces": args.allow, "engine": args.engine, "dims": dims}
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:
-    """What to run with, its size, and the plain schedule of that. At a size that was asked for the inputs are random ones of its
+    """What to run with, its size, and the plain schedule of that. At a size that was requested the inputs are random ones of its
     types, else those that the user's function made."""
     call: Call = (target.args, target.kwargs)
     if not (schedule.model.dims or dims):
@@ -102,9 +102,9 @@ def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple
 
     from remate_runtime.bind import CallSizes
     from remate_runtime.format import at_size
-    from remate_runtime.live import example_call
+    from remate_runtime.staleness import example_call
 
-    from ..inspect.sizes import schedule_at
+    from ..schedule_tools.sizes import schedule_at
 
     device = next(iter([*target.model.parameters(), *target.model.buffers()]), torch.empty(0)).device
     if dims:
@@ -122,11 +122,11 @@ def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
-    from ..measure.memory_trace import encode, memory_trace
     from ..present.thinning import thin
+    from ..step_measurement.memory_trace import encode, memory_trace
 
     times, levels = thin(curve.times, curve.bytes, _BUCKETS)
-    write_output(path, encode(memory_trace(schedule, curve.turn, times, levels)))
+    write_output(path, encode(memory_trace(schedule, curve.backward_start, times, levels)))
     say(written(path, ", memory over a step of the schedule"), path)
 
 
@@ -150,7 +150,7 @@ def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
     if trial.parted:
-        from remate_runtime.live import BEYOND_EAGER
+        from remate_runtime.staleness import BEYOND_EAGER
 
         told = [plain(one) for one in trial.parted[:_SHOWN]]
         lines.append(f"{BEYOND_EAGER} {'; '.join(told)}: sums may be made in another order")
@@ -161,14 +161,14 @@ def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
 def _assumed(schedule: Schedule) -> list[str]:
     """What was done with gradients while peaks were measured, where it is not the usual."""
     kind = schedule.solve.gradients
-    how = {"accumulated": "added to a .grad that exists", "consumed": "let go of as an optimizer in backward does"}
+    how = {"accumulated": "added to a .grad that exists", "consumed": "freed as an optimizer in backward does"}
     return [f"gradients {kind}: both peaks with gradients {how[kind]}"] if kind in how else []
 
 
 def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
     if schedule.model.at:
         return (
-            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without reruns "
+            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without recomputation "
             f"{size(schedule.baseline_peak_bytes)}. The rest of the model holds its own beside that"
         )
     return (

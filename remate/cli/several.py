@@ -14,11 +14,11 @@ from . import exit_codes
 from .output import say_aside
 
 if TYPE_CHECKING:
-    from ..present.faults import Kind
+    from ..present.faults import FaultReport
 
 
 def each(paths: Sequence[str], work: Callable[[str], int]) -> int:
-    """Call `work` with every path and return the greatest exit status. A file that cannot be read is told of."""
+    """Call `work` with every path and return the greatest exit status. A file that cannot be read is reported."""
     from . import print_error, status_of
 
     status = exit_codes.FINE
@@ -58,7 +58,7 @@ class Report:
         self.show(path, data, faults, FAULTS, total)
         return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 
-    def show(self, path: str, data: bytes, found: Sequence[ScheduleError], kind: Kind, total: str) -> None:
+    def show(self, path: str, data: bytes, found: Sequence[ScheduleError], kind: FaultReport, total: str) -> None:
         from ..present.faults import render
 
         shown = render(self.form, path, data, found, kind)

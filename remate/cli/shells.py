@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .words import options, subcommands
 
 
-class Option(NamedTuple):
+class CommandOption(NamedTuple):
     """An option of a command, or its first argument where that has choices (flags: none). value: whether one follows."""
 
     flags: tuple[str, ...]
@@ -21,7 +21,7 @@ class Option(NamedTuple):
 class Command(NamedTuple):
     name: str
     about: str
-    options: tuple[Option, ...]
+    options: tuple[CommandOption, ...]
 
 
 def script(shell: str, parser: argparse.ArgumentParser) -> str:
@@ -37,10 +37,10 @@ def _command(name: str, parser: argparse.ArgumentParser) -> Command:
     return Command(name, about[0].partition(". ")[0].rstrip(".:;,"), found)
 
 
-def _option(action: argparse.Action) -> Option:
+def _option(action: argparse.Action) -> CommandOption:
     about = (action.help or "").replace("%%", "%").partition(";")[0]
     choices = tuple(str(choice) for choice in action.choices or ())
-    return Option(tuple(action.option_strings), about, action.nargs != 0, choices)
+    return CommandOption(tuple(action.option_strings), about, action.nargs != 0, choices)
 
 
 def _bash(commands: list[Command]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _zsh(commands: list[Command]) -> Iterator[str]:
     yield from ("  esac", "}", '_remate "$@"')
 
 
-def _zsh_value(option: Option) -> str:
+def _zsh_value(option: CommandOption) -> str:
     if not option.value:
         return ""
     return f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"

@@ -1,4 +1,4 @@
-"""`remate show`: what a schedule keeps, what it reruns, its peak, time and bound; memory over the step as a plot."""
+"""`remate show`: what a schedule keeps, what it is recomputed, its peak, time and bound; memory over the step as a plot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .sizes import add_at, opened_at, parts_line, sizes_line
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Analysis
+    from ..schedule_tools.analysis import Analysis
 
 _SHOWN = 10
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("show", help="show what a schedule keeps and reruns", description=__doc__)
+    parser = commands.add_parser("show", help="show what a schedule keeps and recomputations", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     parser.add_argument(
         "--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file; -: standard output"
@@ -45,7 +45,13 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.plot, PLOT, args.force)
     opened = opened_at(args.schedule, args.at)
     limit = None if args.all else _SHOWN
-    for part in (_head(opened, limit), figures(opened), _blocks(opened), _kept(opened, limit), _rerun(opened, limit)):
+    for part in (
+        _head(opened, limit),
+        figures(opened),
+        _blocks(opened),
+        _kept(opened, limit),
+        _recompute(opened, limit),
+    ):
         say(f"{part}\n", args.plot)
     note = f"{PEAK_NOTE}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else PEAK_NOTE
     say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
@@ -73,23 +79,23 @@ def _head(opened: Analysis, limit: int | None) -> str:
     forward = opened.graph.backward_start
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
-        f"{count(len(opened.expanded.reruns), 'rerun')}"
+        f"{count(len(opened.expanded.recomputes), 'recomputation')}"
     )
     return "\n".join(lines)
 
 
 def figures(opened: Analysis) -> str:
     """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
-    from ..inspect.addresses import packed_height, reserved
     from ..present.delivered import delivered_rows
     from ..present.reserved import reserved_rows
+    from ..schedule_tools.addresses import packed_height, reserved
 
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     if opened.graph.calls > 1:
         return _of_parts(opened)
-    ours, base_reserved = reserved(opened.linked), reserved(opened.without_reruns)
+    ours, base_reserved = reserved(opened.linked), reserved(opened.without_recomputes)
     rows = [
-        ("", "schedule", "keep-all", ""),
+        ("", "schedule", "baseline", ""),
         ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
         *((what, size(ours), size(base), _share(ours, base)) for what, ours, base in delivered_rows(opened)),
         ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
@@ -102,26 +108,26 @@ def figures(opened: Analysis) -> str:
 
 
 def _compiled(opened: Analysis) -> list[tuple[str, str, str, str]]:
-    asked, base = opened.schedule.solve.compiled, opened.keep_all.peak
-    if asked is None:
+    requested, base = opened.schedule.solve.compiled, opened.baseline.peak
+    if requested is None:
         return []
     rows = [
         (
             "peak where compiled",
-            "unknown" if asked.peak is None else size(asked.peak),
+            "unknown" if requested.peak is None else size(requested.peak),
             "",
-            _share(asked.peak or 0, base),
+            _share(requested.peak or 0, base),
         )
     ]
-    return [*rows, ("budget where compiled", size(asked.budget), "", _share(asked.budget, base))]
+    return [*rows, ("budget where compiled", size(requested.budget), "", _share(requested.budget, base))]
 
 
 def _of_parts(opened: Analysis) -> str:
     """The same of a file for parts. What an allocator makes of it depends on the model around them."""
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     own, other = timeline.device.peak, base.device.peak
     rows = [
-        ("", "schedule", "keep-all", ""),
+        ("", "schedule", "baseline", ""),
         ("peak of all calls", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
         ("  of one call", size(own), size(other), _share(own, other)),
         ("  of the others, beside it", size(timeline.beside), size(base.beside), _share(timeline.beside, base.beside)),
@@ -133,10 +139,10 @@ def _of_parts(opened: Analysis) -> str:
 
 
 def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
-    solve, base = opened.schedule.solve, opened.keep_all
+    solve, base = opened.schedule.solve, opened.baseline
     if solve.lower_bound is not None:
         rows.append(("time, proven bound", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time)))
-    gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the keep-all time above the fastest"
+    gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the baseline time above the fastest"
     text = table(rows, right=(1, 2))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
     return f"{text}\n{plain(solved)}"
@@ -147,7 +153,7 @@ def _over(packed: int, peak: int) -> str:
 
 
 def _share(part: int, whole: int) -> str:
-    return f"{percent(part / whole, 1)} of keep-all" if whole else ""
+    return f"{percent(part / whole, 1)} of the baseline" if whole else ""
 
 
 def _overhead(time: int, base: int) -> str:
@@ -169,31 +175,31 @@ def _blocks(opened: Analysis) -> str:
 
 
 def _kept(opened: Analysis, limit: int | None) -> str:
-    from ..inspect.analysis import grouped, held_at
+    from ..schedule_tools.analysis import grouped, held_at
 
-    total = sum(h.nbytes for h in held_at(opened, opened.timeline.turn))
-    rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, opened.timeline.turn)]
+    total = sum(h.nbytes for h in held_at(opened, opened.timeline.backward_start))
+    rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, opened.timeline.backward_start)]
     return _listed(f"held when backward starts: {size(total)}", rows, limit)
 
 
-def _rerun(opened: Analysis, limit: int | None) -> str:
-    from ..inspect.analysis import rerunning
+def _recompute(opened: Analysis, limit: int | None) -> str:
+    from ..schedule_tools.analysis import recomputing
 
-    found = rerunning(opened)
+    found = recomputing(opened)
     if not found:
-        return "reruns: none, every value is kept until its last use"
+        return "recomputations: none, every value is kept until its last use"
     rows = [(duration(r.ns), f"{r.count}x", r.name, r.operator) for r in found]
-    return _listed(f"reruns: {duration(sum(r.ns for r in found))}", rows, limit)
+    return _listed(f"recomputations: {duration(sum(r.ns for r in found))}", rows, limit)
 
 
 def _at_peak(opened: Analysis, limit: int | None) -> str:
-    from ..inspect.analysis import grouped, operation_at
+    from ..schedule_tools.analysis import grouped, operation_at
 
     timeline = opened.timeline
     if not timeline.during:
         return "the step has no operations"
     rows = [(size(g.nbytes), f"{g.count}x", g.name, g.type) for g in grouped(opened, timeline.peak_at)]
-    where = "forward" if timeline.peak_at < timeline.turn else "backward"
+    where = "forward" if timeline.peak_at < timeline.backward_start else "backward"
     return _listed(f"at the peak, in {where}, at {operation_at(opened, timeline.peak_at)}:", rows, limit)
 
 

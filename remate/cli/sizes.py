@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from remate_runtime.format import Schedule
 
-    from ..inspect.analysis import Analysis
-    from ..inspect.sizes import AtSize, Range
+    from ..schedule_tools.analysis import Analysis
+    from ..schedule_tools.sizes import AtSize, BudgetedRange
 
 
 def add_at(
@@ -41,7 +41,7 @@ def _dims(text: str) -> dict[str, int]:
 
 def opened_at(path: str, dims: Mapping[str, int]) -> Analysis:
     """The file at `path`, at a size. Raises ScheduleError, UsageError."""
-    from ..inspect.analysis import open_schedule
+    from ..schedule_tools.analysis import open_schedule
 
     return _at(path, open_schedule(path), dims)
 
@@ -49,7 +49,7 @@ def opened_at(path: str, dims: Mapping[str, int]) -> Analysis:
 def both_at(paths: Sequence[str], dims: Mapping[str, int]) -> list[Analysis]:
     """Two files to compare at a size. Where only one of them names sizes, the other is as it is. Raises ScheduleError,
     UsageError."""
-    from ..inspect.analysis import open_schedule
+    from ..schedule_tools.analysis import open_schedule
 
     found = [open_schedule(path) for path in paths]
     if not any(one.schedule.model.dims for one in found):
@@ -72,8 +72,8 @@ def checked_at(path: str, schedule: Schedule, dims: Mapping[str, int]) -> None:
 def _at(path: str, opened: Analysis, dims: Mapping[str, int]) -> Analysis:
     if not dims:
         return opened
-    from ..inspect.analysis import analyse
-    from ..inspect.sizes import schedule_at
+    from ..schedule_tools.analysis import analyse
+    from ..schedule_tools.sizes import schedule_at
 
     checked_at(path, opened.schedule, dims)
     return analyse(schedule_at(opened.schedule, dims))
@@ -96,7 +96,7 @@ def over_budget(schedule: Schedule, path: str) -> list[str]:
     """What to say where the largest size of a schedule is over the budget that holds where it was planned."""
     from remate_runtime.format import spelled
 
-    from ..inspect.sizes import corner_sizes, evaluated
+    from ..schedule_tools.sizes import corner_sizes, evaluated
 
     if not schedule.model.dims:
         return []
@@ -104,7 +104,7 @@ def over_budget(schedule: Schedule, path: str) -> list[str]:
     if most.peak <= schedule.solve.budget:
         return []
     told = f"over the budget at its largest size: {size(most.peak)} at {spelled(most.dims)}"
-    return [told if path == STDOUT else f"{told}; remate check {shlex.quote(path)} tells the sizes within it"]
+    return [told if path == STDOUT else f"{told}; remate check {shlex.quote(path)} reports the sizes within it"]
 
 
 def size_line(found: AtSize, budget: int) -> str:
@@ -112,12 +112,12 @@ def size_line(found: AtSize, budget: int) -> str:
     from remate_runtime.format import spelled
 
     where = "within" if found.peak <= budget else "over"
-    plan = f"{count(found.reruns, 'rerun')}, {percent(found.peak / found.keep_all, 1)} of keep-all"
-    plan = plan if found.reruns else "keep-all"
+    plan = f"{count(found.recomputes, 'recomputation')}, {percent(found.peak / found.baseline, 1)} of the baseline"
+    plan = plan if found.recomputes else "baseline"
     return f"  at {spelled(found.dims)}: peak {size(found.peak)}, {where} the budget of {size(budget)}; {plan}"
 
 
-def range_lines(found: Range) -> list[str]:
+def range_lines(found: BudgetedRange) -> list[str]:
     """What the budget allows over the range."""
     from remate_runtime.format import spelled
 
@@ -130,7 +130,7 @@ def range_lines(found: Range) -> list[str]:
         for one in found.largest:
             (name, number), *rest = one.dims.items()
             at = f" at {spelled(dict(rest))}" if rest else ""
-            share = f"{percent(one.peak / one.keep_all, 1)} of keep-all" if one.reruns else "keep-all"
+            share = f"{percent(one.peak / one.baseline, 1)} of the baseline" if one.recomputes else "baseline"
             rows.append((f"up to {name}={number}{at}", size(one.peak), share))
         lines += ["  sizes within the budget:", table(rows, right=(1,), indent="    ")]
     lines += [f"    none at {spelled(rest)}" if rest else "  no size is within the budget" for rest in found.never]

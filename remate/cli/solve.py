@@ -19,23 +19,27 @@ from .plan import budget_text, positive
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..bare import BareResult
+    from ..standalone_graphs import BareResult
 
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("solve", help="solve a bare DAG of operations, without PyTorch", description=__doc__)
     parser.add_argument("instance", metavar="INSTANCE.json", help="the graph to solve")
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument(
+    requested = parser.add_mutually_exclusive_group(required=True)
+    requested.add_argument(
         "--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the peak of the graph's own order: 80%%"
     )
-    asked.add_argument("--check", metavar="RESULT.json", help="hold a result file against the graph instead of solving")
+    requested.add_argument(
+        "--check", metavar="RESULT.json", help="hold a result file against the graph instead of solving"
+    )
     parser.add_argument("-o", "--output", metavar="RESULT.json", help="the result file to write; - for standard output")
     parser.add_argument(
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
     parser.add_argument(
-        "--keep-order", action="store_true", help="keep the graph's order; by default, reordering may save reruns"
+        "--keep-order",
+        action="store_true",
+        help="keep the graph's order; by default, reordering may save recomputations",
     )
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
@@ -51,7 +55,7 @@ def configure(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     require("remate solve", "plan")
-    from .. import bare
+    from .. import standalone_graphs as bare
 
     if args.check is not None:
         return _check(args)
@@ -82,8 +86,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from .. import bare
-    from ..bare.readers import contents
+    from .. import standalone_graphs as bare
+    from ..standalone_graphs.readers import contents
 
     if args.output is not None:
         raise UsageError("--check writes nothing: leave out --output")

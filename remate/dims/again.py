@@ -1,4 +1,4 @@
-"""The sizes that a schedule leaves open, asked for again: `dims` of `remate.plan` from a file."""
+"""The sizes that a schedule leaves open, requested again: `dims` of `remate.plan` from a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remate_runtime.format import Dimension, Schedule, open_axes
 from .samples import range_text
 
 
-def asked_again(schedule: Schedule, positional: list[str]) -> Any:
+def requested_again(schedule: Schedule, positional: list[str]) -> Any:
     """What `remate.plan` takes for `dims` so that the same sizes of the same inputs are left open, over the same ranges; None if
     none are. positional: names of the positional arguments, in order."""
     model = schedule.model

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from remate_runtime.flat_step import Graph, Number, Op, numbers_in
 from remate_runtime.format import TensorType
-from remate_runtime.step import Graph, Number, Op, numbers_in
 
 _APART = (
     "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), leave the "
@@ -23,14 +23,14 @@ _APART = (
 Row = tuple[int | float | None, ...]  # None: a stride that says nothing, for the size there is 1
 
 
-class Place(msgspec.Struct, frozen=True):
+class RowOrigin(msgspec.Struct, frozen=True):
     """Where a row is from, for messages. what: `shape of …`. source: line of the user's code."""
 
     what: str
     source: str
 
 
-class Difference(msgspec.Struct, frozen=True):
+class StructuralDifference(msgspec.Struct, frozen=True):
     """The first structural difference of two steps. what: in words; module, source: of the operation, where there is one.
     more: operations that the second has more than the first, by operator. hint: what would serve, where that is known.
     everywhere: steps at other sizes differ likewise."""
@@ -43,7 +43,7 @@ class Difference(msgspec.Struct, frozen=True):
     everywhere: bool = False
 
 
-def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference | None:
+def difference(one: Graph, other: Graph, modules: Sequence[str]) -> StructuralDifference | None:
     """Where the structure of two steps differs; None where it does not. modules: by operation of the first."""
     had, has = Counter(op.op for op in one.operations), Counter(op.op for op in other.operations)
     more = {name: has[name] - had[name] for name in sorted(had | has) if has[name] != had[name]}
@@ -51,22 +51,22 @@ def difference(one: Graph, other: Graph, modules: Sequence[str]) -> Difference |
         what = _operation_differs(one, first, other, second)
         if what:
             mixed = first.op == second.op and numbers_in(first) and numbers_in(second)
-            return Difference(what, modules[at], first.source, more, _APART if mixed else "", bool(mixed))
+            return StructuralDifference(what, modules[at], first.source, more, _APART if mixed else "", bool(mixed))
     if more:
         longer = max((one, other), key=lambda graph: len(graph.operations))
         op = longer.operations[min(len(one.operations), len(other.operations))]
-        return Difference(f"{op.op} is there at one of them only", "", op.source, more)
+        return StructuralDifference(f"{op.op} is there at one of them only", "", op.source, more)
     for first, second, at in zip(one.values, other.values, range(len(one.values)), strict=False):
         if first.kind == second.kind == "constant" and first.data != second.data:
             reader = next((op for op in one.operations if at in op.reads), None)
             where = "" if reader is None else reader.source
             what = "a tensor that forward makes from Python numbers holds others"
-            return Difference(what, "", where, more, everywhere=True)
+            return StructuralDifference(what, "", where, more, everywhere=True)
     ends = ("backward_start", "outputs", "gradients", "updates", "root")
     ends_differ = any(getattr(one, name) != getattr(other, name) for name in ends)
     sources_differ = [_source(v) for v in one.values] != [_source(v) for v in other.values]
     if ends_differ or sources_differ or _types(one) != _types(other):
-        return Difference("what enters or leaves the step is another", "", "", more)
+        return StructuralDifference("what enters or leaves the step is another", "", "", more)
     return None
 
 
@@ -116,20 +116,20 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def rows(graphs: Sequence[Graph]) -> dict[Row, Place]:
+def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
     """The distinct rows of steps of one structure that differ from size to size, each with the first place it is from."""
-    found: dict[Row, Place] = {}
+    found: dict[Row, RowOrigin] = {}
     first = graphs[0]
     for at, value in enumerate(first.values):
         kinds = [graph.values[at].type for graph in graphs]
         source = first.operations[value.producer].source if value.producer >= 0 else ""
         for row in type_rows(kinds):
-            found.setdefault(row, Place(f"the shape of {value.name}", source))
+            found.setdefault(row, RowOrigin(f"the shape of {value.name}", source))
     for at, op in enumerate(first.operations):
         every = [graph.operations[at] for graph in graphs]
         numbers = [_numbers((each.args, each.kwargs)) for each in every]
         for row in zip(*numbers, strict=True):
-            found.setdefault(row, Place(f"a number that {op.op} is given", op.source))
+            found.setdefault(row, RowOrigin(f"a number that {op.op} is given", op.source))
     return {row: place for row, place in found.items() if differs(row)}
 
 

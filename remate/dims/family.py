@@ -10,19 +10,19 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import Graph
 from remate_runtime.format import Real, Size
-from remate_runtime.step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Place, Row, difference, rows, where_strides_tell
-from .asked import SMALLEST, AskedSize
+from .align import Row, RowOrigin, difference, rows, where_strides_tell
 from .blame import sizes_of_place, sizes_of_row
 from .faults import arguments, fault_at, fitter_of
-from .fitting import Fitter
+from .fitting import SizeFitter
 from .guards import guards
 from .narrowing import Narrowed, by_condition, by_search
-from .samples import Range, spread
-from .survey import Shot, Sizes, Survey
+from .requested_sizes import SMALLEST, RequestedSize
+from .samples import SizeRange, spread
+from .sampling import Sampling, Sizes, TraceSample
 from .words import still_open, undecided, unfitted
 
 _ROUNDS = 4  # of narrowing each range
@@ -34,13 +34,13 @@ class Family(msgspec.Struct, frozen=True):
     """A step that is the same over `ranges`. shots: at different sizes, those of the plan first; fitter: knows an expression for
     each row of numbers of theirs. said: how ranges were narrowed, for people."""
 
-    ranges: tuple[Range, ...]
-    shots: tuple[Shot, ...]
-    fitter: Fitter
+    ranges: tuple[SizeRange, ...]
+    trace_samples: tuple[TraceSample, ...]
+    fitter: SizeFitter
     said: tuple[str, ...] = ()
 
 
-def asked_ranges(sizes: Iterable[AskedSize], planned: Sizes) -> tuple[Range, ...]:
+def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[SizeRange, ...]:
     """What was asked, with the default ends: from 2 (the first multiple of the steps) to what is planned."""
     made = []
     for size in sizes:
@@ -52,59 +52,59 @@ def asked_ranges(sizes: Iterable[AskedSize], planned: Sizes) -> tuple[Range, ...
             raise DimsError(
                 f"{size.name!r} is {at}, and its range starts at {least}", hint="plan with a larger example of it"
             )
-        made.append(Range(size.name, least, most, at, step, (low is not None, high is not None)))
+        made.append(SizeRange(size.name, least, most, at, step, (low is not None, high is not None)))
     return tuple(made)
 
 
-def family(survey: Survey, ranges: Sequence[Range]) -> Family:
-    """The step of `survey` over `ranges`, or over what is left of them where nobody gave their ends. Raises DimsError where it
+def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
+    """The step of `sampling` over `ranges`, or over what is left of them where nobody gave their ends. Raises DimsError where it
     is not one step, with what differs and where; CaptureError where a size cannot be captured."""
     current, said = list(ranges), list[str]()
     for _ in range(_ROUNDS * len(current) + 1):
         try:
-            return replace(_family(survey, current), said=tuple(said))
+            return replace(_family(sampling, current), said=tuple(said))
         except Narrowed as narrowed:
             said.append(narrowed.why)
             current = [narrowed.to if each.name == narrowed.to.name else each for each in current]
     raise DimsError(f"forward decides by its sizes in too many ways: {'; '.join(said)}", hint="leave them fixed")
 
 
-def _family(survey: Survey, ranges: Sequence[Range]) -> Family:
-    first = survey.at({one.name: one.planned for one in ranges})
-    shots = [first]
+def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
+    first = sampling.at({one.name: one.planned for one in ranges})
+    trace_samples = [first]
     corners = [{one.name: end(one) for one in ranges} for end in (_least, _most)]
-    for sizes in [*_samples(survey, ranges, first), *corners]:
-        _add(survey, ranges, shots, sizes)
-    fitter = fitter_of(ranges, shots)
+    for sizes in [*_samples(sampling, ranges, first), *corners]:
+        _add(sampling, ranges, trace_samples, sizes)
+    fitter = fitter_of(ranges, trace_samples)
     for left in range(_MORE, -1, -1):
-        apart = _telling_apart(survey, ranges, shots, fitter)
+        apart = _telling_apart(sampling, ranges, trace_samples, fitter)
         if apart is None:
             break
         if not left:
             sizes, row = apart
-            raise still_open(len(shots), row.place, row.names, sizes)
-        _add(survey, ranges, shots, apart[0])
-        fitter = fitter_of(ranges, shots)
-    _hold(survey, ranges, shots, fitter)
-    return Family(tuple(ranges), tuple(shots), fitter)
+            raise still_open(len(trace_samples), row.place, row.names, sizes)
+        _add(sampling, ranges, trace_samples, apart[0])
+        fitter = fitter_of(ranges, trace_samples)
+    _hold(sampling, ranges, trace_samples, fitter)
+    return Family(tuple(ranges), tuple(trace_samples), fitter)
 
 
-def _least(one: Range) -> int:
+def _least(one: SizeRange) -> int:
     return one.min
 
 
-def _most(one: Range) -> int:
+def _most(one: SizeRange) -> int:
     return one.max
 
 
-def _samples(survey: Survey, ranges: Sequence[Range], first: Shot) -> list[Sizes]:
+def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
     """Where to capture. In a narrow range also beyond it, as long as the step there is the same."""
     avoid, count = _numbers(first.captured.graph), len(ranges) + 1  # and the plan, and corners
     wanted = spread(ranges, avoid, count)
     beyond = [sizes for sizes in wanted if any(not one.min <= sizes[one.name] <= one.max for one in ranges)]
     try:
         for sizes in beyond:
-            if difference(first.captured.graph, survey.at(sizes).captured.graph, first.captured.modules):
+            if difference(first.captured.graph, sampling.at(sizes).captured.graph, first.captured.modules):
                 return spread(ranges, avoid, count, inside=True)
     except CaptureError:
         return spread(ranges, avoid, count, inside=True)
@@ -116,28 +116,28 @@ def _numbers(graph: Graph) -> set[int]:
     return {n for value in graph.values for n in (*value.type.shape, *(value.type.strides or ()))} | arguments(graph)
 
 
-def _add(survey: Survey, ranges: Sequence[Range], shots: list[Shot], sizes: Sizes) -> None:
+def _add(sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: list[TraceSample], sizes: Sizes) -> None:
     """One more capture, which must have the structure of the first. Raises Narrowed, DimsError."""
-    if any(shot.sizes == sizes for shot in shots):
+    if any(trace_sample.sizes == sizes for trace_sample in trace_samples):
         return
-    fault = fault_at(survey, ranges, shots[0], sizes)
+    fault = fault_at(sampling, ranges, trace_samples[0], sizes)
     if fault is not None:
-        raise by_search(survey, ranges, shots[0], fault)
-    shots.append(survey.at(sizes))
+        raise by_search(sampling, ranges, trace_samples[0], fault)
+    trace_samples.append(sampling.at(sizes))
 
 
 def _telling_apart(
-    survey: Survey, ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter
+    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
 ) -> tuple[Sizes, _Open] | None:
     """Sizes at which the most rows have candidates that differ, and one of these; None if there are none. Raises DimsError for a row that has no
     candidate."""
-    graphs = [shot.captured.graph for shot in shots]
+    graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
     open_rows: list[_Open] = []
     for row, place in rows(graphs).items():
         found = fitter.expressions(row)
         if not found:
-            names = sizes_of_row(survey, ranges, shots, row)
-            raise unfitted(place, row, [shot.sizes for shot in shots], names)
+            names = sizes_of_row(sampling, ranges, trace_samples, row)
+            raise unfitted(place, row, [trace_sample.sizes for trace_sample in trace_samples], names)
         if len(found) > 1:
             open_rows.append(_Open(place, found, _axes(graphs, fitter, row)))
     best, most = None, 0
@@ -151,7 +151,7 @@ def _telling_apart(
 class _Open(msgspec.Struct, frozen=True):
     """Several expressions for one row. axes: of a row of strides, the sizes of which one must not be 1."""
 
-    place: Place
+    place: RowOrigin
     found: Sequence[Size | Real]
     axes: Sequence[Size | Real]
 
@@ -167,7 +167,7 @@ class _Open(msgspec.Struct, frozen=True):
         return sorted(frozenset[str]().union(*(each.dims for each in self.found)))
 
 
-def _axes(graphs: Sequence[Graph], fitter: Fitter, row: Row) -> list[Size | Real]:
+def _axes(graphs: Sequence[Graph], fitter: SizeFitter, row: Row) -> list[Size | Real]:
     """What is known of the axes of a row of strides that are not told everywhere."""
     axes = where_strides_tell(graphs).get(row, ()) if None in row else ()
     return [found[0] for axis in axes if (found := fitter.expressions(axis))]
@@ -180,7 +180,7 @@ def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
         return None
 
 
-def _probes(ranges: Sequence[Range]) -> Iterator[Sizes]:
+def _probes(ranges: Sequence[SizeRange]) -> Iterator[Sizes]:
     """Sizes within the ranges: all of a small one, else some by chance (always the same ones), and ends."""
     numbers = [one.numbers() for one in ranges]
     names = [one.name for one in ranges]
@@ -206,15 +206,17 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
     return sorted({*numbers[: _PROBES // 4], *numbers[-_PROBES // 4 :], *numbers[::step]})
 
 
-def _hold(survey: Survey, ranges: Sequence[Range], shots: Sequence[Shot], fitter: Fitter) -> None:
+def _hold(
+    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
+) -> None:
     """What forward decided by sizes comes out the same at all sizes of the ranges. Raises Narrowed, DimsError."""
-    found = guards([shot.log.decisions for shot in shots], fitter)
+    found = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
     probes = list(_probes(ranges))
     for guard in found.split if found.lost else ():
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)  # what is not known is decided on its other side, perhaps
     if found.lost:
-        raise undecided(found.lost[0], sizes_of_place(survey, ranges, shots[0], found.lost[0]))
+        raise undecided(found.lost[0], sizes_of_place(sampling, ranges, trace_samples[0], found.lost[0]))
     for guard in found.guards:
         if not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from ..errors import CaptureError, DimsError
-from .align import Difference, difference, shapes
-from .fitting import Fitter
-from .guards import Guard, divided_by, first_other
-from .samples import Range
-from .survey import Shot, Sizes, Survey
+from .align import StructuralDifference, difference, shapes
+from .fitting import SizeFitter
+from .guards import SizeGuard, divided_by, first_other
+from .samples import SizeRange
+from .sampling import Sampling, Sizes, TraceSample
 from .words import not_captured, other_structure, place_of, unrolled
 
 _DIVISORS = {2, 4, 8, 16}
@@ -29,7 +29,7 @@ class Fault(msgspec.Struct, frozen=True):
     what: str
     error: DimsError
     traced: bool = True
-    guard: Guard | None = None
+    guard: SizeGuard | None = None
     everywhere: bool = False
 
     def told(self, at: str) -> str:
@@ -37,36 +37,40 @@ class Fault(msgspec.Struct, frozen=True):
         return f"the step at {at} is another one: {self.what}" if self.traced else f"at {at} {self.what}"
 
 
-def fault_at(survey: Survey, ranges: Sequence[Range], first: Shot, sizes: Sizes) -> Fault | None:
+def fault_at(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, sizes: Sizes) -> Fault | None:
     """None where the step is the planned one. first: the planned one."""
     try:
-        shot = survey.at(sizes)
+        trace_sample = sampling.at(sizes)
     except CaptureError as error:
         what = error.message + (f" ({error.source})" if error.source else "")
         moved = {name for name, number in sizes.items() if number != first.sizes[name]}
-        refused = not_captured(sizes, what, error, survey.asking.forgotten(moved))
+        refused = not_captured(sizes, what, error, sampling.asking.forgotten(moved))
         return Fault(sizes, what, refused, traced=False)
-    found = difference(first.captured.graph, shot.captured.graph, first.captured.modules)
+    found = difference(first.captured.graph, trace_sample.captured.graph, first.captured.modules)
     if found is None:
         return None
-    guard = first_other(first.log.decisions, shot.log.decisions, fitter_of(ranges, [first, shot]))
+    guard = first_other(first.log.decisions, trace_sample.log.decisions, fitter_of(ranges, [first, trace_sample]))
     guard = None if guard is None or guard.holds(sizes) else guard
     return _differs(first, sizes, found, guard)
 
 
-def _differs(first: Shot, sizes: Sizes, found: Difference, guard: Guard | None) -> Fault:
+def _differs(first: TraceSample, sizes: Sizes, found: StructuralDifference, guard: SizeGuard | None) -> Fault:
     everywhere = found.everywhere or (guard is None and bool(unrolled(found, first.sizes, sizes)))
     error = other_structure(found, first.sizes, sizes, guard)
     return Fault(sizes, found.what + place_of(found), error, guard=guard, everywhere=everywhere)
 
 
-def fitter_of(ranges: Sequence[Range], shots: Sequence[Shot]) -> Fitter:
+def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample]) -> SizeFitter:
     """Knows expressions over `ranges` for the numbers of these captures."""
-    divisors = arguments(shots[0].captured.graph) | divided_by([shot.log.decisions for shot in shots]) | _DIVISORS
-    useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(shots[0].captured.graph))
-    graphs = [shot.captured.graph for shot in shots]
-    sizes = [shot.sizes for shot in shots]
-    return Fitter({one.name: one.numbers() for one in ranges}, sizes, useful, lambda: shapes(graphs))
+    divisors = (
+        arguments(trace_samples[0].captured.graph)
+        | divided_by([trace_sample.log.decisions for trace_sample in trace_samples])
+        | _DIVISORS
+    )
+    useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(trace_samples[0].captured.graph))
+    graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
+    sizes = [trace_sample.sizes for trace_sample in trace_samples]
+    return SizeFitter({one.name: one.numbers() for one in ranges}, sizes, useful, lambda: shapes(graphs))
 
 
 def _strides(graph: Graph) -> set[int]:

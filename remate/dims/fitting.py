@@ -16,17 +16,17 @@ from remate_runtime.errors import ScheduleError
 from remate_runtime.format import Real, Side, Size, constant
 
 from .composed import Composing, joined, products, sums
-from .parts import Part, Products, products_of, quotients_of
+from .parts import ExpressionProduct, Products, products_of, quotients_of
 
 _NUMERATORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 4.0, 16.0)
 _DENOMINATORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _LARGEST = 1 << 60
-_TELLING = 4  # numbers of a row that tell of what it is made
+_TELLING = 4  # numbers of a row that report what it is made
 
 
-class Fitter:
+class SizeFitter:
     """ranges: for each dimension all sizes that matter. sizes: where the numbers of rows are known, in the order of the rows.
-    divisors: to try. parts: gives rows of which others are made, asked for when one is not found without."""
+    divisors: to try. parts: gives rows of which others are made, requested when one is not found without."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Fitter:
     ) -> None:
         self._ranges, self._sizes, self._divisors, self._parts = ranges, sizes, divisors, parts
         self._found_parts: dict[tuple[int, ...], Callable[[], list[Size]]] | None = None
-        self._partial: dict[tuple[bool, ...], Fitter] = {}
+        self._partial: dict[tuple[bool, ...], SizeFitter] = {}
         self._known: dict[tuple[int, ...], list[Size]] = {}
         self._one = self._part(constant(1))
         self._products = [self._part(size) for size in products_of(list(ranges))]
@@ -53,11 +53,11 @@ class Fitter:
             return self.sizes([int(number or 0) for number in row])
         return self.reals([float(number or 0) for number in row])
 
-    def where(self, told: tuple[bool, ...]) -> Fitter:
-        """The fitter of those sizes at which something is told."""
+    def where(self, told: tuple[bool, ...]) -> SizeFitter:
+        """The fitter of those sizes at which something is reported."""
         if told not in self._partial:
             sizes = [at for at, there in zip(self._sizes, told, strict=True) if there]
-            made = Fitter(self._ranges, sizes, self._divisors)
+            made = SizeFitter(self._ranges, sizes, self._divisors)
             whole = self._those_parts() if sum(told) >= _TELLING else {}
             made._found_parts = {
                 tuple(n for n, there in zip(row, told, strict=True) if there): found for row, found in whole.items()
@@ -65,9 +65,9 @@ class Fitter:
             self._partial[told] = made
         return self._partial[told]
 
-    def elsewhere(self, sizes: Sequence[Mapping[str, int]]) -> Fitter:
+    def elsewhere(self, sizes: Sequence[Mapping[str, int]]) -> SizeFitter:
         """The fitter of rows that are known at other sizes."""
-        return Fitter(self._ranges, sizes, self._divisors)
+        return SizeFitter(self._ranges, sizes, self._divisors)
 
     def sizes(self, row: Sequence[int]) -> list[Size]:
         """All integer expressions of the grammar that give `row`, the simplest first."""
@@ -84,7 +84,7 @@ class Fitter:
         return list(dict.fromkeys(found))
 
     def _composed(self, row: tuple[int, ...], how: Composing) -> Iterator[Size]:
-        """Products or sums of what parts are that are less than the row: of the first expression of each, since parts are told apart
+        """Products or sums of what parts are that are less than the row: of the first expression of each, since parts are distinguished
         for themselves."""
         if len(row) < _TELLING or min(row) < 0:
             return
@@ -103,7 +103,7 @@ class Fitter:
             self._found_parts = {row: partial(self.sizes, row) for row in rows}
         return self._found_parts
 
-    def _quotients(self, row: tuple[int, ...], more: Part | None = None) -> Iterator[Size]:
+    def _quotients(self, row: tuple[int, ...], more: ExpressionProduct | None = None) -> Iterator[Size]:
         """Multiples of products with a division, with a multiple of one more product. In floats first, where thousands are tried
         at once: what is not close cannot be equal."""
         parts = self._divided()
@@ -128,8 +128,8 @@ class Fitter:
         return list(dict.fromkeys(made for made in self._reals(row) if self._gives(made, row)))
 
     def bound(self, row: Sequence[int | None]) -> Size:
-        """A multiple of a product of dimensions, with a number, that is nowhere less than `row` where that is told: the closest one at
-        the first size that is told; of these, the closest one at all."""
+        """A multiple of a product of dimensions, with a number, that is nowhere less than `row` where that is reported: the closest one at
+        the first size that is reported; of these, the closest one at all."""
         at = [k for k, wanted in enumerate(row) if wanted is not None]
         wanted = [number for number in row if number is not None]
         best: tuple[int, float, Size] | None = None
@@ -144,8 +144,8 @@ class Fitter:
         assert best is not None
         return best[2]
 
-    def _part(self, size: Size) -> Part:
-        return Part((size,), [size.at(at) for at in self._sizes])
+    def _part(self, size: Size) -> ExpressionProduct:
+        return ExpressionProduct((size,), [size.at(at) for at in self._sizes])
 
     def _sums(self, row: Sequence[int]) -> Iterator[Size]:
         for count in (1, 2, 3):
@@ -187,7 +187,7 @@ class Fitter:
             return False
 
 
-def _combined(parts: Sequence[Part], row: Sequence[int]) -> Iterator[Size]:
+def _combined(parts: Sequence[ExpressionProduct], row: Sequence[int]) -> Iterator[Size]:
     """The sum of `parts` with integer coefficients, none of them 0, that gives `row`, if there is one."""
     coefficients = _SOLVERS[len(parts) - 1]([part.values for part in parts], row)
     if coefficients is None or 0 in coefficients or any(abs(c) > _LARGEST for c in coefficients):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
+from remate_runtime.flat_step import Graph, Number, Op, Ref, expand
 from remate_runtime.format import (
     Dimension,
     Real,
@@ -23,17 +24,16 @@ from remate_runtime.format import (
     parse_size,
     parse_type,
 )
-from remate_runtime.step import Graph, Number, Op, Ref, expand
 
 from ..partition.hierarchy import Hierarchy, SizedStep
 from .align import differs, strides_of, telling_strides
 from .family import Family
-from .fitting import Fitter
+from .fitting import SizeFitter
 from .words import spelled
 from .workspaces import disagreeing, measured_at, probes
 
 
-class ShotCosts(msgspec.Struct, frozen=True):
+class TraceSampleCosts(msgspec.Struct, frozen=True):
     """graphs: of a family's shots, in captured order, with the workspaces of their operations. measured: of those shots where
     they were measured, what was found, by operation; empty where the graphs' are what counts. priced: measures, gives a graph its
     costs."""
@@ -43,7 +43,7 @@ class ShotCosts(msgspec.Struct, frozen=True):
     priced: Callable[[Graph], Graph] | None = None
 
 
-def sized(step: Hierarchy, family: Family, costs: ShotCosts) -> Hierarchy:
+def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy:
     """`step`, which is that of the family's first shot in block order, for all sizes of the family."""
     graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
     dims = {
@@ -51,17 +51,21 @@ def sized(step: Hierarchy, family: Family, costs: ShotCosts) -> Hierarchy:
         for one in family.ranges
     }
     writer = _Writer(family, graphs)
-    inputs = writer.tree([shot.captured.model.inputs for shot in family.shots])
-    outputs = writer.tree([shot.captured.model.outputs for shot in family.shots])
+    inputs = writer.tree([trace_sample.captured.model.inputs for trace_sample in family.trace_samples])
+    outputs = writer.tree([trace_sample.captured.model.outputs for trace_sample in family.trace_samples])
     model = replace(step.captured.model, dims=dims, inputs=inputs, outputs=outputs)
     graph = writer.graph()
     if costs.priced is not None:
         measured = [None if found is None else [found[at] for at in step.order] for found in costs.measured]
         graph = writer.measured(graph, disagreeing(graphs, measured), costs.priced)
     generic = replace(step.captured, graph=graph, model=model)
-    shots = tuple((dict(shot.sizes), graph) for shot, graph in zip(family.shots, graphs, strict=True))
-    captured = replace(step.captured, graph=_with_bounds(step.captured.graph, generic.graph, family.shots[0].sizes))
-    return replace(step, captured=captured, sized=SizedStep(generic, shots, (*family.said, *writer.said())))
+    trace_samples = tuple(
+        (dict(trace_sample.sizes), graph) for trace_sample, graph in zip(family.trace_samples, graphs, strict=True)
+    )
+    captured = replace(
+        step.captured, graph=_with_bounds(step.captured.graph, generic.graph, family.trace_samples[0].sizes)
+    )
+    return replace(step, captured=captured, sized=SizedStep(generic, trace_samples, (*family.said, *writer.said())))
 
 
 def _with_bounds(planned: Graph, generic: Graph, sizes: Mapping[str, int]) -> Graph:
@@ -116,18 +120,18 @@ class _Writer:
             operations[at] = replace(operations[at], workspace=self._fitted(operations[at].op, row, fitter))
         return replace(graph, operations=tuple(operations))
 
-    def _operation(self, shots: Sequence[Op]) -> Op:
-        first = shots[0]
-        args = self.argument([op.args for op in shots])
-        kwargs = self.argument([op.kwargs for op in shots])
+    def _operation(self, trace_samples: Sequence[Op]) -> Op:
+        first = trace_samples[0]
+        args = self.argument([op.args for op in trace_samples])
+        kwargs = self.argument([op.kwargs for op in trace_samples])
         return replace(
             first,
             args=args,
             kwargs=kwargs,
-            workspace=self._fitted(first.op, tuple(op.workspace for op in shots), self._family.fitter),
+            workspace=self._fitted(first.op, tuple(op.workspace for op in trace_samples), self._family.fitter),
         )
 
-    def _fitted(self, op: str, row: tuple[int, ...], fitter: Fitter) -> Any:
+    def _fitted(self, op: str, row: tuple[int, ...], fitter: SizeFitter) -> Any:
         """A workspace: a number, or the text of an expression; a bound where there is no expression."""
         if not differs(row):
             return row[0]
@@ -161,34 +165,37 @@ class _Writer:
         assert isinstance(found, Size)
         return found
 
-    def argument(self, shots: Sequence[Any]) -> Any:
-        first = shots[0]
+    def argument(self, trace_samples: Sequence[Any]) -> Any:
+        first = trace_samples[0]
         if isinstance(first, tuple):
-            return tuple(self.argument(each) for each in zip(*shots, strict=True))
+            return tuple(self.argument(each) for each in zip(*trace_samples, strict=True))
         if isinstance(first, dict):
-            return {key: self.argument([shot[key] for shot in shots]) for key in first}
-        if type(first) in (int, float) and differs(shots):
-            return {"size" if type(first) is int else "float": str(self._expression(shots))}
+            return {key: self.argument([trace_sample[key] for trace_sample in trace_samples]) for key in first}
+        if type(first) in (int, float) and differs(trace_samples):
+            return {"size" if type(first) is int else "float": str(self._expression(trace_samples))}
         return first
 
-    def tree(self, shots: Sequence[Any]) -> Any:
+    def tree(self, trace_samples: Sequence[Any]) -> Any:
         """Inputs or outputs of the model."""
-        first = shots[0]
+        first = trace_samples[0]
         if isinstance(first, list | tuple):
-            return type(first)(self.tree(each) for each in zip(*shots, strict=True))
+            return type(first)(self.tree(each) for each in zip(*trace_samples, strict=True))
         if not isinstance(first, dict):
             return first
         if "tensor" in first and isinstance(first["tensor"], str):
-            return {**first, "tensor": str(self.type([parse_type(shot["tensor"]) for shot in shots]))}
+            return {
+                **first,
+                "tensor": str(self.type([parse_type(trace_sample["tensor"]) for trace_sample in trace_samples])),
+            }
         if "literal" in first:
-            return {"literal": self.argument([shot["literal"] for shot in shots])}
-        return {key: self.tree([shot[key] for shot in shots]) for key in first}
+            return {"literal": self.argument([trace_sample["literal"] for trace_sample in trace_samples])}
+        return {key: self.tree([trace_sample[key] for trace_sample in trace_samples]) for key in first}
 
 
 def prove(schedule: Schedule, step: Hierarchy) -> None:
     """The schedule at each size that was captured is the step captured there. Raises RemateError, which would be a defect."""
     assert step.sized is not None
-    for sizes, captured in step.sized.shots:
+    for sizes, captured in step.sized.trace_samples:
         where = _other(expand(at_size(schedule, sizes)).graph, captured) if _within(schedule, sizes) else ""
         if where:
             raise RemateError(

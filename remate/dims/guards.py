@@ -10,16 +10,16 @@ import msgspec
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import Size
 
-from ..capture.sizes import ARITHMETIC, COMPARISONS, Decision
-from .fitting import Fitter
+from ..capture.sizes import ARITHMETIC, COMPARISONS, SizeComparison
+from .fitting import SizeFitter
 
-_TELLING = 3  # captures that tell of a condition by themselves
+_TELLING = 3  # captures that report a condition on its own
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _WORDS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
-class Guard(msgspec.Struct, frozen=True):
+class SizeGuard(msgspec.Struct, frozen=True):
     """A comparison whose outcome `held` is known at some sizes. left, right: trees of Size and (operation, operands...)."""
 
     place: str
@@ -45,24 +45,24 @@ class Guard(msgspec.Struct, frozen=True):
         return f"{_text(self.left)} {_SIGNS[sign]} {_text(self.right)}"
 
 
-class Found(msgspec.Struct, frozen=True):
+class SizeDecisions(msgspec.Struct, frozen=True):
     """What captures decided by sizes. guards: conditions that came out the same in all. split: conditions that did not, or that some
     did not come to, though the step is the same, with the outcome of the first capture. lost: places of decisions of which no
     condition is known: that are not taken as often at every size, or compare what no expression gives."""
 
-    guards: list[Guard]
-    split: list[Guard]
+    guards: list[SizeGuard]
+    split: list[SizeGuard]
     lost: list[str]
 
 
-def guards(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Found:
+def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> SizeDecisions:
     """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once.
 
     Where both outcomes were met (and gave the same step), nothing depends on it, but for what may be decided after one of them
     only.
     """
-    found: dict[Guard, None] = {}
-    split: dict[Guard, None] = {}
+    found: dict[SizeGuard, None] = {}
+    split: dict[SizeGuard, None] = {}
     lost: dict[str, None] = {}
     for taken in _aligned(logs, lost):
         both = len({decision.held for decision in taken}) > 1
@@ -73,18 +73,18 @@ def guards(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Found:
             lost.setdefault(taken[0].place)
     if lost:
         split |= dict.fromkeys(_of_some(logs, fitter))
-    return Found(list(found), list(split), [place for place in lost if place])
+    return SizeDecisions(list(found), list(split), [place for place in lost if place])
 
 
-def _guard(taken: Sequence[Decision], fitter: Fitter) -> Guard | None:
+def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
     """The condition of a decision at all sizes of a fitter, with its first outcome; None if some numbers have no expression."""
     left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
     if left is None or right is None:
         return None
-    return Guard(taken[0].place, taken[0].comparison, left, right, taken[0].held)
+    return SizeGuard(taken[0].place, taken[0].comparison, left, right, taken[0].held)
 
 
-def _of_some(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Iterator[Guard]:
+def _of_some(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Iterator[SizeGuard]:
     """Conditions of decisions that the first capture took, and some others did not."""
     kinds = [_by_kind(log) for log in logs]
     for kind, first in kinds[0].items():
@@ -98,7 +98,7 @@ def _of_some(logs: Sequence[Sequence[Decision]], fitter: Fitter) -> Iterator[Gua
                 yield guard
 
 
-def first_other(one: Sequence[Decision], other: Sequence[Decision], fitter: Fitter) -> Guard | None:
+def first_other(one: Sequence[SizeComparison], other: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
     """The first decision that came out otherwise in the second of two captures, as it came out in the first."""
     for first, second in _aligned([one, other], {}):
         if first.held != second.held:
@@ -108,7 +108,7 @@ def first_other(one: Sequence[Decision], other: Sequence[Decision], fitter: Fitt
     return None
 
 
-def divided_by(logs: Sequence[Sequence[Decision]]) -> set[int]:
+def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
     """Numbers that forward was seen to divide sizes by."""
     found: set[int] = set()
 
@@ -126,7 +126,7 @@ def divided_by(logs: Sequence[Sequence[Decision]]) -> set[int]:
     return found
 
 
-def _aligned(logs: Sequence[Sequence[Decision]], lost: dict[str, None]) -> list[list[Decision]]:
+def _aligned(logs: Sequence[Sequence[SizeComparison]], lost: dict[str, None]) -> list[list[SizeComparison]]:
     """Decisions of one place and kind, the first of all logs together, the second, and so on."""
     kinds = [_by_kind(log) for log in logs]
     made = []
@@ -139,8 +139,8 @@ def _aligned(logs: Sequence[Sequence[Decision]], lost: dict[str, None]) -> list[
     return made
 
 
-def _by_kind(log: Sequence[Decision]) -> dict[Any, list[Decision]]:
-    found: dict[Any, list[Decision]] = {}
+def _by_kind(log: Sequence[SizeComparison]) -> dict[Any, list[SizeComparison]]:
+    found: dict[Any, list[SizeComparison]] = {}
     for decision in log:
         kind = decision.place, decision.comparison, _shape(decision.left), _shape(decision.right)
         found.setdefault(kind, []).append(decision)
@@ -151,7 +151,7 @@ def _shape(tree: Any) -> Any:
     return (tree[0], *map(_shape, tree[1:])) if isinstance(tree, tuple) else None
 
 
-def _fitted(trees: Sequence[Any], fitter: Fitter) -> Any:
+def _fitted(trees: Sequence[Any], fitter: SizeFitter) -> Any:
     """One tree with expressions in place of numbers; None if some numbers have none."""
     if not isinstance(trees[0], tuple):
         return next(iter(fitter.sizes(trees)), None)

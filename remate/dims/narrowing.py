@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from ..errors import DimsError
 from .faults import Fault, fault_at
-from .guards import Guard
-from .samples import Range
-from .survey import Shot, Survey
+from .guards import SizeGuard
+from .samples import SizeRange
+from .sampling import Sampling, TraceSample
 from .words import instead, only_where
 
 At = Callable[[int], Fault | None]
@@ -24,14 +24,14 @@ At = Callable[[int], Fault | None]
 class Narrowed(Exception):  # noqa: N818
     """to: what is left of a range. why: in words."""
 
-    def __init__(self, to: Range, why: str) -> None:
+    def __init__(self, to: SizeRange, why: str) -> None:
         super().__init__(why)
         self.to, self.why = to, why
 
 
-def by_condition(ranges: Sequence[Range], guard: Guard) -> Exception:
+def by_condition(ranges: Sequence[SizeRange], guard: SizeGuard) -> Exception:
     """What to raise where a condition does not hold in all of the ranges: Narrowed if it leaves a range of one size, or multiples,
-    around what is planned, and nobody asked for what it takes away; else DimsError."""
+    around what is planned, and nobody requested what it takes away; else DimsError."""
     one = next(each for each in ranges if each.name in guard.dims)
     kept = _where_holds(one, guard) if len(guard.dims) == 1 else None
     if kept is None:
@@ -41,10 +41,10 @@ def by_condition(ranges: Sequence[Range], guard: Guard) -> Exception:
     return _settled(one, kept, why, only_where(guard, ranges))
 
 
-def by_search(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault) -> Exception:
+def by_search(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, fault: Fault) -> Exception:
     """What to raise for a fault at some sizes: Narrowed if the step is the planned one from, or in steps of, another number of one
-    size, and nobody asked for what that takes away; else DimsError. first: the planned step."""
-    fault = _reduced(survey, ranges, first, fault)
+    size, and nobody requested what that takes away; else DimsError. first: the planned step."""
+    fault = _reduced(sampling, ranges, first, fault)
     name = _culprit(ranges, fault)
     if fault.guard is not None and len(fault.guard.dims) == 1:
         found = by_condition(ranges, fault.guard)
@@ -56,7 +56,7 @@ def by_search(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault
 
     def at(number: int) -> Fault | None:
         if number not in faults:
-            faults[number] = fault_at(survey, ranges, first, {**fault.sizes, name: number})
+            faults[number] = fault_at(sampling, ranges, first, {**fault.sizes, name: number})
         return faults[number]
 
     kept = _where_planned(one, fault.sizes[name], at)
@@ -65,8 +65,8 @@ def by_search(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault
     return _settled(one, kept, _why(one, kept, faults), fault.error)
 
 
-def _settled(one: Range, kept: Range, why: str, refused: DimsError) -> Exception:
-    """Narrowed, or what to raise where somebody asked for more than is kept."""
+def _settled(one: SizeRange, kept: SizeRange, why: str, refused: DimsError) -> Exception:
+    """Narrowed, or what to raise where somebody requested more than is kept."""
     least, most = kept.min > one.min and one.given[0], kept.max < one.max and one.given[1]
     if kept.min == kept.max and one.min != one.max:
         return refused
@@ -81,16 +81,16 @@ def _with_hint(error: DimsError, other: Exception) -> DimsError:
     return DimsError(error.message, hint) if hint else error
 
 
-def _reduced(survey: Survey, ranges: Sequence[Range], first: Shot, fault: Fault) -> Fault:
+def _reduced(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, fault: Fault) -> Fault:
     """The same kind of fault with as many sizes as possible as planned: none of those that are left can be without it."""
     for one in ranges:
         sizes = {**fault.sizes, one.name: one.planned}
         if sizes not in (fault.sizes, first.sizes):
-            fault = fault_at(survey, ranges, first, sizes) or fault
+            fault = fault_at(sampling, ranges, first, sizes) or fault
     return fault
 
 
-def _culprit(ranges: Sequence[Range], fault: Fault) -> str:
+def _culprit(ranges: Sequence[SizeRange], fault: Fault) -> str:
     """Of the sizes that make a fault together, the one whose range is to end: smaller than planned, if possible one of which nobody
     gave the lower end."""
     moved = [one for one in ranges if fault.sizes[one.name] != one.planned]
@@ -98,7 +98,7 @@ def _culprit(ranges: Sequence[Range], fault: Fault) -> str:
     return min(below or moved, key=lambda one: one.given[0]).name
 
 
-def _where_planned(one: Range, failed: int, at: At) -> Range | None:
+def _where_planned(one: SizeRange, failed: int, at: At) -> SizeRange | None:
     """What is left of a range without the number that failed; None if it is nothing."""
     if failed > one.planned:
         below = range(failed, one.planned - 1, -one.multiple)
@@ -115,7 +115,7 @@ def _where_planned(one: Range, failed: int, at: At) -> Range | None:
     return replace(one, min=least, max=one.max // step * step, multiple=step)
 
 
-def _steps(one: Range, upwards: bool = False) -> list[int]:
+def _steps(one: SizeRange, upwards: bool = False) -> list[int]:
     """Steps that lead to what is planned, and from there to another number of the range."""
     room = one.max - one.planned if upwards else one.planned - one.min
     return [d for d in range(one.multiple, room + 1, one.multiple) if one.planned % d == 0]
@@ -132,7 +132,7 @@ def _nearest(numbers: Sequence[int], at: At) -> int:
     return numbers[works]
 
 
-def _why(one: Range, kept: Range, faults: Mapping[int, Fault | None]) -> str:
+def _why(one: SizeRange, kept: SizeRange, faults: Mapping[int, Fault | None]) -> str:
     """`t is from 5: at t=4 …`."""
     told = []
     if kept.multiple > one.multiple:
@@ -147,7 +147,7 @@ def _why(one: Range, kept: Range, faults: Mapping[int, Fault | None]) -> str:
     return f"{one.name} is {', '.join(lines)}"
 
 
-def _where_holds(one: Range, guard: Guard) -> Range | None:
+def _where_holds(one: SizeRange, guard: SizeGuard) -> SizeRange | None:
     """The part of a range around what is planned in which a condition holds, or the multiples for which it does."""
     numbers = one.numbers()
     holds = [guard.holds({one.name: n}) for n in numbers]

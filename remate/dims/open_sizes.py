@@ -1,4 +1,4 @@
-"""What `dims=` of `remate.plan` comes to: the family of a model's step over the sizes that were asked for."""
+"""What `dims=` of `remate.plan` comes to: the family of a model's step over the sizes that were requested."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from ..errors import DimsError
 from ..profile.costing import MEASURED
 from ..profile.workspace import workspace
-from .asked import AUTO, SMALLEST, Asking, read
-from .family import Family, asked_ranges, family
-from .generic import ShotCosts
-from .survey import Survey
+from .family import Family, family, requested_ranges
+from .generic import TraceSampleCosts
+from .requested_sizes import AUTO, SMALLEST, Asking, read
+from .sampling import Sampling
 
 Progress = Callable[[str], None]
 
@@ -33,7 +33,7 @@ class OpenSizes(msgspec.Struct, frozen=True):
 FIXED = OpenSizes()
 
 
-def surveyed(
+def sampled(
     model: torch.nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -42,7 +42,7 @@ def surveyed(
     progress: Progress,
     live: Sequence[str] = (),
 ) -> Family | None:
-    """The step at the sizes that were asked for; None if they stay fixed. With "auto" a batch that cannot be left open is
+    """The step at the sizes that were requested; None if they stay fixed. With "auto" a batch that cannot be left open is
     warned of, and is planned at its size. Raises DimsError, CaptureError."""
     asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
@@ -52,16 +52,16 @@ def surveyed(
             )
             warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
         return None
-    survey = Survey(model, args, kwargs, differentiate, asking, progress, live)
-    planned = survey.example
+    sampling = Sampling(model, args, kwargs, differentiate, asking, progress, live)
+    planned = sampling.example
     if wanted.largest:
         planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}
     try:
-        found = family(survey, asked_ranges(asking.sizes, planned))
+        found = family(sampling, requested_ranges(asking.sizes, planned))
     except DimsError as error:
         if wanted.dims != AUTO:
             raise
-        message = f"the schedule is for a batch of {survey.example[asking.sizes[0].name]} only: {error.message}"
+        message = f"the schedule is for a batch of {sampling.example[asking.sizes[0].name]} only: {error.message}"
         warnings.warn(message, UserWarning, stacklevel=4)
         return None
     for line in found.said:
@@ -73,13 +73,13 @@ def _largest(most: int | None, planned: int, multiple: int) -> int:
     return planned if most is None else most // multiple * multiple
 
 
-def shot_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> ShotCosts:
+def trace_sample_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> TraceSampleCosts:
     """What the operations of a family need at its sizes. planned: the first shot's graph with its costs; priced: gives a graph
     its costs. What a device estimates is known at every size; measured is at the planned size and at both ends, beside
-    the estimate, which tells how it grows where both agree."""
-    graphs = [shot.captured.graph for shot in found.shots]
+    the estimate, which reports how it grows where both agree."""
+    graphs = [trace_sample.captured.graph for trace_sample in found.trace_samples]
     if cost != MEASURED:
-        return ShotCosts([priced(graph) for graph in graphs])
+        return TraceSampleCosts([priced(graph) for graph in graphs])
     kind = planned.device
     estimated = [
         replace(g, operations=tuple(replace(op, workspace=workspace(g, op, kind)) for op in g.operations))
@@ -87,8 +87,8 @@ def shot_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph
     ]
     ends = [{one.name: one.min for one in found.ranges}, {one.name: one.max for one in found.ranges}]
     measured: list[tuple[int, ...] | None] = [None] * len(graphs)
-    for at, shot in enumerate(found.shots):
-        if at == 0 or shot.sizes in ends:
-            graph = planned if at == 0 else priced(shot.captured.graph)
+    for at, trace_sample in enumerate(found.trace_samples):
+        if at == 0 or trace_sample.sizes in ends:
+            graph = planned if at == 0 else priced(trace_sample.captured.graph)
             measured[at] = tuple(op.workspace for op in graph.operations)
-    return ShotCosts(estimated, tuple(measured), priced)
+    return TraceSampleCosts(estimated, tuple(measured), priced)

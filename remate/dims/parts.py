@@ -19,21 +19,23 @@ _SCALES = (1, 2, 3)  # of a dimension that is divided
 _PAIRED = 64  # the largest divisor of two dimensions that are multiplied
 
 
-class Part:
+class ExpressionProduct:
     """A product of expressions, and its values at the known sizes."""
 
     def __init__(self, factors: tuple[Size, ...], values: list[int]) -> None:
         self.factors, self.values = factors, values
 
-    def times(self, other: Part) -> Part:
-        return Part((*self.factors, *other.factors), [a * b for a, b in zip(self.values, other.values, strict=True)])
+    def times(self, other: ExpressionProduct) -> ExpressionProduct:
+        return ExpressionProduct(
+            (*self.factors, *other.factors), [a * b for a, b in zip(self.values, other.values, strict=True)]
+        )
 
 
 class Products:
     """Each of `one`, squared and not, and the products of two of different dimensions that are divided by the same number, times every one of
     `others`. one: by dimension. values: a line for each product. In floats: what is not close cannot be equal."""
 
-    def __init__(self, one: Sequence[Sequence[Part]], others: Sequence[Part]) -> None:
+    def __init__(self, one: Sequence[Sequence[ExpressionProduct]], others: Sequence[ExpressionProduct]) -> None:
         self._one, self._others = [part for each in one for part in each], others
         count = len(self._one)
         singles, squares = [(at, count) for at in range(count)], [(at, at) for at in range(count)]
@@ -44,7 +46,7 @@ class Products:
         first, second = np.array(self._pairs, dtype=int).reshape(-1, 2).T
         self.values: Any = ((left[first] * left[second])[:, None] * right[None]).reshape(-1, width)
 
-    def part(self, at: int) -> Part:
+    def part(self, at: int) -> ExpressionProduct:
         """The product of a line."""
         pair, other = divmod(int(at), len(self._others))
         first, second = self._pairs[pair]
@@ -58,7 +60,7 @@ class Products:
             some = np.flatnonzero(_whole(wanted[0] / values[:, 0]))
             return some[_close(values[some] * (wanted[0] / values[some, :1]), wanted)].tolist()
 
-    def near_with(self, row: Sequence[int], more: Part) -> list[int]:
+    def near_with(self, row: Sequence[int], more: ExpressionProduct) -> list[int]:
         """The lines of which a multiple, with a multiple of `more`, may be `row`."""
         values, wanted = self.values, np.array(row, dtype=float)
         line = np.array(more.values, dtype=float)
@@ -107,7 +109,7 @@ def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) 
     return tuple(made)
 
 
-def _alike(one: Sequence[Sequence[Part]]) -> Iterator[tuple[int, int]]:
+def _alike(one: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int, int]]:
     """Numbers of parts of two dimensions that are divided by the same, and nothing else."""
     starts = itertools.accumulate(map(len, one), initial=0)
     by_divisor = []
@@ -122,7 +124,7 @@ def _alike(one: Sequence[Sequence[Part]]) -> Iterator[tuple[int, int]]:
                 yield from itertools.product(some[divisor], others.get(divisor, ()))
 
 
-def _only_divisor(part: Part) -> int:
+def _only_divisor(part: ExpressionProduct) -> int:
     """Of a quotient that stands alone; 0 for others."""
     (size,) = part.factors
     if len(size.terms) != 1 or size.terms[0].coefficient != 1:

@@ -10,7 +10,7 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..capture import trees
-from .asked import Asking
+from .requested_sizes import Asking
 
 
 def resized(

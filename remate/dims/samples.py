@@ -16,9 +16,9 @@ def range_text(name: str, least: int, most: int, multiple: int = 1) -> str:
     return f"{name}={least}..{most}" + (f"/{multiple}" if multiple > 1 else "")
 
 
-class Range(msgspec.Struct, frozen=True):
+class SizeRange(msgspec.Struct, frozen=True):
     """The numbers that a size may be: both ends included, in steps of `multiple`. planned: what it is in the plan. given: which
-    ends somebody asked for; the others may move."""
+    ends somebody requested; the others may move."""
 
     name: str
     min: int
@@ -40,21 +40,23 @@ class Range(msgspec.Struct, frozen=True):
         return sorted(kept)
 
 
-def spread(ranges: Sequence[Range], avoid: set[int], count: int, inside: bool = False) -> list[dict[str, int]]:
+def spread(ranges: Sequence[SizeRange], avoid: set[int], count: int, inside: bool = False) -> list[dict[str, int]]:
     """`count` sizes: numbers spread over each range that stand for themselves: without common divisors, apart from the
     range's steps; odd and even ones; none in `avoid`. Narrow ranges are left upwards, unless `inside`."""
     taken = set(avoid)
     chosen: dict[str, list[int]] = {}
-    for turn, one in enumerate(ranges):
+    for backward_start, one in enumerate(ranges):
         picked = _picked(one, taken, count, inside)
         taken |= set(picked)
-        chosen[one.name] = picked[turn % count :] + picked[: turn % count]  # large ones do not all meet
+        chosen[one.name] = (
+            picked[backward_start % count :] + picked[: backward_start % count]
+        )  # large ones do not all meet
     made = [{name: numbers[k] for name, numbers in chosen.items()} for k in range(count)]
     made.sort(key=lambda sizes: math.prod(sizes.values()))
     return [sizes for k, sizes in enumerate(made) if sizes not in made[:k]]
 
 
-def _picked(one: Range, taken: set[int], count: int, inside: bool) -> list[int]:
+def _picked(one: SizeRange, taken: set[int], count: int, inside: bool) -> list[int]:
     good = _standing_for_themselves(one, one.numbers(), taken)
     if len(good) < count and not inside:
         beyond = one.max + _BEYOND * one.multiple
@@ -70,7 +72,7 @@ def _picked(one: Range, taken: set[int], count: int, inside: bool) -> list[int]:
     return picked
 
 
-def _standing_for_themselves(one: Range, numbers: Sequence[int], taken: set[int]) -> list[int]:
+def _standing_for_themselves(one: SizeRange, numbers: Sequence[int], taken: set[int]) -> list[int]:
     """Primes and their doubles, in steps of the range."""
     steps = ((n, n // one.multiple) for n in numbers)
     return [n for n, k in steps if k > 4 and n not in taken and k not in taken and (_prime(k) or _prime_double(k))]

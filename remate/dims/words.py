@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import CaptureError, DimsError
-from .align import Difference, Place, Row
-from .guards import Guard
-from .samples import Range
+from .align import Row, RowOrigin, StructuralDifference
+from .guards import SizeGuard
+from .samples import SizeRange
 
 Sizes = Mapping[str, int]
 _LOOP = 3  # operations that the body of a loop has at least, forward and backward
@@ -18,7 +18,7 @@ def spelled(sizes: Sizes) -> str:
     return ", ".join(f"{name}={number}" for name, number in sizes.items())
 
 
-def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | None) -> DimsError:
+def other_structure(found: StructuralDifference, one: Sizes, other: Sizes, guard: SizeGuard | None) -> DimsError:
     """The step at `other` is not that at `one`. guard: what forward decided differently, if that was seen."""
     message = f"the step at {spelled(other)} is not that at {spelled(one)}: {found.what}{place_of(found)}"
     names = " and ".join(name for name in one if one[name] != other[name])
@@ -38,7 +38,7 @@ def other_structure(found: Difference, one: Sizes, other: Sizes, guard: Guard | 
     return DimsError(message, hint)
 
 
-def place_of(found: Difference) -> str:
+def place_of(found: StructuralDifference) -> str:
     """` (module 'h.0', model.py:12)`, as far as it is known."""
     at = ", ".join(part for part in (f"module {found.module!r}" if found.module else "", found.source) if part)
     return f" ({at})" if at else ""
@@ -53,14 +53,14 @@ def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = 
     return made
 
 
-def instead(error: DimsError, kept: Range) -> DimsError:
+def instead(error: DimsError, kept: SizeRange) -> DimsError:
     """The error, with the range that works."""
     made = DimsError(error.message, f'write "{kept}", for which it is one step, or leave {kept.name} fixed')
     made.__cause__ = error.__cause__
     return made
 
 
-def unrolled(found: Difference, one: Sizes, other: Sizes) -> str:
+def unrolled(found: StructuralDifference, one: Sizes, other: Sizes) -> str:
     """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
     more, moved = sum(found.more.values()), [name for name in one if one[name] != other[name]]
     if len(moved) == 1 and more:
@@ -70,7 +70,7 @@ def unrolled(found: Difference, one: Sizes, other: Sizes) -> str:
     return ""
 
 
-def unfitted(place: Place, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) -> DimsError:
+def unfitted(place: RowOrigin, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) -> DimsError:
     """No expression gives the numbers of one place. of: names of the sizes that they follow from."""
     some = "; ".join(f"{number} at {spelled(at)}" for number, at in list(zip(row, sizes, strict=True))[:3])
     where = f" ({place.source})" if place.source else ""
@@ -80,12 +80,12 @@ def unfitted(place: Place, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) 
     )
 
 
-def only_where(guard: Guard, one: Sequence[Range]) -> DimsError:
+def only_where(guard: SizeGuard, one: Sequence[SizeRange]) -> DimsError:
     """The step holds for a part of the ranges only."""
     names = ", ".join(sorted(guard.dims))
     ranges = ", ".join(f"{r.name} from {r.min} to {r.max}" for r in one if r.name in guard.dims)
     return DimsError(
-        f"the step holds for {guard} only ({guard.place}), and it was asked for {ranges}",
+        f"the step holds for {guard} only ({guard.place}), and it was requested {ranges}",
         f"give {names} a range in which that holds, or leave it fixed",
     )
 
@@ -98,7 +98,7 @@ def undecided(place: str, names: Sequence[str]) -> DimsError:
     )
 
 
-def still_open(captures: int, place: Place, of: Sequence[str], sizes: Sizes) -> DimsError:
+def still_open(captures: int, place: RowOrigin, of: Sequence[str], sizes: Sizes) -> DimsError:
     """Several expressions are left that give different numbers at some size. of: names of the sizes that they follow from."""
     where = f" ({place.source})" if place.source else ""
     names = " or ".join(of)

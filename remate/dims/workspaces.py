@@ -11,16 +11,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from remate_runtime.flat_step import Graph, Op
 from remate_runtime.format import NON_FINITE, SizedType, parse_real, parse_size
-from remate_runtime.step import Graph, Op
 
-from .samples import Range
+from .samples import SizeRange
 
 _ENDS = 3  # sizes whose ends are all combined
 _MORE = 4  # sizes within the ranges, by chance (always the same ones)
 
 
-def probes(ranges: Sequence[Range]) -> list[dict[str, int]]:
+def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
     """Where to measure: what is planned, the ends of the ranges in all combinations, and some sizes between them."""
     chance = random.Random(0)
     free = sorted(ranges, key=lambda one: one.min - one.max)[:_ENDS]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from ..capture.captured import Captured
 

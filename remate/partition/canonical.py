@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import LIVE, Graph, Number, Op, Ref
+from remate_runtime.flat_step import LIVE, Graph, Number, Op, Ref
 
 from .hierarchy import BlockSpan
 
 
-class Form(msgspec.Struct, frozen=True):
+class CanonicalForm(msgspec.Struct, frozen=True):
     """key: equal for equal leaves. operations: graph indices, forward then backward. sources: the values that come from
     outside, by first appearance. gradients: (parameter, its gradient) made here; updates: (buffer, its next value)."""
 
@@ -27,7 +27,7 @@ class Form(msgspec.Struct, frozen=True):
     updates: tuple[tuple[int, int], ...]
 
 
-def form(graph: Graph, part: BlockSpan) -> Form:
+def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
     """The canonical form of a leaf."""
     operations = (*range(*part.forward), *range(*part.backward))
     made = {v for i in operations for v in graph.operations[i].writes if v is not None}
@@ -55,7 +55,7 @@ def form(graph: Graph, part: BlockSpan) -> Form:
     ]
     described = [_source(graph, v) for v in sources]
     body = [part.forward[1] - part.forward[0], rows, described, ends]
-    return Form(msgspec.json.encode(body), operations, tuple(sources), gradients, updates)
+    return CanonicalForm(msgspec.json.encode(body), operations, tuple(sources), gradients, updates)
 
 
 def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[in
     return tuple(k for k, v in enumerate(made) if v in leaving or any(i not in inside for i in readers[v]))
 
 
-def storages(graph: Graph, shape: Form) -> tuple[tuple[int, int], ...]:
+def storages(graph: Graph, shape: CanonicalForm) -> tuple[tuple[int, int], ...]:
     """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can still
     differ here, and so in memory, when an input of one is a view of something larger."""
     first: dict[int, int] = {}

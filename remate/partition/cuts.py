@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 import msgspec
 import numpy as np
 
-from remate_runtime.step import Graph, Number, Ref
+from remate_runtime.flat_step import Graph, Number, Ref
 
 SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
 _LONGEST = 2000  # operations of the longest period that is looked for
@@ -32,23 +32,23 @@ class Costs(msgspec.Struct, frozen=True):
 
 def costs(graph: Graph) -> Costs:
     """What cutting the forward costs, at each of its positions."""
-    turn = graph.backward_start
+    backward_start = graph.backward_start
     last: dict[int, int] = {}
     born: dict[int, int] = {}
-    for i, op in enumerate(graph.operations[:turn]):
+    for i, op in enumerate(graph.operations[:backward_start]):
         for value in op.reads:
             if graph.root[value] in born:
                 last[graph.root[value]] = i
         for value in op.writes:
             if value is not None and graph.root[value] == value:
                 born[value] = i
-    change = [0] * (turn + 1)
+    change = [0] * (backward_start + 1)
     for value, end in last.items():
         change[born[value] + 1] += graph.nbytes(value)
         change[end + 1] -= graph.nbytes(value)
     known: dict[str, int] = {}
-    signs = tuple(known.setdefault(_sign(graph, i), len(known)) for i in range(turn))
-    weight = (0, *accumulate(int(not op.view) for op in graph.operations[:turn]))
+    signs = tuple(known.setdefault(_sign(graph, i), len(known)) for i in range(backward_start))
+    weight = (0, *accumulate(int(not op.view) for op in graph.operations[:backward_start]))
     return Costs(tuple(accumulate(change)), weight, signs)
 
 

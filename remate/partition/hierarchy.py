@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from remate_runtime.flat_step import Graph
 from remate_runtime.format import spelled
-from remate_runtime.step import Graph
 
 from ..capture.captured import Captured
 
@@ -43,7 +43,7 @@ class SizedStep(msgspec.Struct, frozen=True):
     """
 
     generic: Captured
-    shots: tuple[tuple[dict[str, int], Graph], ...]
+    trace_samples: tuple[tuple[dict[str, int], Graph], ...]
     said: tuple[str, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.step import LIVE, Graph, Number, Op, Ref, Value, numbers_in
+from remate_runtime.flat_step import LIVE, Graph, Number, Op, Ref, Value, numbers_in
 
 from .hierarchy import BlockSpan
 
@@ -37,7 +37,7 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
                 number[v] = len(values)
                 values.append(Value(graph.values[v].name, graph.values[v].type, "op", local))
     operations = tuple(_renumbered(graph.operations[i], number) for i in order)
-    turn = part.forward[1] - part.forward[0]
+    backward_start = part.forward[1] - part.forward[0]
     leaving = {*graph.outputs, *(g for _, g in graph.gradients)}
     away = [
         v
@@ -54,7 +54,8 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
             if v is not None:
                 root[v] = root[op.reads[0]]
     return LeafGraph(
-        Graph(tuple(values), operations, turn, outputs, gradients, (), tuple(root), graph.device), tuple(order)
+        Graph(tuple(values), operations, backward_start, outputs, gradients, (), tuple(root), graph.device),
+        tuple(order),
     )
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from ..capture.captured import Captured
 from .hierarchy import BlockSpan
-from .pieces import Span
+from .pieces import ModuleSpan
 
 
-def name_parts(captured: Captured, pieces: Sequence[Span]) -> tuple[BlockSpan, ...]:
+def name_parts(captured: Captured, pieces: Sequence[ModuleSpan]) -> tuple[BlockSpan, ...]:
     """Parts with unique ids, none of which lies inside another's, and empty backward ranges."""
     return _Naming(captured).parts(pieces, "", "")
 
@@ -19,7 +19,7 @@ class _Naming:
         self._captured = captured
         self._taken: set[str] = set()
 
-    def parts(self, pieces: Sequence[Span], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
+    def parts(self, pieces: Sequence[ModuleSpan], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
         """enclosing: id of the composite around the pieces ("" at the top); prefix: its module path."""
         names = [self._name(piece) for piece in pieces]
         made = []
@@ -34,7 +34,7 @@ class _Naming:
             made.append(BlockSpan(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
         return tuple(made)
 
-    def _name(self, piece: Span) -> tuple[str, str]:
+    def _name(self, piece: ModuleSpan) -> tuple[str, str]:
         """(module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""
         if piece.own and piece.path:
             return piece.path, ""

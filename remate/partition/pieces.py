@@ -15,7 +15,7 @@ from .cuts import LARGE, SMALL, TARGET, Costs, cut
 _LISTS = ("ModuleList", "ModuleDict")  # modules that run nothing themselves
 
 
-class Span(msgspec.Struct, frozen=True):
+class ModuleSpan(msgspec.Struct, frozen=True):
     """A span [start, stop) of the forward. path: the module whose run it is. own: the whole run of that module, so that
     its path can name it. cut: a cut of the graph made it, so it is not joined again. pieces: what a composite holds."""
 
@@ -24,7 +24,7 @@ class Span(msgspec.Struct, frozen=True):
     path: str
     own: bool
     cut: bool = False
-    pieces: tuple[Span, ...] = ()
+    pieces: tuple[ModuleSpan, ...] = ()
 
 
 class Divider:
@@ -42,7 +42,7 @@ class Divider:
             if name is not None:
                 self._uses[name] = self._uses.get(name, 0) + 1
 
-    def divide(self, start: int, stop: int, path: str) -> list[Span]:
+    def divide(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
         """The pieces of a span whose operations all belong to the module `path` or to modules below it."""
         runs = self._runs(start, stop, path)
         if len(runs) == 1 and runs[0].path != path:
@@ -55,32 +55,32 @@ class Divider:
             pieces = [self.divide(a, b, path) for a, b in calls]
             return [replace(p, cut=True) for call in pieces for p in call]
         if self._size(start, stop) <= LARGE and not self._repeats(start, stop, path):
-            return [Span(start, stop, path, True)]
+            return [ModuleSpan(start, stop, path, True)]
         return self._join([piece for run in runs for piece in self._child(run, path)], path)
 
     def _whole(self, start: int, stop: int, path: str) -> bool:
         """Whether the span is all that a module does, and the module more than a list of others."""
         return self._extent.get(path) == (start, stop) and self._captured.classes.get(path) not in (None, *_LISTS)
 
-    def _child(self, run: Span, path: str) -> list[Span]:
+    def _child(self, run: ModuleSpan, path: str) -> list[ModuleSpan]:
         if run.path == path:
             return [run] if self._size(run.start, run.stop) <= LARGE else self._by_graph(run.start, run.stop, path)
         pieces = self.divide(run.start, run.stop, run.path)
         name = self._captured.classes.get(run.path, "")
         if len(pieces) > 1 and self._uses.get(name, 0) > 1 and not self._repeats(run.start, run.stop, run.path):
-            return [Span(run.start, run.stop, run.path, True, pieces=tuple(pieces))]
+            return [ModuleSpan(run.start, run.stop, run.path, True, pieces=tuple(pieces))]
         return pieces
 
-    def _runs(self, start: int, stop: int, path: str) -> list[Span]:
+    def _runs(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
         """Longest runs of operations under one child of `path`; operations of `path` itself form runs of their own."""
         depth = len(path.split(".")) if path else 0
-        runs: list[Span] = []
+        runs: list[ModuleSpan] = []
         for i in range(start, stop):
             child = ".".join(self._captured.modules[i].split(".")[: depth + 1])
             if runs and runs[-1].path == child:
-                runs[-1] = Span(runs[-1].start, i + 1, child, child != path)
+                runs[-1] = ModuleSpan(runs[-1].start, i + 1, child, child != path)
             else:
-                runs.append(Span(i, i + 1, child, child != path))
+                runs.append(ModuleSpan(i, i + 1, child, child != path))
         return runs
 
     def _repeats(self, start: int, stop: int, path: str) -> bool:
@@ -116,15 +116,15 @@ class Divider:
                 return spans
         return []
 
-    def _by_graph(self, start: int, stop: int, path: str) -> list[Span]:
+    def _by_graph(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
         spans = cut(self._captured.graph, self._found, start, stop)
-        return [Span(a, b, path, len(spans) == 1, len(spans) > 1) for a, b in spans]
+        return [ModuleSpan(a, b, path, len(spans) == 1, len(spans) > 1) for a, b in spans]
 
-    def _join(self, pieces: list[Span], path: str) -> list[Span]:
+    def _join(self, pieces: list[ModuleSpan], path: str) -> list[ModuleSpan]:
         """Neighbours that stand for themselves stay; what lies between them is joined up to the size aimed at."""
         pieces = self._attach(pieces)
         uses = Counter(self._class(piece) for piece in pieces)
-        joined: list[Span] = []
+        joined: list[ModuleSpan] = []
         room = -1  # operations that the last piece may still take in; -1: none, not even views
         for piece in pieces:
             size = self._size(piece.start, piece.stop)
@@ -133,16 +133,16 @@ class Divider:
                 joined.append(piece)
             elif size <= room:
                 room -= size
-                joined[-1] = Span(joined[-1].start, piece.stop, path, False)
+                joined[-1] = ModuleSpan(joined[-1].start, piece.stop, path, False)
             else:
                 room = max(0, TARGET - size)
                 joined.append(piece)
         return self._absorb(joined, uses)
 
-    def _absorb(self, pieces: list[Span], uses: Counter[str]) -> list[Span]:
+    def _absorb(self, pieces: list[ModuleSpan], uses: Counter[str]) -> list[ModuleSpan]:
         """A little between two blocks (a pooling, a concatenation) goes to the next one, unless that has equals."""
         signs = Counter(self._found.signs[piece.start : piece.stop] for piece in pieces)
-        done: list[Span] = []
+        done: list[ModuleSpan] = []
         for piece in pieces:
             loose = done[-1] if len(done) > 1 else None  # what comes first is no rest of a block
             alone = signs[self._found.signs[piece.start : piece.stop]] == 1 and not piece.pieces
@@ -154,7 +154,7 @@ class Divider:
             done.append(piece)
         return done
 
-    def _stands(self, piece: Span, uses: Counter[str]) -> bool:
+    def _stands(self, piece: ModuleSpan, uses: Counter[str]) -> bool:
         """Whether a piece is a block of its own: cut by the graph, or a module of a class that occurs several times."""
         if piece.pieces or piece.cut:
             return True
@@ -162,7 +162,7 @@ class Divider:
         large = self._size(piece.start, piece.stop) >= TARGET // 2
         return uses[self._class(piece)] >= 2 and bool(self._class(piece)) and (inner or large or _numbered(piece.path))
 
-    def _attach(self, pieces: list[Span]) -> list[Span]:
+    def _attach(self, pieces: list[ModuleSpan]) -> list[ModuleSpan]:
         """Give what loosely follows each module of a class (a residual addition, say) to that module's piece."""
         tails = [self._tail(pieces, k) for k in range(len(pieces))]
         votes: dict[tuple[str, tuple[int, ...]], int] = {}
@@ -172,7 +172,7 @@ class Divider:
             if name:
                 members[name] = members.get(name, 0) + 1
                 votes[name, tail] = votes.get((name, tail), 0) + 1
-        done: list[Span] = []
+        done: list[ModuleSpan] = []
         at = 0
         for piece in pieces:
             start = max(piece.start, at)
@@ -181,7 +181,9 @@ class Divider:
             name, stop = self._class(piece), piece.stop
             if name and not piece.pieces:
                 stop += self._share(name, members, votes, piece.stop, pieces[-1].stop)
-            done.append(Span(start, stop, piece.path, piece.own and start == piece.start, piece.cut, piece.pieces))
+            done.append(
+                ModuleSpan(start, stop, piece.path, piece.own and start == piece.start, piece.cut, piece.pieces)
+            )
             at = stop
         return done
 
@@ -200,7 +202,7 @@ class Divider:
                 return len(tail)
         return 0
 
-    def _tail(self, pieces: list[Span], k: int) -> tuple[int, ...]:
+    def _tail(self, pieces: list[ModuleSpan], k: int) -> tuple[int, ...]:
         """Signs of the small loose piece between two pieces of good size."""
         if k + 2 >= len(pieces) or not self._class(pieces[k]) or not self._class(pieces[k + 2]):
             return ()
@@ -208,7 +210,7 @@ class Divider:
         small = not loose.own and self._size(loose.start, loose.stop) < SMALL
         return self._found.signs[loose.start : loose.stop] if small else ()
 
-    def _class(self, piece: Span) -> str:
+    def _class(self, piece: ModuleSpan) -> str:
         good = piece.own and (piece.pieces or self._size(piece.start, piece.stop) >= SMALL)
         return self._captured.classes.get(piece.path, "") if good else ""
 

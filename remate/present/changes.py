@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..inspect.decisions import Choice, Decision
-from ..inspect.diff import Changes, CostChange, Effect, FieldChange
+from ..schedule_tools.decisions import InstanceDecision, OperationDecision
+from ..schedule_tools.diff import CostChange, Effect, FieldChange, ScheduleDiff
 from .text import duration, percent, plain, size, table
 
-SHOWN = 12  # of a kind, unless more are asked for
+SHOWN = 12  # of a kind, unless more are requested
 
 
-def described(changes: Changes, limit: int | None = SHOWN) -> str:
+def described(changes: ScheduleDiff, limit: int | None = SHOWN) -> str:
     """The text that `diff` prints."""
     if changes.equal:
         return "the schedules are equal"
@@ -24,14 +24,19 @@ def described(changes: Changes, limit: int | None = SHOWN) -> str:
     return "\n\n".join([part for part in parts if part] + [effect(changes.effect)])
 
 
-def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> str:
+def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> str:
     if not decisions:
         return "decisions: none differs"
     lines = ["decisions"]
     for one in decisions[:limit]:
         named = f": plan {one.plan[0]} -> {one.plan[1]}" if one.plan else ""
         lines.append(f"  {listed(one.instances)} ({one.block}){named}")
-        groups = {"now kept": one.kept, "now rerun": one.rerun, "other point": one.moved, "times changed": one.again}
+        groups = {
+            "now kept": one.kept,
+            "now recomputed": one.recompute,
+            "other point": one.moved,
+            "times changed": one.again,
+        }
         rows = [
             (f"    {word}", choice.op, size(choice.nbytes), _signed(choice.ns), _where(word, choice))
             for word, choices in groups.items()
@@ -42,22 +47,24 @@ def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> str:
     return "\n".join([*lines, *_rest(len(decisions), limit, "  ")])
 
 
-def _where(word: str, choice: Choice) -> str:
+def _where(word: str, choice: OperationDecision) -> str:
     if word == "now kept":
         return ""
-    if word == "now rerun":
+    if word == "now recomputed":
         return "before " + ", ".join(choice.new)
     return f"before {', '.join(choice.old)} -> {', '.join(choice.new)}"
 
 
-def _plans(changes: Changes) -> str:
+def _plans(changes: ScheduleDiff) -> str:
     rows = [(f"  {p.block}", p.plan, p.change, f"{p.entries[0]} -> {p.entries[1]} entries") for p in changes.plans]
     if changes.toplevel:
-        rows.append(("  (top level)", "reruns", "changed", f"{changes.toplevel[0]} -> {changes.toplevel[1]} entries"))
+        rows.append(
+            ("  (top level)", "recomputes", "changed", f"{changes.toplevel[0]} -> {changes.toplevel[1]} entries")
+        )
     return "plan definitions\n" + table(rows) if rows else ""
 
 
-def _graph(changes: Changes, limit: int | None) -> str:
+def _graph(changes: ScheduleDiff, limit: int | None) -> str:
     lines = []
     for field in changes.instances[:limit]:
         lines.append(f"  instance {field.field}: {_value(field.old)} -> {_value(field.new)}")
@@ -76,9 +83,9 @@ def _costs(costs: CostChange | None) -> str:
     if costs is None:
         return ""
     many = f"{costs.operations:,} operation{'' if costs.operations == 1 else 's'}"
-    took = _change(*costs.keep_all)
+    took = _change(*costs.baseline)
     return "costs: " + ", ".join(
-        [*(["another profile"] if costs.profile else []), many, *([f"keep-all time {took}"] if took else [])]
+        [*(["another profile"] if costs.profile else []), many, *([f"baseline time {took}"] if took else [])]
     )
 
 
@@ -119,7 +126,7 @@ def effect_rows(found: Effect) -> list[tuple[str, ...]]:
         ("effect", "before", "after", ""),
         ("  peak", size(found.peak[0]), size(found.peak[1]), _change(*found.peak)),
         ("  time", duration(found.time[0]), duration(found.time[1]), _change(*found.time)),
-        ("  reruns", f"{found.reruns[0]:,}", f"{found.reruns[1]:,}", ""),
+        ("  recomputations", f"{found.recomputes[0]:,}", f"{found.recomputes[1]:,}", ""),
         ("  budget", size(found.budget[0]), size(found.budget[1]), _verdict(found)),
     ]
     if found.gap != (None, None):

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from remate_runtime.format import GRADIENTS
 from remate_runtime.link import simulate
 
-from ..inspect.analysis import Analysis
-from ..inspect.device_memory import grad_bytes
+from ..schedule_tools.analysis import Analysis
+from ..schedule_tools.device_memory import grad_bytes
 from .text import size
 
 
@@ -16,8 +16,8 @@ def delivered_rows(opened: Analysis) -> Iterator[tuple[str, int, int]]:
     """For each case what it is, and the peaks of the schedule and of the one that keeps everything, in bytes."""
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == opened.graph.delivered else ""
-        here, keep_all = simulate(opened.linked, kind).peak, simulate(opened.without_reruns, kind).peak
-        yield f"  gradients {kind}{planned}", here, keep_all
+        here, baseline = simulate(opened.linked, kind).peak, simulate(opened.without_recomputes, kind).peak
+        yield f"  gradients {kind}{planned}", here, baseline
 
 
 def delivered_line(opened: Analysis) -> str:

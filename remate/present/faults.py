@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import CODES, places, text_at
-from remate_runtime.plain import plain, plain_json
+from remate_runtime.support.plain_text import plain, plain_json
 
 from .source_lines import Lines
 
@@ -28,7 +28,7 @@ _KINDS = {
 }
 
 
-class Kind(NamedTuple):
+class FaultReport(NamedTuple):
     """level: error | warning. codes: what each code means. listed: the key of the list in JSON."""
 
     level: str
@@ -36,10 +36,10 @@ class Kind(NamedTuple):
     listed: str
 
 
-FAULTS = Kind("error", CODES, "faults")
+FAULTS = FaultReport("error", CODES, "faults")
 
 
-def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], kind: Kind = FAULTS) -> str:
+def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], kind: FaultReport = FAULTS) -> str:
     """All faults in one of FORMATS. data: the file's bytes, for the lines shown. Ends without a line break."""
     named = list(zip(faults, subjects(data, [fault.where for fault in faults]), strict=True))
     if form == "json":
@@ -80,7 +80,7 @@ def _subject(ids: Mapping[str, str | None], pointer: str) -> str:
     return ", ".join(part[:160] for part in found)
 
 
-def _record(fault: ScheduleError, subject: str, kind: Kind) -> dict[str, Any]:
+def _record(fault: ScheduleError, subject: str, kind: FaultReport) -> dict[str, Any]:
     return {
         "code": fault.code,
         "meaning": kind.codes.get(fault.code, ""),
@@ -93,7 +93,7 @@ def _record(fault: ScheduleError, subject: str, kind: Kind) -> dict[str, Any]:
     }
 
 
-def _annotation(path: str, fault: ScheduleError, subject: str, kind: Kind) -> str:
+def _annotation(path: str, fault: ScheduleError, subject: str, kind: FaultReport) -> str:
     """A workflow command of GitHub Actions: the fault appears beside the line in a pull request."""
     place = f",line={fault.line},col={fault.column}" if fault.line else ""
     title = f"{fault.code}: {kind.codes.get(fault.code, 'fault')}"
@@ -110,7 +110,7 @@ def _property(text: str) -> str:
     return _escaped(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def _passage(path: str, fault: ScheduleError, subject: str, lines: Lines, kind: Kind) -> str:
+def _passage(path: str, fault: ScheduleError, subject: str, lines: Lines, kind: FaultReport) -> str:
     place = f":{fault.line}:{fault.column}" if fault.line else ""
     within = f" (in {subject})" if subject else ""
     at = f" at {_clipped(fault.where)}" if fault.where else ""

@@ -1,4 +1,4 @@
-"""Samples in a second over the size of the batch, as a picture: without reruns as far as they fit, and with them beyond."""
+"""Samples in a second over the size of the batch, as a picture: without recomputation as far as they fit, and with them beyond."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from .plane import BLUE, INK, RED, Plane, round_numbers
 Rate = tuple[int, float]  # size, samples in a second
 
 
-def fit_plot(name: str, dim: str, cost: str, kept: Sequence[Rate], rerun: Sequence[Rate], ideal: Sequence[Rate]) -> str:
-    """The picture as SVG. kept: sizes that fit without reruns; rerun: those that fit with them; ideal: those without them, if
+def fit_plot(
+    name: str, dim: str, cost: str, kept: Sequence[Rate], recompute: Sequence[Rate], ideal: Sequence[Rate]
+) -> str:
+    """The picture as SVG. kept: sizes that fit without recomputation; recompute: those that fit with them; ideal: those without them, if
     memory were no matter."""
-    every = [*kept, *rerun, *ideal]
+    every = [*kept, *recompute, *ideal]
     right, top = (1.05 * max([1.0, *(point[at] for point in every)]) for at in (0, 1))
     plane = Plane((0, right), (0, top))
-    plane.line(ideal, INK, "without reruns, on a larger device", dash="4 2")
-    plane.line(kept, BLUE, "without reruns", dots=3.5)
-    if rerun:
-        plane.line([*kept[-1:], *rerun], RED, "with reruns", dots=3.5)
-    best = max([*kept, *rerun], key=lambda point: (point[1], -point[0]))
+    plane.line(ideal, INK, "without recomputation, on a larger device", dash="4 2")
+    plane.line(kept, BLUE, "without recomputation", dots=3.5)
+    if recompute:
+        plane.line([*kept[-1:], *recompute], RED, "with recomputation", dots=3.5)
+    best = max([*kept, *recompute], key=lambda point: (point[1], -point[0]))
     plane.dot(best, INK, f"fastest: {dim}={best[0]}")
     return plane.svg(
         f"{name}: training on one device",

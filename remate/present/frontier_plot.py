@@ -35,7 +35,7 @@ def frontier_plot(summary: Summary) -> str:
         plane.line(found, BLUE, "schedules", dots=3.5)
     return plane.svg(
         f"{summary.name}: extra time of a step against its memory budget",
-        ("budget, % of the peak without reruns", f"extra time ({summary.cost} costs)"),
+        ("budget, % of the peak without recomputation", f"extra time ({summary.cost} costs)"),
         (
             [at for at in round_numbers(right, 8) if at >= left],
             [at / _FINE for at in round_numbers(top * _FINE, 5)],

@@ -13,11 +13,11 @@ SUMMARY = "frontier.json"
 MOST = 1000  # budgets in one sweep
 
 
-class Point(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One budget. Without a schedule only `asked` and `budget` are set. budget, peak: bytes. time, lower_bound: ns. gap:
+class BudgetPoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One budget. Without a schedule only `requested` and `budget` are set. budget, peak: bytes. time, lower_bound: ns. gap:
     (time - lower_bound) / baseline_time."""
 
-    asked: str
+    requested: str
     budget: int
     file: str | None = None
     peak: int | None = None
@@ -26,7 +26,7 @@ class Point(msgspec.Struct, frozen=True, omit_defaults=True):
     gap: float | None = None
     stopped_by: str | None = None
     strategy: str | None = None
-    reruns: int | None = None
+    recomputes: int | None = None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True):
     floor: int
     smallest: int
     complete: bool
-    points: tuple[Point, ...]
+    points: tuple[BudgetPoint, ...]
 
     def encode(self) -> bytes:
         """The file's bytes."""
@@ -50,29 +50,29 @@ class Summary(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """The table that a person reads."""
-        head = ("budget", "", "peak", "overhead", "bound", "gap", "reruns", "file")
+        head = ("budget", "", "peak", "overhead", "bound", "gap", "recomputes", "file")
         rows = [head, *(self._row(point) for point in self.points)]
         about = (
             plain(f"{self.name}: ")
-            + f"keep-all {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
+            + f"baseline {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
             f"smallest peak found {size(self.smallest)}, proven floor {size(self.floor)}"
         )
         rest = () if self.complete else ("interrupted: larger budgets were not tried",)
         return "\n".join([table(rows, right=(1, 2, 3, 4, 5, 6)), about, *rest])
 
-    def _row(self, point: Point) -> tuple[str, ...]:
+    def _row(self, point: BudgetPoint) -> tuple[str, ...]:
         if point.time is None or point.peak is None or point.lower_bound is None:
             why = "below the proven floor" if point.budget < self.floor else "none found"
-            return point.asked, size(point.budget), "", "", "", "", "", f"infeasible: {why}"
+            return point.requested, size(point.budget), "", "", "", "", "", f"infeasible: {why}"
         base = max(1, self.baseline_time)
         figures = (f"{share * 100:+.2f}%" for share in (point.time / base - 1, point.lower_bound / base - 1))
         return (
-            point.asked,
+            point.requested,
             size(point.budget),
             size(point.peak),
             *figures,
             percent(point.gap or 0.0),
-            f"{point.reruns or 0:,}",
+            f"{point.recomputes or 0:,}",
             point.file or "",
         )
 
@@ -107,9 +107,9 @@ def _short(number: Fraction) -> str:
     return f"{float(number):.4f}".rstrip("0").rstrip(".")
 
 
-def file_name(asked: str) -> str:
+def file_name(requested: str) -> str:
     """Of the schedule for a budget: names sort as shares do."""
-    share = asked.strip()
+    share = requested.strip()
     if not share.endswith("%"):
         return f"budget-{share.replace(' ', '')}.json"
     whole, _, rest = share[:-1].strip().partition(".")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..inspect.decisions import Decision
-from ..inspect.diff import Changes
+from ..schedule_tools.decisions import InstanceDecision
+from ..schedule_tools.diff import ScheduleDiff
 from .changes import SHOWN, described, effect_rows, listed
 from .text import plain
 
 
-def markdown(title: str, changes: Changes, limit: int | None = SHOWN) -> str:
+def markdown(title: str, changes: ScheduleDiff, limit: int | None = SHOWN) -> str:
     """title: of the section, a file's name. limit: of what is listed of a kind."""
     head = f"### {code(title)}\n"
     if changes.equal:
@@ -31,7 +31,7 @@ def _longest_run(text: str) -> int:
     return max(map(len, re.findall("`+", text)), default=0)
 
 
-def _effect(changes: Changes) -> Iterator[str]:
+def _effect(changes: ScheduleDiff) -> Iterator[str]:
     _, *rows = effect_rows(changes.effect)
     yield "| | before | after | |"
     yield "|---|--:|--:|---|"
@@ -39,12 +39,17 @@ def _effect(changes: Changes) -> Iterator[str]:
         yield "| " + " | ".join([cell.strip() for cell in (*row, *[""] * (4 - len(row)))]) + " |"
 
 
-def _decisions(decisions: tuple[Decision, ...], limit: int | None) -> Iterator[str]:
+def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> Iterator[str]:
     if not decisions:
         yield "No decision differs."
     for one in decisions[:limit]:
         plan = [f"plan {code(one.plan[0])} to {code(one.plan[1])}"] if one.plan else []
-        groups = {"now kept": one.kept, "now rerun": one.rerun, "other point": one.moved, "times changed": one.again}
+        groups = {
+            "now kept": one.kept,
+            "now recomputed": one.recompute,
+            "other point": one.moved,
+            "times changed": one.again,
+        }
         words = [
             f"{word}: {code(listed(tuple(choice.op for choice in group)))}" for word, group in groups.items() if group
         ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from remate_runtime.format import Model, output_leaves
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
 _SHOWN = 8  # names in one line
 

@@ -124,7 +124,7 @@ def _text(x: float, y: float, shown: str, anchor: str) -> str:
 
 
 def round_numbers(limit: float, about: int, binary: bool = False) -> list[int]:
-    """Round whole numbers from 0 up to `limit`, about as many as asked for. binary: round as bytes are."""
+    """Round whole numbers from 0 up to `limit`, about as many as requested. binary: round as bytes are."""
     unit = 1
     while binary and unit * 1024 <= limit:
         unit *= 1024

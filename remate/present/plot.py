@@ -1,4 +1,4 @@
-"""Memory over the step as a picture: the schedule against keep-all, the budget, the peak, the turn to backward."""
+"""Memory over the step as a picture: the schedule against the baseline, the budget, the peak, the forward/backward boundary."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .text import duration, size
 from .thinning import thin
 
 if TYPE_CHECKING:
-    from ..inspect.analysis import Analysis
+    from ..schedule_tools.analysis import Analysis
 
 _BUCKETS = 800  # of a curve, at most four points each: about as many as the drawing has columns
 
 
 def memory_plot(opened: Analysis) -> str:
     """The picture as SVG."""
-    timeline, keep_all, budget = opened.timeline, opened.keep_all, opened.schedule.solve.budget
-    ours, base = curve(opened.linked, timeline), curve(opened.without_reruns, keep_all)
-    top, span = max(timeline.peak, keep_all.peak, budget, 1), max(ours.end, base.end, 1)
+    timeline, baseline, budget = opened.timeline, opened.baseline, opened.schedule.solve.budget
+    ours, base = curve(opened.linked, timeline), curve(opened.without_recomputes, baseline)
+    top, span = max(timeline.peak, baseline.peak, budget, 1), max(ours.end, base.end, 1)
     plane = Plane((0, span), (0, top * 1.14))
     for made, color, opacity, label in (
-        (base, GREY, 0.18, "without reruns (keep-all)"),
+        (base, GREY, 0.18, "without recomputation (baseline)"),
         (ours, BLUE, 0.15, "this schedule"),
     ):
         points = _points(made)
@@ -31,7 +31,7 @@ def memory_plot(opened: Analysis) -> str:
     plane.line([(0, budget), (span, budget)], RED, "budget", dash="5 3")
     if ours.starts:
         plane.dot((ours.starts[timeline.peak_at], timeline.peak), INK, f"peak, {size(timeline.peak)}")
-        plane.divide(ours.starts[timeline.turn], "forward", "backward")
+        plane.divide(ours.starts[timeline.backward_start], "forward", "backward")
     costed = timeline.time > 0
     return plane.svg(
         f"{opened.schedule.name}: memory over one step (forward and backward)",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..inspect.addresses import Reserved
-from ..inspect.analysis import Analysis
+from ..schedule_tools.addresses import Reserved
+from ..schedule_tools.analysis import Analysis
 from .text import percent, size
 
 RESERVED_NOTE = (
     "Reserved: what PyTorch's caching allocator takes of the device to serve the step, by a model of its rules. The model\n"
-    "has not been held against a GPU yet; torch.cuda.max_memory_reserved() tells what a run took."
+    "has not been held against a GPU yet; torch.cuda.max_memory_reserved() reports what a run took."
 )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.plain import plain, plain_json
-from remate_runtime.quantities import duration, size
+from remate_runtime.support.plain_text import plain, plain_json
+from remate_runtime.support.quantities import duration, size
 
 __all__ = ["PEAK_NOTE", "count", "duration", "escape", "json_text", "percent", "plain", "size", "table"]
 

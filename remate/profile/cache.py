@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-from remate_runtime.files import alone
+from remate_runtime.support.files import alone
 
 from ..errors import ProfileCacheWarning, ProfileError
 from . import store

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.step import Graph, Op
+from remate_runtime.flat_step import Graph, Op
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -43,7 +43,7 @@ def costed(
     device; the name of a device ("h200", "h100", "a100", "cpu") estimates instead, without running anything. profile:
     file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. cached: use
     the user's cache in the same way if there is no profile. again: measure what they hold, too, and replace it. progress
-    is told how far measuring is, once that takes more than two seconds.
+    is reported how far measuring is, once that takes more than two seconds.
 
     Raises ProfileError: unknown device, no such device here, or a file that cannot be used.
     """

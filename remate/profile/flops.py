@@ -6,8 +6,8 @@ from collections.abc import Callable
 from math import log2, prod
 from typing import Any
 
+from remate_runtime.flat_step import Graph, Op, Ref
 from remate_runtime.format import TensorType
-from remate_runtime.step import Graph, Op, Ref
 
 # Operations per element of the largest output (or argument, for reductions), as instructions of vector units.
 TRANSCENDENTAL = 15

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from remate_runtime.device_time import ns_taken
-from remate_runtime.kernels import kernel, overload
+from remate_runtime.devices.device_time import ns_taken
+from remate_runtime.flat_step import Graph, Op
+from remate_runtime.operator_calls import kernel, overload
 from remate_runtime.operators import permission
-from remate_runtime.step import Graph, Op
 
 from ..errors import ProfileError
-from ..measure.allocator import peak_bytes
+from ..step_measurement.allocator import peak_bytes
 from .cost import Cost
 from .devices import DEVICES
 from .roofline import estimate

@@ -6,8 +6,8 @@ Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual 
 
 from __future__ import annotations
 
+from remate_runtime.flat_step import Graph, Op
 from remate_runtime.format import TensorType
-from remate_runtime.step import Graph, Op
 
 from .cost import Cost
 from .devices import Device

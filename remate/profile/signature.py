@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import Graph, Number, Op, Ref, planned_number
+from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
 
 
 def signature(graph: Graph, op: Op) -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from remate_runtime.files import advice, write_atomically
-from remate_runtime.plain import plain
+from remate_runtime.support.files import advice, write_atomically
+from remate_runtime.support.plain_text import plain
 
 from ..errors import ProfileError
 from .cost import Cost

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
 from remate_runtime.format import TensorType
-from remate_runtime.kernels import TORCH_DTYPES, literal
-from remate_runtime.step import Graph, Number, Op, Ref, planned_number
+from remate_runtime.operator_calls import TORCH_DTYPES, literal
 
 from .signature import pending_of
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import prod
 
+from remate_runtime.devices.onednn_rows import row_elements
+from remate_runtime.flat_step import Graph, Number, Op, Ref
 from remate_runtime.format import DTYPES, TensorType, contiguous
-from remate_runtime.onednn_rows import row_elements
-from remate_runtime.step import Graph, Number, Op, Ref
 
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
 # These take contiguous arguments and copy others first (on CPU).
@@ -141,8 +141,8 @@ def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
 
 
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout asked for; copies of the
-    weights, padded too; partial sums of the weights' gradient, many where each channel is by itself. PyTorch's own kernel,
+    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout requested; copies of the
+    weights, padded too; partial sums of the weights' gradient, many where each channel is on its own. PyTorch's own kernel,
     which runs single images and some groups, and in low precision all on processors without instructions for it: the patches
     of an image side by side, there of all images."""
     images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
@@ -178,7 +178,7 @@ def _patches(
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they lie otherwise in memory, states,
+    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they have a different memory layout in memory, states,
     and gates: of one time step, or of all where those are one product. The backward pass: gradients of weights as oneDNN lays
     them out, and in bfloat16 those of results in single precision."""
     found = [_argument(graph, op, at) for at in (0, 1, 2, 5)]

@@ -1,40 +1,40 @@
-"""Strategies: a costed step and a budget become reruns.
+"""Strategies: a costed step and a budget become recomputations.
 
-`solve` takes an `Instance` (the step), a `Request` (budget, gap, effort) and a `Policy` (which strategies and bounds, in
-which order: `portfolio.AUTO`, or one strategy by itself). Strategies are equals behind one contract (`base`): they propose
-reruns, the one simulator judges, `solve` keeps the best and stops as soon as a bound proves that it is close enough.
+`solve` takes an `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy` (which strategies and bounds, in
+which order: `portfolio.AUTO`, or one strategy on its own). Strategies are equals behind one contract (`base`): they propose
+recomputations, the one simulator judges, `solve` keeps the best and stops as soon as a bound proves that it is close enough.
 
 How to add one, here or in another package: ADDING.md, beside this file.
 """
 
-from .base import KEEP_ALL, Bound, Candidate, Context, Proposal, Proposals, Request, Strategy
+from .base import BASELINE, Bound, Candidate, Context, Proposal, Proposals, Request, Strategy
 from .deadline import Deadline
 from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named, shared_effort
-from .instance import Instance
-from .pool import Pool, made_by
+from .instance import StepInstance
+from .pool import CandidatePool, made_by
 from .portfolio import AUTO, Policy, Step, alone, policy
 from .solve import Solution, candidates, lacking, solve
 
 __all__ = [
     "AUTO",
+    "BASELINE",
     "EFFORTS",
-    "KEEP_ALL",
     "NORMAL",
     "QUICK",
     "THOROUGH",
     "Bound",
     "Candidate",
+    "CandidatePool",
     "Context",
     "Deadline",
     "Effort",
-    "Instance",
     "Policy",
-    "Pool",
     "Proposal",
     "Proposals",
     "Request",
     "Solution",
     "Step",
+    "StepInstance",
     "Strategy",
     "alone",
     "candidates",

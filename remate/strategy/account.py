@@ -1,8 +1,8 @@
 """What backward makes and is given lives alike in every schedule: the one account of it, for formulations and bounds.
 
-Only forward operations rerun, and only forward storages are dropped and made again. So the rest is a number of bytes at
+Only forward operations are recomputed, and only forward storages are dropped and made again. So the rest is a number of bytes at
 every operation, known before anything is planned. One thing is a least number: gradients that go when they are delivered
-stay longer where a rerun reads their parameter later.
+stay longer where a recomputation reads their parameter later.
 """
 
 from __future__ import annotations

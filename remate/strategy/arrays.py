@@ -32,14 +32,14 @@ class Lists:
 
 class StepArrays:
     """A step. real: operations that are executed, ascending. reads, writes, may_overwrite, buffers: storages (of `buffers`:
-    buffers whose old contents are kept) by operation; the last row is the turn, which reads the outputs of the model and
+    buffers whose old contents are kept) by operation; the last row is the forward/backward boundary, which reads the outputs of the model and
     the new contents of buffers. delays: deliveries that an operation delays when it runs again; deliveries: the operation behind
-    which each is otherwise; delivered: gradients that are gone then, and the delivery of each. size, returned, goes: by storage; goes: it takes room, and a rerun could make it again.
-    copies: bytes by buffer. time, workspace, state: by operation, and nothing at the turn."""
+    which each is otherwise; delivered: gradients that are gone then, and the delivery of each. size, returned, goes: by storage; goes: it takes room, and a recomputation could make it again.
+    copies: bytes by buffer. time, workspace, state: by operation, and nothing at the forward/backward boundary."""
 
     def __init__(self, problem: Problem) -> None:
         self.real = np.flatnonzero(problem.real)
-        self.reads = Lists([*problem.reads, problem.read_at_turn])
+        self.reads = Lists([*problem.reads, problem.read_at_backward_start])
         self.writes = Lists([*problem.writes, ()])
         self.may_overwrite = Lists([*problem.may_overwrite, ()])
         self.buffers = Lists([*problem.reads_of_buffers, ()])

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from .deadline import Deadline
 from .effort import NORMAL, Effort
 
 if TYPE_CHECKING:
-    from .instance import Instance
+    from .instance import StepInstance
 
-KEEP_ALL = "keep-all"  # strategy of the schedule without reruns
+BASELINE = "baseline"  # strategy of the schedule without recomputation
 NO_SOLVER = "none"
 MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
 Need = Literal["backward", "forward", "hierarchy", "chain", "order"]
@@ -28,7 +28,7 @@ Returned = TypeVar("Returned")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """budget: bytes. gap: how close is close enough, (time - proven bound) / time of the step without reruns. effort: how
+    """budget: bytes. gap: how close is close enough, (time - proven bound) / time of the step without recomputation. effort: how
     hard to search."""
 
     budget: int
@@ -39,9 +39,9 @@ class Request(msgspec.Struct, frozen=True):
 class Candidate(msgspec.Struct, frozen=True):
     """A schedule as the simulator judges it. peak: bytes. time: ns. strategy: what made it; "a+b" where b improved on a.
     solver: the one that it came out of, or "none". order: of first executions, by operations of the step, if it is not the
-    step's own; reruns then count positions in it."""
+    step's own; recomputations then count positions in it."""
 
-    reruns: tuple[FlatRerun, ...]
+    recomputes: tuple[FlatRecompute, ...]
     peak: int
     time: int
     strategy: str
@@ -50,10 +50,10 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """reruns: in step order. start: the candidate that they were made from, if it is another strategy's. order: of first
+    """recomputations: in step order. start: the candidate that they were made from, if it is another strategy's. order: of first
     executions, as a candidate has it; by default that of `start`, or the step's own."""
 
-    reruns: tuple[FlatRerun, ...]
+    recomputes: tuple[FlatRecompute, ...]
     start: Candidate | None = None
     order: tuple[int, ...] | None = None
 
@@ -77,9 +77,9 @@ Proposals = Generator[Proposal, Candidate, Returned]
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """One way to find reruns.
+    """One way to find recomputations.
 
-    name: as it is asked for and written down. summary: what it does, in one line. reference: the paper, or "". solver:
+    name: as it is requested and written down. summary: what it does, in one line. reference: the paper, or "". solver:
     "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, or
     "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed. reorders: it changes the order, so
     that bounds for the step's own say nothing of what it finds. propose: yields proposals; those over the budget count for
@@ -89,7 +89,7 @@ class Strategy(msgspec.Struct, frozen=True):
 
     name: str
     summary: str
-    propose: Callable[[Instance, Request, Context], Proposals[object]]
+    propose: Callable[[StepInstance, Request, Context], Proposals[object]]
     reference: str = ""
     solver: str = NO_SOLVER
     needs: frozenset[Need] = frozenset()
@@ -102,7 +102,7 @@ class Bound(msgspec.Struct, frozen=True):
 
     name: str
     summary: str
-    prove: Callable[[Instance, Request, Context], int]
+    prove: Callable[[StepInstance, Request, Context], int]
     reference: str = ""
     solver: str = NO_SOLVER
     needs: frozenset[Need] = frozenset()

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from .base import Candidate, Context, Proposal, Proposals, Request
 from .pool import better
@@ -24,7 +24,7 @@ About = TypeVar("About")
 class Answer(msgspec.Struct, Generic[About], frozen=True):
     """What a model says to a budget. counted: bytes, the peak as the model sees it. about: the model's own notes."""
 
-    reruns: tuple[FlatRerun, ...]
+    recomputes: tuple[FlatRecompute, ...]
     counted: float
     about: About
 
@@ -50,7 +50,7 @@ def feedback(
         answer = None if context.deadline.stopped() else ask(target)
         if answer is None:
             break
-        found = yield Proposal(answer.reruns)
+        found = yield Proposal(answer.recomputes)
         tried.append(found)
         if found.peak > request.budget:
             overshot = True

@@ -1,4 +1,4 @@
-"""A step to be planned, and what is derived from it alone: built when first asked for, kept for every further budget."""
+"""A step to be planned, and what is derived from it alone: built when first requested, kept for every further budget."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import link, simulate
-from remate_runtime.step import FlatRerun, Graph
 
 from ..partition.hierarchy import BlockSpan
-from .base import KEEP_ALL, Candidate
+from .base import BASELINE, Candidate
 from .bound.floor import least_need, proven_floor
 from .problem import Problem
 
@@ -21,7 +21,7 @@ View = TypeVar("View")
 Key = ParamSpec("Key")
 
 
-class Instance:
+class StepInstance:
     """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward
     operations that may not run again, as a bare instance may say. orderable: first executions may take place in any order
     that the reads allow. kept: views, and whatever else a strategy wants to keep
@@ -45,8 +45,8 @@ class Instance:
 
     @cached_property
     def baseline(self) -> Candidate:
-        """The schedule without reruns, which keeps everything."""
-        return self.judged((), KEEP_ALL)
+        """The schedule without recomputation, which keeps everything."""
+        return self.judged((), BASELINE)
 
     @cached_property
     def floor(self) -> int:
@@ -56,16 +56,16 @@ class Instance:
     @cached_property
     def floor_of_delivered(self) -> int | None:
         """The floor of the same step where gradients are not held to its end, as they are in this one; else None."""
-        if self.graph.delivered != "held":
+        if self.graph.delivered != "retained":
             return None
         return proven_floor(Problem(replace(self.graph, delivered="accumulated"), self.once))
 
     @cached_property
     def least_need(self) -> int:
-        """Bytes: some operation takes as much by itself, so no schedule in any order has a smaller peak."""
+        """Bytes: some operation takes as much on its own, so no schedule in any order has a smaller peak."""
         return least_need(self.problem)
 
-    def ordered(self, order: tuple[int, ...]) -> Instance:
+    def ordered(self, order: tuple[int, ...]) -> StepInstance:
         """This step with its operations in another order: bare, one forward, without a hierarchy."""
         return self.view(_ordered, order)
 
@@ -73,14 +73,16 @@ class Instance:
     def has_backward(self) -> bool:
         return self.graph.backward_start < len(self.graph.operations)
 
-    def judged(self, reruns: Sequence[FlatRerun], strategy: str, solver: str = "none") -> Candidate:
-        """Reruns with their peak and time, by the simulator; of those that may not be, a peak over every budget."""
-        if self.once and any(rerun.op in self.once for rerun in reruns):
-            return Candidate(tuple(reruns), FORBIDDEN, self.baseline.time, strategy, solver)
-        timeline = simulate(link(self.graph, reruns))
-        return Candidate(tuple(reruns), timeline.peak, timeline.time, strategy, solver)
+    def judged(self, recomputes: Sequence[FlatRecompute], strategy: str, solver: str = "none") -> Candidate:
+        """Recomputations with their peak and time, by the simulator; of those that may not be, a peak over every budget."""
+        if self.once and any(recompute.op in self.once for recompute in recomputes):
+            return Candidate(tuple(recomputes), FORBIDDEN, self.baseline.time, strategy, solver)
+        timeline = simulate(link(self.graph, recomputes))
+        return Candidate(tuple(recomputes), timeline.peak, timeline.time, strategy, solver)
 
-    def view(self, build: Callable[Concatenate[Instance, Key], View], *key: Key.args, **options: Key.kwargs) -> View:
+    def view(
+        self, build: Callable[Concatenate[StepInstance, Key], View], *key: Key.args, **options: Key.kwargs
+    ) -> View:
         """What `build(instance, *key)` makes, built once: a chain of stages, a model for the solver. key: hashable."""
         at: tuple[Hashable, ...] = (build, *key, *sorted(options.items()))
         if at not in self.kept:
@@ -88,9 +90,9 @@ class Instance:
         return self.kept[at]
 
 
-def _ordered(instance: Instance, order: tuple[int, ...]) -> Instance:
+def _ordered(instance: StepInstance, order: tuple[int, ...]) -> StepInstance:
     graph, position = instance.graph, {i: n for n, i in enumerate(order)}
     values = tuple(v if v.producer < 0 else replace(v, producer=position[v.producer]) for v in graph.values)
     operations = tuple(graph.operations[i] for i in order)
     moved = replace(graph, values=values, operations=operations)
-    return Instance(moved, (), [position[i] for i in instance.once], True)
+    return StepInstance(moved, (), [position[i] for i in instance.once], True)

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from .base import Candidate
 
 
-class Pool:
+class CandidatePool:
     """Candidates of one step of which none is both slower and larger than another, the largest first. interrupted: a
     search that fed this pool was ended by Ctrl-C."""
 

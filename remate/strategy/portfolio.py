@@ -1,7 +1,7 @@
 """Which strategies and bounds are tried, in which order, and where: `AUTO`, read from top to bottom.
 
 A search goes through the steps of a policy and ends as soon as what it has is proven to be close enough. If nothing fits
-the budget, the strategies of `smallest` are asked for the smallest peak that they reach, whatever the budget.
+the budget, the strategies of `smallest` are requested the smallest peak that they reach, whatever the budget.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 from ..errors import UnknownNameError
 from ..partition.canonical import form
 from . import registry
-from .base import KEEP_ALL, Bound, Context, Request, Strategy
-from .instance import Instance
+from .base import BASELINE, Bound, Context, Request, Strategy
+from .instance import StepInstance
 
 TINY = 24  # forward operations up to which all states of a step can often be looked at
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
@@ -28,7 +28,7 @@ EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of 
 FAR = 0.01  # of the step's time: a gap that further models are worth trying for
 REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
 
-When = Callable[[Instance, Request, Context], bool]
+When = Callable[[StepInstance, Request, Context], bool]
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -40,9 +40,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
+    """steps: in order. smallest: strategies that are requested their smallest peak where nothing fits. finish: steps that
     improve on what was found. names: strategies whose schedules count; None: all. reorders: some change the order of first
-    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one by itself; those
+    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one on its own; those
     among them that reorder are asked by `bare.solve` alone."""
 
     name: str
@@ -54,50 +54,50 @@ class Policy(msgspec.Struct, frozen=True):
     each: tuple[str, ...] = ()
 
 
-def tiny(instance: Instance, request: Request, context: Context) -> bool:
+def tiny(instance: StepInstance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= TINY
 
 
-def small(instance: Instance, request: Request, context: Context) -> bool:
+def small(instance: StepInstance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= SMALL
 
 
-def blocks_repeat(instance: Instance, request: Request, context: Context) -> bool:
+def blocks_repeat(instance: StepInstance, request: Request, context: Context) -> bool:
     shapes = Counter(form(instance.graph, leaf).key for leaf in instance.leaves)
     return max(shapes.values(), default=0) >= REPEATED
 
 
-def no_model_fits(instance: Instance, request: Request, context: Context) -> bool:
+def no_model_fits(instance: StepInstance, request: Request, context: Context) -> bool:
     return not context.fitted & {"flat", "flat-far", "staged"}
 
 
-def worth_states(instance: Instance, request: Request, context: Context) -> bool:
+def worth_states(instance: StepInstance, request: Request, context: Context) -> bool:
     """Whether walking over states may find better than what there is: of a large step, where it takes longest, not if the
     programme of its chain fits and is not far from what is proven."""
     chained = "rockmate" in context.fitted and len(instance.problem.forward) > LARGE
     return no_model_fits(instance, request, context) and not (chained and not _open(instance, context, CHAINED))
 
 
-def worth_squeezing(instance: Instance, request: Request, context: Context) -> bool:
+def worth_squeezing(instance: StepInstance, request: Request, context: Context) -> bool:
     """Whether no model fits, and what does is not near what is proven."""
     return no_model_fits(instance, request, context) and _open(instance, context, request.effort.close)
 
 
-def far_from_proof(instance: Instance, request: Request, context: Context) -> bool:
+def far_from_proof(instance: StepInstance, request: Request, context: Context) -> bool:
     return _open(instance, context, FAR)
 
 
-def worth_stages(instance: Instance, request: Request, context: Context) -> bool:
+def worth_stages(instance: StepInstance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= MODELLED or _open(instance, context, request.effort.close)
 
 
-def _open(instance: Instance, context: Context, share: float) -> bool:
+def _open(instance: StepInstance, context: Context, share: float) -> bool:
     """Whether nothing fits yet that is proven to be within a share of the step's time from the fastest."""
     best = context.best
     return best is None or best.time - context.bound > share * instance.baseline.time
 
 
-def nothing_fits(instance: Instance, request: Request, context: Context) -> bool:
+def nothing_fits(instance: StepInstance, request: Request, context: Context) -> bool:
     return context.best is None
 
 
@@ -142,7 +142,7 @@ AUTO = Policy(
 
 
 def portfolio() -> Policy:
-    """All strategies, each by itself, and then `AUTO`: never worse than any one of them by the same effort. Not those whose
+    """All strategies, each on its own, and then `AUTO`: never worse than any one of them by the same effort. Not those whose
     extra is not installed."""
     lacking = {name for name, module in EXTRA.items() if find_spec(module) is None}
     each = tuple(name for name in registry.strategy_names() if name not in lacking)
@@ -150,7 +150,7 @@ def portfolio() -> Policy:
 
 
 def policy(name: str) -> Policy:
-    """The policy of this name: "auto", "portfolio", or a strategy by itself after the bound of one cut. Raises UnknownNameError."""
+    """The policy of this name: "auto", "portfolio", or a strategy on its own after the bound of one cut. Raises UnknownNameError."""
     if name == AUTO.name:
         return AUTO
     if name == PORTFOLIO:
@@ -166,9 +166,9 @@ def policy(name: str) -> Policy:
 
 
 def alone(name: str, *bounds: str) -> Policy:
-    """One strategy by itself, after these bounds."""
+    """One strategy on its own, after these bounds."""
     steps = (*(Step(bound) for bound in bounds), Step(name))
-    return Policy(name, steps, smallest=(Step(name),), names=frozenset({KEEP_ALL, name}))
+    return Policy(name, steps, smallest=(Step(name),), names=frozenset({BASELINE, name}))
 
 
 def resolved(step: Step) -> Strategy | Bound:

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 
+from remate_runtime.flat_step import DEVICE, Graph, Op, Ref, overwritable
 from remate_runtime.link import (
-    Held,
+    ResidentBytes,
     copied,
+    freed_by_owner,
     gathered,
     generator_state,
-    held_by_call,
     last_touches,
-    let_go,
     link,
     memory_of_workspace,
+    resident_by_call,
 )
-from remate_runtime.step import DEVICE, Graph, Op, Ref, overwritable
 
 from .arrays import StepArrays
 
@@ -34,12 +34,12 @@ class Problem:
     writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
     that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that read s,
     ascending. pinned: storages alive from production to the end of the step: outputs (returned) and gradients.
-    until_turn: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i]
+    until_backward_start: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i]
     in bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that
     does die there unless the plan keeps it, or -1: memory then counts once. state[i]: bytes of the generator's state
-    that reruns of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
+    that is recomputed of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
     reads_of_buffers[i]: those of them that operation i reads. deliveries: by gradients that go together and are gone when
-    they are delivered, the operation behind which that is, unless a rerun delays it; delivery: by storage of such a gradient,
+    they are delivered, the operation behind which that is, unless a recomputation delays it; delivery: by storage of such a gradient,
     which of them; gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets; delays[i]: those
     that operation i delays when it runs again, for it reads their parameters. All bytes are those of the device's memory.
     """
@@ -75,8 +75,8 @@ class Problem:
         self.returned = frozenset(root[v] for v in graph.outputs if values[root[v]].kind == "op")
         self.gradients = frozenset(root[v] for _, v in graph.gradients if values[root[v]].kind == "op")
         self.pinned = self.returned | self.gradients
-        self.until_turn = frozenset(root[v] for _, v in graph.updates if values[root[v]].kind == "op")
-        self.read_at_turn = sorted(self.returned | self.until_turn)
+        self.until_backward_start = frozenset(root[v] for _, v in graph.updates if values[root[v]].kind == "op")
+        self.read_at_backward_start = sorted(self.returned | self.until_backward_start)
         self.copies = {root[b]: graph.nbytes(b) for b, _ in graph.updates if graph.memory(b) == DEVICE}
         self.reads_of_buffers = [
             tuple(dict.fromkeys(root[v] for v in op.reads if root[v] in self.copies)) if not op.view else ()
@@ -107,8 +107,8 @@ class Problem:
 
     def _delivered(self) -> None:
         graph, root, gone = self.graph, self.graph.root, frozenset[int]()
-        if graph.delivered != "held":
-            gone = let_go(graph)
+        if graph.delivered != "retained":
+            gone = freed_by_owner(graph)
         copies = {n: nbytes for n, nbytes in copied(graph).items() if graph.memory(graph.gradients[n][1]) == DEVICE}
         self.deliveries: list[int] = []
         self.delivery: dict[int, int] = {}
@@ -121,7 +121,7 @@ class Problem:
                 if root[value] in gone:
                     self.delivery[root[value]] = len(self.deliveries)
                 if number in copies:
-                    stays = graph.delivered == "held" or graph.values[source].kind != "parameter"
+                    stays = graph.delivered == "retained" or graph.values[source].kind != "parameter"
                     self.gradient_copies.append((len(self.deliveries), copies[number], stays))
             self.deliveries.append(one.behind)
         self.delays = [
@@ -136,18 +136,18 @@ class Problem:
 
     def _may_die(self, s: int, index: int) -> bool:
         """Whether nothing reads s after `index`, or, for a forward operation, only backward does."""
-        if s in self.pinned or s in self.until_turn:
+        if s in self.pinned or s in self.until_backward_start:
             return False
         return not any(index < i and (i < self.backward_start or index >= self.backward_start) for i in self.readers[s])
 
     def held_until(self, s: int) -> int:
-        """The operation behind which a gradient made in backward goes, if reruns do not delay it."""
+        """The operation behind which a gradient made in backward goes, if recomputations do not delay it."""
         return self.deliveries[self.delivery[s]] if s in self.delivery else len(self.real) - 1
 
     @cached_property
-    def held(self) -> Held:
-        """What one call of a part leaves behind without reruns."""
-        return held_by_call(link(self.graph))
+    def held(self) -> ResidentBytes:
+        """What one call of a part leaves behind without recomputation."""
+        return resident_by_call(link(self.graph))
 
     @cached_property
     def arrays(self) -> StepArrays:
@@ -176,7 +176,7 @@ class Problem:
         """Last forward position at which s is live whatever is retained."""
         inside = [i for i in self.readers[s] if i < self.backward_start]
         last = inside[-1] if inside else self.producer[s]
-        return max(last, self.backward_start - 1) if s in self.until_turn else last
+        return max(last, self.backward_start - 1) if s in self.until_backward_start else last
 
     def backward_reads(self, s: int) -> list[int]:
         return [i for i in self.readers[s] if i >= self.backward_start]

@@ -6,7 +6,7 @@ whose name is that of the strategy and whose object is a `Strategy` (or a `Bound
     [project.entry-points."remate.strategies"]
     tabu = "my_package.tabu:TABU"
 
-Nothing is imported before it is asked for by name.
+Nothing is imported before it is requested by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..errors import UnknownNameError
 from .base import Bound, Strategy
 
 STRATEGIES = {
-    "keep-all": ".keep_all:KEEP_ALL_STRATEGY",
+    "baseline": ".baseline:BASELINE_STRATEGY",
     "hierarchical": ".blocks.hierarchical:HIERARCHICAL",
     "hiremate": ".levels.hiremate:HIREMATE",
     "flat": ".milp.flat:FLAT",
@@ -37,7 +37,7 @@ STRATEGIES = {
     "treewidth": ".online.treewidth:TREEWIDTH",
     "fastsa": ".local.fastsa:FASTSA",
     "anneal": ".local.fastsa:ANNEAL",
-    "moccasin": ".milp.moccasin:MOCCASIN",
+    "moccasin": ".cpsat.moccasin:MOCCASIN",
     "exact": ".states.exact:EXACT",
     "beam": ".states.beam:BEAM",
     "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",

@@ -99,10 +99,10 @@ def aligned_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
     """Stages of the backward such that most operations are in the stage of the last segment whose storages they read.
     `Segments` has an operation in a stage in which nothing that a segment keeps to itself is read any more: of a net whose
     values reach far, that may be the first one for nearly all."""
-    turn, count = problem.backward_start, len(split.ends)
+    backward_start, count = problem.backward_start, len(split.ends)
     reads = [
-        max((split.of[problem.producer[s]] for s in read if problem.producer[s] < turn), default=-1)
-        for read in problem.reads[turn:]
+        max((split.of[problem.producer[s]] for s in read if problem.producer[s] < backward_start), default=-1)
+        for read in problem.reads[backward_start:]
     ]
     begins = [0] * count  # of the stage of each segment; those of later ones come first
     for k in range(count - 2, -1, -1):

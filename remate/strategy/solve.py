@@ -1,4 +1,4 @@
-"""The search for reruns of one step under one budget. It alone judges, by the simulator; it keeps what is good, and stops.
+"""The search for recomputations of one step under one budget. It alone judges, by the simulator; it keeps what is good, and stops.
 
 Strategies propose and bounds prove, as a policy orders them (`portfolio`).
 """
@@ -11,20 +11,20 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
+from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.format import StoppedBy
-from remate_runtime.quantities import size
-from remate_runtime.step import FlatRerun
+from remate_runtime.support.quantities import size
 
 from ..errors import InfeasibleError, NotApplicableError
 from .base import MENU, NO_SOLVER, Candidate, Context, Need, Proposal, Request, Strategy
 from .deadline import Deadline
 from .effort import part_of
-from .instance import Instance
-from .pool import Pool, better
+from .instance import StepInstance
+from .pool import CandidatePool, better
 from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
-NEAR = 20  # part of the floor: a smallest peak so near to it is worth no further search for one who asked for less than any schedule takes
+NEAR = 20  # part of the floor: a smallest peak so near to it is worth no further search for one who requested less than any schedule takes
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
@@ -40,7 +40,7 @@ class Solution(msgspec.Struct, frozen=True):
     (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
     blocks, each over one instance. order: as that of a candidate."""
 
-    reruns: tuple[FlatRerun, ...]
+    recomputes: tuple[FlatRecompute, ...]
     peak: int
     time: int
     baseline_peak: int
@@ -50,20 +50,20 @@ class Solution(msgspec.Struct, frozen=True):
     stopped_by: StoppedBy
     strategy: str
     solver: str
-    menu: tuple[tuple[FlatRerun, ...], ...] = ()
+    menu: tuple[tuple[FlatRecompute, ...], ...] = ()
     order: tuple[int, ...] | None = None
 
 
 def solve(
-    instance: Instance,
+    instance: StepInstance,
     request: Request,
     policy: Policy = AUTO,
     *,
-    pool: Pool | None = None,
+    pool: CandidatePool | None = None,
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Solution:
-    """The fastest reruns found whose simulated peak is at most `request.budget` bytes.
+    """The fastest recomputations found whose simulated peak is at most `request.budget` bytes.
 
     pool: schedules that earlier calls for the same instance have found; this one adds to them. time_limit: seconds after
     which what there is is returned; a result that it had a part in says so, for another run may differ. progress: called
@@ -73,7 +73,7 @@ def solve(
     budget that the same call meets, as it does every larger one, and with the floor that is proven. Raises
     NotApplicableError where the only strategy of the policy needs what the step lacks.
     """
-    pool = Pool() if pool is None else pool
+    pool = CandidatePool() if pool is None else pool
     with Deadline(time_limit, progress) as deadline:
         try:
             return _Search(instance, request, policy, pool, deadline).solution()
@@ -81,12 +81,12 @@ def solve(
             pool.interrupted |= deadline.interrupted
 
 
-def lacking(instance: Instance, needs: Collection[Need]) -> Need | None:
+def lacking(instance: StepInstance, needs: Collection[Need]) -> Need | None:
     """The first of these needs that an instance does not meet."""
     return next((need for need in NEEDS if need in needs and not _meets(instance, need)), None)
 
 
-def _meets(instance: Instance, need: Need) -> bool:
+def _meets(instance: StepInstance, need: Need) -> bool:
     if need == "backward":
         return instance.has_backward
     if need == "forward":
@@ -103,7 +103,9 @@ def _meets(instance: Instance, need: Need) -> bool:
 class _Search:
     """One call of `solve`."""
 
-    def __init__(self, instance: Instance, request: Request, policy: Policy, pool: Pool, deadline: Deadline) -> None:
+    def __init__(
+        self, instance: StepInstance, request: Request, policy: Policy, pool: CandidatePool, deadline: Deadline
+    ) -> None:
         self.instance, self.request, self.policy, self.pool, self.deadline = instance, request, policy, pool, deadline
         self.base = instance.baseline
         pool.keep(self.base)
@@ -112,7 +114,7 @@ class _Search:
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
 
     def _known(self) -> Candidate | None:
-        """The fastest within the budget by now, of the strategies that were asked for."""
+        """The fastest within the budget by now, of the strategies that were requested."""
         return self.pool.best(self.request.budget, self.policy.names, self.policy.reorders)
 
     def solution(self) -> Solution:
@@ -128,7 +130,7 @@ class _Search:
         assert found is not None
         gap = max(0.0, (found.time - bound) / max(1, base.time))
         return Solution(
-            found.reruns,
+            found.recomputes,
             found.peak,
             found.time,
             base.peak,
@@ -152,8 +154,8 @@ class _Search:
             try:
                 chosen = named(name)
                 if not chosen.reorders:
-                    asked = self.instance, self.request, chosen
-                    found = solve(*asked, pool=self.pool, time_limit=limit, progress=self.deadline.progress)
+                    requested = self.instance, self.request, chosen
+                    found = solve(*requested, pool=self.pool, time_limit=limit, progress=self.deadline.progress)
                     self.context.bound = max(self.context.bound, found.lower_bound)
             except (InfeasibleError, NotApplicableError):
                 continue
@@ -252,7 +254,7 @@ class _Search:
             raise InfeasibleError(self.request.budget, least, self.floor, *told, struck=self.deadline.struck)
 
     def _smallest(self) -> list[Candidate]:
-        """What the strategies offer when asked for the proven floor, until one reaches it; where the budget is below the
+        """What the strategies offer when requested the proven floor, until one reaches it; where the budget is below the
         floor, so that nothing fits anyway, until one comes near. But for that it does not depend on the budget, so the
         least peak in it is a budget that is met, and so is every larger one."""
         instance, kept = self.instance, self.instance.kept
@@ -279,7 +281,7 @@ class _Search:
             kept[key] = found
         return found
 
-    def _menu(self) -> tuple[tuple[FlatRerun, ...], ...]:
+    def _menu(self) -> tuple[tuple[FlatRecompute, ...], ...]:
         """Plans of repeated blocks, if a strategy has left some with the instance."""
         return self.instance.kept.get((MENU, self.request.effort), ())
 
@@ -288,8 +290,8 @@ def _shared(request: Request, step: Step) -> Request:
     return request if step.share == 1.0 else replace(request, effort=part_of(request.effort, step.share))
 
 
-def candidates(strategy: Strategy, instance: Instance, request: Request, context: Context) -> Iterator[Candidate]:
-    """What a strategy proposes by itself, judged; it hears of each candidate when the next one is asked for."""
+def candidates(strategy: Strategy, instance: StepInstance, request: Request, context: Context) -> Iterator[Candidate]:
+    """What a strategy proposes on its own, judged; it hears of each candidate when the next one is requested."""
     proposals = strategy.propose(instance, request, context)
     try:
         proposal = next(proposals)
@@ -303,17 +305,17 @@ def candidates(strategy: Strategy, instance: Instance, request: Request, context
         proposals.close()
 
 
-def _judged(strategy: Strategy, instance: Instance, proposal: Proposal) -> Candidate:
+def _judged(strategy: Strategy, instance: StepInstance, proposal: Proposal) -> Candidate:
     start, order = proposal.start, proposal.order
     if order is None and start is not None:
         order = start.order
     if order is not None:
         found = _judged(
-            strategy, instance.ordered(order), Proposal(proposal.reruns, start and replace(start, order=None))
+            strategy, instance.ordered(order), Proposal(proposal.recomputes, start and replace(start, order=None))
         )
         return replace(found, order=order)
     if start is None:
-        return instance.judged(proposal.reruns, strategy.name, strategy.solver)
+        return instance.judged(proposal.recomputes, strategy.name, strategy.solver)
     names = start.strategy.split("+")
     name = start.strategy if strategy.name in names else "+".join([*names, strategy.name])
-    return instance.judged(proposal.reruns, name, start.solver if strategy.solver == NO_SOLVER else strategy.solver)
+    return instance.judged(proposal.recomputes, name, start.solver if strategy.solver == NO_SOLVER else strategy.solver)

@@ -15,6 +15,7 @@ from .extras import require
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .applied import apply, predicted_peak
     from .errors import (
         BindError,
         EngineError,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     )
     from .format.reader import load
     from .format.schedule import Schedule
-    from .planned import apply, predicted_peak
 
 __all__ = [
     "BindError",
@@ -58,9 +58,9 @@ _HOME = {
     "StaleModelError": "errors",
     "StaleModelWarning": "errors",
     "SteppedAsideWarning": "errors",
-    "apply": "planned",
+    "apply": "applied",
     "load": "format.reader",
-    "predicted_peak": "planned",
+    "predicted_peak": "applied",
 }
 
 

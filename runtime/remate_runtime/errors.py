@@ -1,10 +1,10 @@
-"""The exceptions of remate_runtime. Every one tells what was wrong, where, and what to do."""
+"""The exceptions of remate_runtime. Every the document says what was wrong, where, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .plain import plain, plain_lines
+from .support.plain_text import plain, plain_lines
 
 REPLAN = "plan the model again (remate replan S.json --model FILE.py:build)"  # what helps against a stale schedule
 
@@ -83,7 +83,7 @@ class StaleModelError(BindError):
 
 
 class StaleModelWarning(UserWarning):
-    """What may make a schedule stale and cannot be told without running it, or was asked to be a warning only."""
+    """What may make a schedule stale and cannot be reported without running it, or was asked to be a warning only."""
 
 
 class SteppedAsideWarning(UserWarning):

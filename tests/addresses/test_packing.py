@@ -15,12 +15,12 @@ from remate_runtime.addresses import Buffer, Packing, buffers_of, load, pack
 from remate_runtime.addresses.buffers import overlaps
 from remate_runtime.addresses.canonical import CanonicalSearch
 from remate_runtime.addresses.greedy import by_lifetime, by_size, in_time_order
+from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS
 from remate_runtime.format import load as load_schedule
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 from tests.runtime.small import Mlp, data, seeded
-from tests.runtime.stepping import everything, just_in_time, no_reruns, schedule_of
+from tests.runtime.stepping import everything, just_in_time, no_recomputes, schedule_of
 
 CORPUS = Path(__file__).parents[2] / "schema" / "corpus" / "valid"
 # Every order that is tried without search takes 22 or more; the load is 19.
@@ -95,7 +95,7 @@ def test_legal_and_not_below_the_load(seed: int, count: int) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_tiny_ones_are_as_low_as_can_be(seed: int) -> None:
-    """The search by itself, too: it loses no solution."""
+    """The search on its own, too: it loses no solution."""
     given = random_buffers(seed, 6)
     best = lowest(given)
     assert pack(given).height == best
@@ -158,12 +158,12 @@ def test_deeper_than_pythons_stack() -> None:
     assert max(a + b.nbytes for a, b in zip(found, given, strict=True)) == load(given)
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout])
-def test_load_of_a_step_is_its_peak(reruns, between) -> None:
-    step = expand(schedule_of(seeded(nn.Sequential(Mlp(), between())), (data(4, 8),), reruns=reruns))
+def test_load_of_a_step_is_its_peak(recomputes, between) -> None:
+    step = expand(schedule_of(seeded(nn.Sequential(Mlp(), between())), (data(4, 8),), recomputes=recomputes))
     operations = tuple(replace(op, workspace=64 * (at % 5) ** 4) for at, op in enumerate(step.graph.operations))
-    linked = link(replace(step.graph, operations=operations), step.reruns)
+    linked = link(replace(step.graph, operations=operations), step.recomputes)
     given = buffers_of(linked)
     found = pack(given)
     assert found.load == simulate(linked).peak
@@ -173,6 +173,6 @@ def test_load_of_a_step_is_its_peak(reruns, between) -> None:
 @pytest.mark.parametrize("kind", GRADIENTS)
 def test_delivered_gradients_make_room_for_others(kind: str) -> None:
     step = expand(load_schedule(f"{CORPUS}/gradients-{kind}.json"))
-    linked = link(step.graph, step.reruns)
+    linked = link(step.graph, step.recomputes)
     assert pack(buffers_of(linked)).load == simulate(linked).peak
-    assert (simulate(linked).peak < simulate(linked, "held").peak) == (kind != "held")
+    assert (simulate(linked).peak < simulate(linked, "retained").peak) == (kind != "retained")

@@ -1,4 +1,4 @@
-"""`FILE.py:build`: what is found, and how each failure is told."""
+"""`FILE.py:build`: what is found, and how each failure is reported."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def test_fine(remate: Remate, golden: Golden) -> None:
 
 CASES: dict[str, list[tuple[str, str]]] = {
     "syntax": [('"version": 1,', '"version": 1,,')],
-    "several": [('"rerun": ["addmm"]', '"rerun": ["adddm"]'), ('"plan": "rerun"', '"plan": "reruns"')],
+    "several": [('"recompute": ["addmm"]', '"recompute": ["adddm"]'), ('"plan": "recompute"', '"plan": "recomputes"')],
     "unknown-field": [('"name": "mlp"', '"title": "mlp"')],
     "newer": [('"version": 1', '"version": 2')],
     "feature": [('"version": 1,', '"version": 1,\n  "requires": ["paging"],')],
@@ -49,16 +49,16 @@ def test_missing_file_and_folder(remate: Remate) -> None:
     assert remate("check", ".").status == 2
 
 
-def test_deleted_rerun_is_legal_and_its_peak_is_found(remate: Remate) -> None:
+def test_deleted_recompute_is_legal_and_its_peak_is_found(remate: Remate) -> None:
     """An edit of the plan changes the figures, nothing else; `check` names the new ones."""
-    edit("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'))
+    edit("mlp.json", ('"plan": "recompute"', '"plan": "baseline"'))
     outcome = remate("check", "mlp.json")
     assert outcome.status == 1
     assert "error[R081] at /solve/peak: peak is recorded as 4,718,600" in outcome.err
 
 
 def test_schema_is_checked(remate: Remate) -> None:
-    from remate.inspect.schema_file import load_schema
+    from remate.schedule_tools.schema_file import load_schema
 
     assert load_schema()["properties"].keys() >= json.loads(Path("mlp.json").read_text()).keys()
 
@@ -75,7 +75,7 @@ def test_the_peak_that_an_engine_predicts(remate: Remate) -> None:
 
 @pytest.mark.usefixtures("planned")
 def test_an_engine_that_exceeds_the_budget_is_a_finding(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("remate_runtime.planned.peak_by_engine", lambda schedule, engine, allowed, graphs: 1 << 40)
+    monkeypatch.setattr("remate_runtime.applied.peak_by_engine", lambda schedule, engine, allowed, graphs: 1 << 40)
     outcome = remate("check", "s.json", "--engine", "compiled", "--quiet")
     assert outcome.status == 1
     assert "executed by compiled: predicted peak 1.00 TiB, over the budget of" in outcome.out

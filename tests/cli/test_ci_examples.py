@@ -53,9 +53,9 @@ def test_hooks(remate: Remate, hook: dict[str, Any]) -> None:
     for name in names:
         shutil.copy("mlp.json", name)
     assert remate(*argv, *names).status == 0
-    change("b.schedule.json", ('"rerun": ["addmm"]', '"rerun": ["adddm", "a b"]'))
+    change("b.schedule.json", ('"recompute": ["addmm"]', '"recompute": ["adddm", "a b"]'))
     assert remate(*argv, *names).status == 1
-    if hook["id"] == "remate-fmt":  # pre-commit itself tells of files that a hook has changed
+    if hook["id"] == "remate-fmt":  # pre-commit itself describes files that a hook has changed
         change("a.schedule.json", ('"version": 1', '"version":  1'))
         assert remate(*argv, "a.schedule.json").status == 0
         assert Path("a.schedule.json").read_bytes() == Path("mlp.json").read_bytes()
@@ -107,14 +107,14 @@ def test_the_comment(tmp_path: Path) -> None:
     shutil.copy("mlp.json", "a b.schedule.json")
     shutil.copy("mlp.json", "c.schedule.json")
     bash(f"git init -b main .; git add *.schedule.json; {git} commit -m one; git checkout -b pull")
-    change("a b.schedule.json", ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'))
+    change("a b.schedule.json", ('"%layers.2.grad.mm_x"}, "plan": "recompute"', '"%layers.2.grad.mm_x"}'))
     bash(f"{git} commit -am two; git checkout main; {git} merge --no-ff -m three pull")
     bash(step["run"])
     assert (tmp_path / "called").read_text().startswith("pr comment 7 ")
     posted = (tmp_path / "posted.md").read_text()
     assert posted.startswith("### `a b.schedule.json`\n")
     assert posted.count("### ") == 1
-    assert "- `layers.1` (`Layer`): plan `rerun` to `keep-all`; now kept: `addmm`" in posted
+    assert "- `layers.1` (`Layer`): plan `recompute` to `baseline`; now kept: `addmm`" in posted
     (tmp_path / "called").unlink()
     bash(
         f"touch other; git checkout -b more; git add other; {git} commit -m four; git checkout main; {git} merge --no-ff -m five more"

@@ -1,4 +1,4 @@
-"""`--device-memory`: the budget of the step is what everything else leaves, and `show` tells whether a schedule fits."""
+"""`--device-memory`: the budget of the step is what everything else leaves, and `show` reports whether a schedule fits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from remate.inspect.device_memory import CONTEXT, OPTIMIZERS, residents
+from remate.schedule_tools.device_memory import CONTEXT, OPTIMIZERS, residents
 from remate_runtime.format import load
 
 Remate = Callable[..., Any]

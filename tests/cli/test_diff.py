@@ -24,13 +24,13 @@ def test_equal(remate: Remate) -> None:
 def test_decisions(remate: Remate, golden: Golden) -> None:
     change(
         "mlp.json",
-        ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'),
-        ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}, "plan": "later"'),
+        ('"%layers.2.grad.mm_x"}, "plan": "recompute"', '"%layers.2.grad.mm_x"}'),
+        ('"%layers.3.grad.mm_x"}, "plan": "recompute"', '"%layers.3.grad.mm_x"}, "plan": "later"'),
         ('"%loss.grad.div"}', '"%loss.grad.div"}, "plan": "later"'),
-        ('"plans": {', '"plans": {"later": [{"rerun": ["addmm", "gelu"], "before": "grad.t"}],'),
+        ('"plans": {', '"plans": {"later": [{"recompute": ["addmm", "gelu"], "before": "grad.t"}],'),
         (
             '\n  ],\n  "costs"',
-            '\n  ],\n  "statements": [{"rerun": ["layers.0.gelu"], "before": "layers.1"}],\n  "costs"',
+            '\n  ],\n  "statements": [{"recompute": ["layers.0.gelu"], "before": "layers.1"}],\n  "costs"',
         ),
         to="new.json",
     )
@@ -38,11 +38,11 @@ def test_decisions(remate: Remate, golden: Golden) -> None:
     found = json.loads(remate("diff", "mlp.json", "new.json", "--format", "json").out)
     assert [(d["instances"], d["plan"]) for d in found["decisions"]] == [
         (["layers.0"], None),
-        (["layers.1"], ["rerun", "keep-all"]),
-        (["layers.2"], ["rerun", "later"]),
-        (["layers.5"], ["keep-all", "later"]),
+        (["layers.1"], ["recompute", "baseline"]),
+        (["layers.2"], ["recompute", "later"]),
+        (["layers.5"], ["baseline", "later"]),
     ]
-    assert found["effect"]["reruns"] == [4, 7]
+    assert found["effect"]["recomputes"] == [4, 7]
 
 
 def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
@@ -69,11 +69,11 @@ def test_another_profile_is_one_line(remate: Remate) -> None:
     change("mlp.json", *more, to="new.json")
     assert remate("fmt", "--figures", "new.json").status == 0
     found = remate("diff", "mlp.json", "new.json").out.split("\n\n")
-    assert found[:2] == ["decisions: none differs", "costs: 8 operations, keep-all time +100.00%"]
+    assert found[:2] == ["decisions: none differs", "costs: 8 operations, baseline time +100.00%"]
     assert [part.split()[:2] for part in found[2:]] == [["solve", "lower_bound"], ["effect", "before"]]
     change("new.json", ('"cost": "cpu"', '"cost": "cpu", "profile": "0123456789abcdef"'))
     assert (
-        "\ncosts: another profile, 8 operations, keep-all time +100.00%\n" in remate("diff", "mlp.json", "new.json").out
+        "\ncosts: another profile, 8 operations, baseline time +100.00%\n" in remate("diff", "mlp.json", "new.json").out
     )
 
 
@@ -110,7 +110,7 @@ def test_wrong_number_of_files(remate: Remate) -> None:
 
 
 def test_arguments_of_git(remate: Remate, golden: Golden) -> None:
-    change("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'), to="new.json")
+    change("mlp.json", ('"plan": "recompute"', '"plan": "baseline"'), to="new.json")
     Path("broken.json").write_text("<<<<<<< ours\n")
     rest = ("0" * 40, "100644")
     called = [
@@ -139,8 +139,8 @@ def test_git_itself(remate: Remate) -> None:
     Path(".gitattributes").write_text("mlp.json diff=remate\n")
     git("add", "mlp.json", ".gitattributes")
     git("commit", "-qm", "first")
-    change("mlp.json", ('"plan": "rerun"', '"plan": "keep-all"'))
-    assert "layers.0 (Layer): plan rerun -> keep-all" in git("diff")
+    change("mlp.json", ('"plan": "recompute"', '"plan": "baseline"'))
+    assert "layers.0 (Layer): plan recompute -> baseline" in git("diff")
 
 
 def test_markdown(remate: Remate, golden: Golden) -> None:
@@ -148,8 +148,8 @@ def test_markdown(remate: Remate, golden: Golden) -> None:
     hostile = "<img src=x> @all | `a` ```` [l](http://x)"
     change(
         "mlp.json",
-        ('"%layers.2.grad.mm_x"}, "plan": "rerun"', '"%layers.2.grad.mm_x"}'),
-        ('"%layers.3.grad.mm_x"}, "plan": "rerun"', '"%layers.3.grad.mm_x"}'),
+        ('"%layers.2.grad.mm_x"}, "plan": "recompute"', '"%layers.2.grad.mm_x"}'),
+        ('"%layers.3.grad.mm_x"}, "plan": "recompute"', '"%layers.3.grad.mm_x"}'),
         ('"strategy": "retention"', f'"strategy": "{hostile}"'),
         to="new.json",
     )

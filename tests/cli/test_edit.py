@@ -16,12 +16,12 @@ Golden = Callable[[str, str], None]
 
 CASES = {
     "keep": ["--keep", "layers.2.addmm"],
-    "keep-all": ["--keep", "layers.2", "--all"],
-    "rerun": ["--rerun", "layers.4.addmm", "--before", "layers.4.grad.gelu_backward"],
-    "rerun-new-plan": ["--rerun", "layers.4.gelu", "--before", "layers.4.grad.mm_weight"],
-    "rerun-shared-plan": ["--rerun", "layers.2.gelu", "--before", "layers.2.grad.gelu_backward"],
-    "rerun-across": ["--rerun", "layers.4", "--rerun", "layers.3.gelu", "--before", "layers.4"],
-    "plan": ["--plan", "layers.5=rerun", "--plan", "layers.0=keep-all"],
+    "baseline": ["--keep", "layers.2", "--all"],
+    "recompute": ["--recompute", "layers.4.addmm", "--before", "layers.4.grad.gelu_backward"],
+    "recompute-new-plan": ["--recompute", "layers.4.gelu", "--before", "layers.4.grad.mm_weight"],
+    "recompute-shared-plan": ["--recompute", "layers.2.gelu", "--before", "layers.2.grad.gelu_backward"],
+    "recompute-across": ["--recompute", "layers.4", "--recompute", "layers.3.gelu", "--before", "layers.4"],
+    "plan": ["--plan", "layers.5=recompute", "--plan", "layers.0=baseline"],
 }
 
 
@@ -40,19 +40,19 @@ def test_edits(remate: Remate, golden: Golden, case: str) -> None:
 
 REFUSED = {
     "nothing": [],
-    "no-before": ["--rerun", "layers.4.addmm"],
-    "no-rerun": ["--before", "layers.4.grad.t", "--keep", "layers.4.addmm"],
+    "no-before": ["--recompute", "layers.4.addmm"],
+    "no-recompute": ["--before", "layers.4.grad.t", "--keep", "layers.4.addmm"],
     "no-plan-name": ["--plan", "layers.4"],
     "unknown-plan": ["--plan", "layers.4=rerunn"],
-    "unknown-instance": ["--plan", "layer.4=rerun"],
-    "instance-of-an-operation": ["--plan", "layers.4.addmm=rerun"],
+    "unknown-instance": ["--plan", "layer.4=recompute"],
+    "instance-of-an-operation": ["--plan", "layers.4.addmm=recompute"],
     "unknown-id": ["--keep", "layers.4.adddmm"],
     "kept-already": ["--keep", "layers.4.addmm"],
-    "reruns-already": ["--rerun", "layers.2.addmm", "--before", "layers.2.grad.gelu_backward"],
-    "view": ["--rerun", "layers.4.t", "--before", "layers.4.grad.t"],
-    "backward": ["--rerun", "layers.4.grad.mm_x", "--before", "layers.4.grad.t"],
-    "value-as-point": ["--rerun", "layers.4.addmm", "--before", "layers.4.weight"],
-    "too-early": ["--rerun", "layers.4.gelu", "--before", "layers.3.gelu"],
+    "recomputes-already": ["--recompute", "layers.2.addmm", "--before", "layers.2.grad.gelu_backward"],
+    "view": ["--recompute", "layers.4.t", "--before", "layers.4.grad.t"],
+    "backward": ["--recompute", "layers.4.grad.mm_x", "--before", "layers.4.grad.t"],
+    "value-as-point": ["--recompute", "layers.4.addmm", "--before", "layers.4.weight"],
+    "too-early": ["--recompute", "layers.4.gelu", "--before", "layers.3.gelu"],
 }
 
 
@@ -74,9 +74,9 @@ def test_dry_run_and_output(remate: Remate) -> None:
 
 def test_notes_stay(remate: Remate) -> None:
     change("mlp.json", ('"before": "grad.gelu_backward"}', '"before": "grad.gelu_backward", "note": "cheap"}'))
-    remate("edit", "mlp.json", "--rerun", "layers.2.gelu", "--before", "layers.2.grad.gelu_backward", "--all")
+    remate("edit", "mlp.json", "--recompute", "layers.2.gelu", "--before", "layers.2.grad.gelu_backward", "--all")
     text = Path("mlp.json").read_text()
-    assert '{"rerun": ["addmm", "gelu"], "before": "grad.gelu_backward", "note": "cheap"}' in text
+    assert '{"recompute": ["addmm", "gelu"], "before": "grad.gelu_backward", "note": "cheap"}' in text
     assert '"note": "six layers' in text
 
 
@@ -84,7 +84,7 @@ def test_a_shared_line_needs_all(remate: Remate) -> None:
     """An instance inside a block that is used several times stands on one line with its likes."""
     nested = Path(__file__).parents[2] / "schema" / "corpus" / "valid" / "nested.json"
     Path("nested.json").write_text(nested.read_text())
-    from remate.inspect.analysis import open_schedule
+    from remate.schedule_tools.analysis import open_schedule
 
     opened = open_schedule("nested.json")
     lines: dict[str, list[str]] = {}
@@ -93,7 +93,7 @@ def test_a_shared_line_needs_all(remate: Remate) -> None:
             lines.setdefault(place.where, []).append(place.id)
     shared = next(ids for ids in lines.values() if len(ids) > 1)
     place = next(p for p in opened.expanded.places if p.id == shared[0])
-    plan = next(p for p in ("keep-all", *place.block.plans) if p != place.instance.plan)
+    plan = next(p for p in ("baseline", *place.block.plans) if p != place.instance.plan)
     refused = remate("edit", "nested.json", "--plan", f"{shared[0]}={plan}")
     assert refused.status == 1
     assert "--all edits all of them" in refused.err

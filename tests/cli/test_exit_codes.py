@@ -121,7 +121,7 @@ def test_stale(remate: Remate) -> None:
 @pytest.mark.parametrize("command", ["check", "lint", "fmt"])
 def test_of_several_files_the_worst_counts_and_none_is_passed_over(remate: Remate, command: str) -> None:
     change("mlp.json", ('"version": 1,', '"version": 2,'), to="newer.json")
-    change("mlp.json", ('"rerun": ["addmm"]', '"rerun": ["ad dmm"]'), to="bad.json")
+    change("mlp.json", ('"recompute": ["addmm"]', '"recompute": ["ad dmm"]'), to="bad.json")
     check = ["--check"] if command == "fmt" else []
     outcome = remate(command, "bad.json", "newer.json", "nowhere.json", "mlp.json", *check)
     assert outcome.status == exit_codes.UNSUPPORTED

@@ -15,7 +15,7 @@ Golden = Callable[[str, str], None]
 
 NAMES = {
     "kept": "layers.4.addmm",
-    "rerun": "layers.2.addmm",
+    "recompute": "layers.2.addmm",
     "value": "%layers.2.gelu",
     "view": "layers.2.t",
     "backward": "layers.2.grad.mm_x",
@@ -35,7 +35,7 @@ def test_names(remate: Remate, golden: Golden, case: str) -> None:
 def test_overview(remate: Remate, golden: Golden) -> None:
     golden("explain.txt", str(remate("explain", "mlp.json")))
     golden("explain-more.txt", str(remate("explain", "mlp.json", "--more", "1MB")))
-    assert "would not let a single rerun go" in remate("explain", "mlp.json", "--more", "1kB").out
+    assert "would not let a single recomputation go" in remate("explain", "mlp.json", "--more", "1kB").out
     assert remate("explain", "mlp.json", "--more", "10%").status == 2
 
 
@@ -56,19 +56,19 @@ def test_what_more_memory_buys_is_simulated(remate: Remate) -> None:
         "keep": [["layers.*.addmm", 4]],
         "peak": 6815752,
         "time": 1097000,
-        "reruns": 0,
+        "recomputes": 0,
         "everything": True,
     }
 
 
-def test_closure_names_what_else_would_rerun(remate: Remate) -> None:
-    """gelu reads addmm, which the plan reruns only later: rerunning gelu alone keeps addmm alive for it."""
-    change("mlp.json", ('"%layers.5.grad.mm_x"}', '"%layers.5.grad.mm_x"}, "plan": "rerun"'))
+def test_closure_names_what_else_would_recompute(remate: Remate) -> None:
+    """gelu reads addmm, which the plan recomputations only later: recomputing gelu alone keeps addmm alive for it."""
+    change("mlp.json", ('"%layers.5.grad.mm_x"}', '"%layers.5.grad.mm_x"}, "plan": "recompute"'))
     found = json.loads(remate("explain", "mlp.json", "layers.4.gelu", "--format", "json").out)
-    assert found["choices"][-1]["what"] == "rerun it, and what it needs"
+    assert found["choices"][-1]["what"] == "recompute it, and what it needs"
     assert found["choices"][-1]["operations"] == ["layers.4.addmm", "layers.4.gelu"]
 
 
-def test_nothing_reruns(remate: Remate) -> None:
+def test_nothing_recomputes(remate: Remate) -> None:
     remate("edit", "mlp.json", "--keep", "layers.0", "--all")
-    assert "nothing reruns" in remate("explain", "mlp.json").out
+    assert "nothing is recomputed" in remate("explain", "mlp.json").out

@@ -46,9 +46,9 @@ def test_nothing_to_do(remate: Remate) -> None:
 
 
 def test_an_edit_needs_no_figures(remate: Remate) -> None:
-    """A rerun is deleted by hand; whoever wrote the file by hand may leave the figures out."""
+    """A recomputation is deleted by hand; whoever wrote the file by hand may leave the figures out."""
     text = Path("mlp.json").read_text()
-    edited = re.sub(r', "plan": "rerun"', "", text, count=1)
+    edited = re.sub(r', "plan": "recompute"', "", text, count=1)
     assert edited != text
     edited = re.sub(r' *"(peak|time|baseline_peak|baseline_time)": \d+,?\n', "", edited)
     Path("s.json").write_text(re.sub(r",(\s*\})", r"\1", edited))
@@ -62,7 +62,10 @@ def test_an_edit_needs_no_figures(remate: Remate) -> None:
     assert f'"budget": {solve["peak"]} if this is meant' in outcome.err
     over = remate("check", "s.json")
     assert over.status == 1
-    assert f'rerun more (`remate explain s.json` tells what costs most), or write "budget": {solve["peak"]}' in over.err
+    assert (
+        f'recompute more (`remate explain s.json` reports what costs most), or write "budget": {solve["peak"]}'
+        in over.err
+    )
     change("s.json", (f'"budget": {solve["budget"]}', f'"budget": {solve["peak"]}'))
     assert remate("check", "s.json").status == 0
 
@@ -110,7 +113,10 @@ def test_a_bound_that_holds_stays(remate: Remate) -> None:
 
 def test_what_is_broken_is_not_touched(remate: Remate) -> None:
     change(
-        "mlp.json", ('"rerun": ["addmm"]', '"rerun": ["adddm"]'), ('"plan": "rerun"', '"plan": "reruns"'), to="s.json"
+        "mlp.json",
+        ('"recompute": ["addmm"]', '"recompute": ["adddm"]'),
+        ('"plan": "recompute"', '"plan": "recomputes"'),
+        to="s.json",
     )
     before = Path("s.json").read_bytes()
     outcome = remate("fmt", "--figures", "s.json")

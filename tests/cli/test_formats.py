@@ -25,7 +25,7 @@ def faulty() -> str:
         .replace('"aten.gelu"', '"os.gelu"')
         .replace('"args": ["%grad.t', '"argz": ["%grad.t', 1)
     )
-    return text.replace('"rerun": ["addmm"]', '"rerun": ["%addmm"]')
+    return text.replace('"recompute": ["addmm"]', '"recompute": ["%addmm"]')
 
 
 @pytest.mark.parametrize("form", ["text", "json", "github"])
@@ -45,7 +45,7 @@ def test_json_names_code_place_and_what_it_is_in(remate: Remate, faulty: str) ->
     assert [(fault["code"], fault["in"]) for fault in faults] == [
         ("R050", "block Layer, operation gelu"),
         ("R010", "block Layer, operation grad.mm_weight"),
-        ("R014", "block Layer, plan rerun"),
+        ("R014", "block Layer, plan recompute"),
     ]
 
 

@@ -39,9 +39,9 @@ def test_schedules_table_and_plot(remate: Remate, golden: Golden) -> None:
     assert {"proven infeasible", "proven bound", "schedules"} <= drawn
     summary = json.loads(Path("out/frontier.json").read_text(encoding="utf-8"))
     assert summary["complete"]
-    assert [point["asked"] for point in summary["points"]] == ["25%", "50%", "75%", "100%"]
+    assert [point["requested"] for point in summary["points"]] == ["25%", "50%", "75%", "100%"]
     infeasible, *solved = summary["points"]
-    assert set(infeasible) == {"asked", "budget"}
+    assert set(infeasible) == {"requested", "budget"}
     assert infeasible["budget"] < summary["floor"] <= summary["smallest"]
     for point in solved:
         schedule = remate_runtime.load(f"out/{point['file']}")

@@ -32,11 +32,11 @@ def test_planned_checked_run_and_planned_again(remate: Remate, kind: str) -> Non
 def test_accumulated_gradients_are_taken_off_the_device(remate: Remate) -> None:
     memory = ("--device-memory", "8MiB", "--optimizer", "sgd", "--force")
     budgets = {}
-    for kind in ("held", "accumulated", "consumed"):
+    for kind in ("retained", "accumulated", "consumed"):
         assert remate(*PLAN, *memory, "--gradients", kind).status == 0
         budgets[kind] = remate_runtime.load("s.json").budget_bytes
     parameters = sum(parse_type(t).nbytes for t in remate_runtime.load("s.json").model.parameters.values())
-    assert budgets["held"] == budgets["consumed"] == budgets["accumulated"] + parameters
+    assert budgets["retained"] == budgets["consumed"] == budgets["accumulated"] + parameters
     remate(*PLAN, *memory, "--gradients", "accumulated")
     shown = remate("show", "s.json", "--device-memory", "8MiB", "--optimizer", "sgd")
     assert "accumulated in .grad" in shown.out
@@ -45,4 +45,4 @@ def test_accumulated_gradients_are_taken_off_the_device(remate: Remate) -> None:
 def test_other_words_are_refused(remate: Remate) -> None:
     outcome = remate(*PLAN, "--budget", "80%", "--gradients", "freed")
     assert outcome.status == 2
-    assert "held" in outcome.err
+    assert "retained" in outcome.err

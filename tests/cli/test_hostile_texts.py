@@ -15,12 +15,12 @@ import pytest
 from torch import nn
 
 import remate.cli as remate_cli
-from remate.inspect.analysis import open_text
 from remate.present.faults import FORMATS, render
+from remate.schedule_tools.analysis import open_text
 from remate_runtime import RemateError, apply
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import decode, fingerprint
-from remate_runtime.plain import plain, plain_json, plain_lines
+from remate_runtime.support.plain_text import plain, plain_json, plain_lines
 
 from .conftest import DATA, Outcome
 
@@ -42,7 +42,7 @@ def full() -> dict[str, Any]:
     tree = json.loads((DATA / "mlp.json").read_text())
     tree["model"]["note"] = tree["solve"]["note"] = tree["blocks"]["Layer"]["note"] = "a"
     tree["program"][0]["note"] = tree["blocks"]["Layer"]["forward"][0]["note"] = "a"
-    tree["blocks"]["Layer"]["plans"]["rerun"][0]["note"] = "a"
+    tree["blocks"]["Layer"]["plans"]["recompute"][0]["note"] = "a"
     tree["model"]["inputs"]["kwargs"] = {"a": {"literal": "a"}, "b": {"dict": {"a": {"literal": "a"}}}}
     tree["model"]["outputs"] = {"dict": {"loss": tree["model"]["outputs"], "a": {"literal": "a"}}}
     group = {
@@ -147,7 +147,7 @@ def test_faults(form: str) -> None:
         "diff mlp.json S.json --format markdown",
         "diff --git S.json S.json 0 0 mlp.json 0 0",
         "diff --git S.json S.json 0 0 /dev/null 0 0",
-        "edit S.json --plan layers.3=keep-all --dry-run",
+        "edit S.json --plan layers.3=baseline --dry-run",
         "migrate S.json --check",
         "report S.json -o out.html",
         "report mlp.json -o out.html --frontier many",

@@ -18,8 +18,8 @@ import pytest
 from remate.__main__ import leave
 from remate.interrupts import Finishing
 from remate.strategy.deadline import Deadline
-from remate_runtime import files
 from remate_runtime.format import load
+from remate_runtime.support import files
 
 from .processes import DATA, environment
 
@@ -98,8 +98,8 @@ def test_at_the_beginning(tmp_path: Path, planned_once: Path, name: str) -> None
 @pytest.mark.parametrize("name", COMMANDS)
 def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> None:
     draw = random.Random(name)
-    for turn in range(12):
-        folder = tmp_path / str(turn)
+    for backward_start in range(12):
+        folder = tmp_path / str(backward_start)
         after = draw.uniform(0, LONGEST.get(name, 0.4))
         judge(folder, interrupted(folder, planned_once, COMMANDS[name], after), f"{COMMANDS[name]} after {after:.3f} s")
 
@@ -108,8 +108,8 @@ def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> Non
 @pytest.mark.parametrize("name", ["plan", "frontier"])
 def test_an_impatient_person(tmp_path: Path, planned_once: Path, name: str) -> None:
     draw = random.Random(name)
-    for turn in range(6):
-        folder, waits = tmp_path / str(turn), [draw.uniform(0, 4), *(draw.uniform(0, 0.1) for _ in range(3))]
+    for backward_start in range(6):
+        folder, waits = tmp_path / str(backward_start), [draw.uniform(0, 4), *(draw.uniform(0, 0.1) for _ in range(3))]
         judge(folder, interrupted(folder, planned_once, COMMANDS[name], *waits), f"{COMMANDS[name]} after {waits}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remate.inspect.lint import CODES
+from remate.schedule_tools.lint import CODES
 
 from .changes import change
 
@@ -18,19 +18,19 @@ Golden = Callable[[str, str], None]
 
 _END = '\n  ],\n  "costs"'
 CASES: dict[str, list[tuple[str, str]]] = {
-    "L001": [('"rerun": ["addmm"]', '"rerun": ["addmm", "gelu"]')],
+    "L001": [('"recompute": ["addmm"]', '"recompute": ["addmm", "gelu"]')],
     "L002": [
-        (_END, '\n  ],\n  "statements": [{"rerun": ["layers.4.addmm"], "before": "layers.5.grad.t"}],\n  "costs"')
+        (_END, '\n  ],\n  "statements": [{"recompute": ["layers.4.addmm"], "before": "layers.5.grad.t"}],\n  "costs"')
     ],
-    "L003": [('"Loss": {', '"Loss": {"plans": {"spare": [{"rerun": ["mean"], "before": "grad.div"}]},')],
+    "L003": [('"Loss": {', '"Loss": {"plans": {"spare": [{"recompute": ["mean"], "before": "grad.div"}]},')],
     "L004": [('"Loss": {', '"Spare": {"inputs": {"x": "f32[2]"}},\n    "Loss": {')],
     "L005": [('"budget": 4720000', '"budget": 5300000')],
     "L006": [('"baseline_time": 1097000', '"baseline_time": 1097001')],
     "L007": [
-        ('"plans": {', '"plans": {"same": [{"rerun": ["addmm"], "before": "grad.gelu_backward", "note": "x"}],'),
-        ('"plan": "rerun"', '"plan": "same"'),
+        ('"plans": {', '"plans": {"same": [{"recompute": ["addmm"], "before": "grad.gelu_backward", "note": "x"}],'),
+        ('"plan": "recompute"', '"plan": "same"'),
     ],
-    "L008": [('"rerun": ["addmm"]', '"rerun": ["addmm", "addmm"]')],
+    "L008": [('"recompute": ["addmm"]', '"recompute": ["addmm", "addmm"]')],
 }
 
 
@@ -64,7 +64,7 @@ def test_every_code_is_documented() -> None:
 
 
 def test_a_faulty_file_is_an_error(remate: Remate) -> None:
-    change("mlp.json", ('"rerun": ["addmm"]', '"rerun": ["adddm"]'))
+    change("mlp.json", ('"recompute": ["addmm"]', '"recompute": ["adddm"]'))
     outcome = remate("lint", "mlp.json")
     assert outcome.status == 1
     assert "R041" in outcome.err
@@ -72,6 +72,6 @@ def test_a_faulty_file_is_an_error(remate: Remate) -> None:
 
 def test_the_point_that_l002_names_is_better(remate: Remate) -> None:
     change("mlp.json", *CASES["L002"])
-    assert "rerun before layers.4.grad.gelu_backward" in remate("lint", "mlp.json").err
+    assert "recompute before layers.4.grad.gelu_backward" in remate("lint", "mlp.json").err
     change("mlp.json", ('"before": "layers.5.grad.t"', '"before": "layers.4.grad.gelu_backward"'))
     assert "L002" not in remate("lint", "mlp.json").err

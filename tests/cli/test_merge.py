@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 import remate_runtime
-from remate.inspect.analysis import analyse, open_schedule
-from remate.inspect.check import findings
-from remate.inspect.figures import refreshed
-from remate_runtime.format import KEEP_ALL, Instance, Rerun, Schedule, encode, save
+from remate.schedule_tools.analysis import analyse, open_schedule
+from remate.schedule_tools.check import findings
+from remate.schedule_tools.figures import refreshed
+from remate_runtime.format import BASELINE, Instance, Recompute, Schedule, encode, save
 
 from .changes import change
 from .test_rebind import MODEL
@@ -33,7 +33,7 @@ def edited(schedule: Schedule, at: int, **fields: Any) -> Schedule:
 def plan_of(schedule: Schedule, at: int) -> str:
     """Another plan for an instance than the one that it has."""
     place: Instance = schedule.program[at]
-    known = [KEEP_ALL, *schedule.blocks[place.block].plans]
+    known = [BASELINE, *schedule.blocks[place.block].plans]
     return next(name for name in known if name != place.plan)
 
 
@@ -62,7 +62,7 @@ def test_decisions_of_both_sides(base: Schedule, merged: Callable[..., Any]) -> 
     theirs = replace(edited(base, 3, plan=plan_of(base, 3)), note="theirs")
     outcome = merged(ours, theirs)
     assert outcome.status == 0
-    assert "bytes over the budget: rerun more" in outcome.err
+    assert "bytes over the budget: recompute more" in outcome.err
     made = remate_runtime.load("ours.json")
     assert (made.program[1], made.program[3], made.note) == (ours.program[1], theirs.program[3], "theirs")
     assert made.solve.stopped_by == "edited"
@@ -82,7 +82,9 @@ def test_statements_are_merged_by_what_they_say(base: Schedule, remate: Remate) 
     opened = analyse(base)
     place = opened.expanded.places[0]
     op = next(op.id for op in opened.graph.operations[: opened.graph.backward_start] if not op.view)
-    there, ours, theirs = (Rerun((op,), opened.graph.operations[i].id, note=f"at {i}") for i in [*place.backward][:3])
+    there, ours, theirs = (
+        Recompute((op,), opened.graph.operations[i].id, note=f"at {i}") for i in [*place.backward][:3]
+    )
     save(refreshed(replace(base, statements=(there,))).schedule, "base.json")
     save(refreshed(replace(base, statements=(there, ours))).schedule, "ours.json")
     save(refreshed(replace(base, statements=(theirs, there))).schedule, "theirs.json")
@@ -116,7 +118,7 @@ def test_a_removed_plan_that_the_other_side_changed_is_a_conflict(base: Schedule
     name = base.program[1].block
     block = base.blocks[name]
     plan = next(iter(block.plans))
-    kept = tuple(replace(one, plan=KEEP_ALL) if one.block == name else one for one in base.program)
+    kept = tuple(replace(one, plan=BASELINE) if one.block == name else one for one in base.program)
     without = {k: v for k, v in block.plans.items() if k != plan}
     changed = {**block.plans, plan: tuple(replace(one, note="mine") for one in block.plans[plan])}
     ours, theirs = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remate.inspect.migrate import STEPS, upgrade, version_of
+from remate.schedule_tools.migrate import STEPS, upgrade, version_of
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import VERSION

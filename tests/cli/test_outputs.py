@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from remate_runtime import files
 from remate_runtime.format import load
+from remate_runtime.support import files
 
 from .processes import in_shell
 
 Remate = Callable[..., Any]
 SOURCE = "# mine\n"
 PLAN = ("plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "--quiet", "-o")
-# every command that writes a file, up to the file's name; what it writes, to be overwritten by itself alone
+# every command that writes a file, up to the file's name; what it writes, to be overwritten on its own alone
 WRITERS = {
     "report": ("report", "mlp.json", "-o"),
     "trace": ("trace", "mlp.json", "-o"),

@@ -1,4 +1,4 @@
-"""`remate rebind`: plans for the model as it is now, without solving; what does not carry over is told."""
+"""`remate rebind`: plans for the model as it is now, without solving; what does not carry over is reported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from msgspec.structs import replace
 
 import remate_runtime
-from remate.inspect.analysis import analyse, open_schedule
-from remate_runtime.format import KEEP_ALL, Rerun, Schedule, save
+from remate.schedule_tools.analysis import analyse, open_schedule
+from remate_runtime.format import BASELINE, Recompute, Schedule, save
 from tests.cli.changes import change
 
 Remate = Callable[..., Any]
@@ -76,8 +76,8 @@ def rebind(remate: Remate, planned_text: bytes) -> Callable[..., Any]:
     return run
 
 
-def reruns(path: str) -> list[tuple[int, int]]:
-    return [(rerun.op, rerun.before) for rerun in open_schedule(path).expanded.reruns]
+def recomputes(path: str) -> list[tuple[int, int]]:
+    return [(recompute.op, recompute.before) for recompute in open_schedule(path).expanded.recomputes]
 
 
 def plans(path: str) -> list[str]:
@@ -91,7 +91,7 @@ def test_an_unchanged_model(rebind: Callable[..., Any], remate: Remate) -> None:
     old, new = remate_runtime.load("s.json"), remate_runtime.load("new.json")
     promised = {"lower_bound": None, "gap": None, "stopped_by": "edited"}
     assert new == replace(old, solve=replace(old.solve, **promised))
-    assert reruns("s.json")
+    assert recomputes("s.json")
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
 
 
@@ -99,7 +99,7 @@ def test_renamed_modules(rebind: Callable[..., Any], remate: Remate) -> None:
     outcome = rebind(("self.layers", "self.h"), ("Block", "Layer"), ("self.up", "self.expand"))
     assert outcome.status == 0
     assert ", all of it" in outcome.out
-    assert reruns("new.json") == reruns("s.json")
+    assert recomputes("new.json") == recomputes("s.json")
     assert plans("new.json") == plans("s.json")
     assert remate("check", "s.json", "--model", "net.py:build").status == 3
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
@@ -107,7 +107,7 @@ def test_renamed_modules(rebind: Callable[..., Any], remate: Remate) -> None:
 
 def test_another_batch(rebind: Callable[..., Any], remate: Remate) -> None:
     assert rebind(("torch.randn(32, 16)", "torch.randn(48, 16)")).status == 0
-    assert reruns("new.json") == reruns("s.json")
+    assert recomputes("new.json") == recomputes("s.json")
     old, new = remate_runtime.load("s.json"), remate_runtime.load("new.json")
     assert new.solve.budget == int(0.7 * new.solve.baseline_peak) > old.solve.budget
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
@@ -118,7 +118,7 @@ def test_another_torch(rebind: Callable[..., Any], remate: Remate) -> None:
     Path("net.py").write_text(MODEL)
     assert remate("check", "s.json", "--model", "net.py:build").status == 3
     assert rebind().status == 0
-    assert reruns("new.json") == reruns("s.json")
+    assert recomputes("new.json") == recomputes("s.json")
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
 
 
@@ -140,7 +140,7 @@ def test_a_bound_schedule_trains_as_eager(rebind: Callable[..., Any]) -> None:
 def test_layers_more_and_fewer_are_told(rebind: Callable[..., Any]) -> None:
     outcome = rebind(("range(6)", "range(8)"))
     assert "nothing in the schedule is like it; it keeps all" in outcome.err
-    assert len(reruns("new.json")) >= len(reruns("s.json"))
+    assert len(recomputes("new.json")) >= len(recomputes("s.json"))
     outcome = rebind(("range(6)", "range(5)"))
     assert outcome.status in (0, 1)
     assert "nothing in the model is like it" in outcome.err
@@ -148,7 +148,7 @@ def test_layers_more_and_fewer_are_told(rebind: Callable[..., Any]) -> None:
 
 def test_a_changed_block_keeps_what_it_can(rebind: Callable[..., Any]) -> None:
     rebind(("functional.gelu", "functional.silu"))
-    assert len(reruns("new.json")) == len(reruns("s.json"))  # one activation stands for the other
+    assert len(recomputes("new.json")) == len(recomputes("s.json"))  # one activation stands for the other
     outcome = rebind(("torch.nn.functional.gelu(up(norm(x))).tanh()", "up(norm(x))"))
     assert "no counterpart" in outcome.err
     assert "gelu" in outcome.err
@@ -184,10 +184,10 @@ def figures(schedule: Schedule) -> Schedule:
 
 def test_a_budget_that_is_exceeded_is_said(rebind: Callable[..., Any], remate: Remate) -> None:
     schedule = remate_runtime.load("s.json")
-    asked = schedule.solve.settings
-    assert asked is not None
+    requested = schedule.solve.settings
+    assert requested is not None
     budget = schedule.solve.peak
-    save(replace(schedule, solve=replace(schedule.solve, settings=replace(asked, budget=str(budget)))), "s.json")
+    save(replace(schedule, solve=replace(schedule.solve, settings=replace(requested, budget=str(budget)))), "s.json")
     outcome = rebind(("torch.randn(32, 16)", "torch.randn(64, 16)"))
     assert outcome.status == 1
     assert "over the budget" in outcome.err
@@ -211,10 +211,10 @@ def test_statements_of_the_whole(rebind: Callable[..., Any]) -> None:
     leaf = next(p for p in opened.expanded.places if "native_layer_norm" in str([op.id for op in p.block.forward]))
     norm = next(op.id for op in leaf.block.forward if op.op == "aten.native_layer_norm")
     before = opened.graph.operations[leaf.backward.start].id
-    extra = (Rerun((f"{leaf.id}.{norm}",), before), Rerun((leaf.id,), leaf.id))
+    extra = (Recompute((f"{leaf.id}.{norm}",), before), Recompute((leaf.id,), leaf.id))
     save(figures(replace(schedule, statements=(*schedule.statements, *extra))), "s.json")
     rebind(("self.layers", "self.h"))
-    assert reruns("new.json") == reruns("s.json")
-    assert [one.plan == KEEP_ALL for one in remate_runtime.load("new.json").program] == [
-        one.plan == KEEP_ALL for one in schedule.program
+    assert recomputes("new.json") == recomputes("s.json")
+    assert [one.plan == BASELINE for one in remate_runtime.load("new.json").program] == [
+        one.plan == BASELINE for one in schedule.program
     ]

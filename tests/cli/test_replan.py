@@ -25,7 +25,7 @@ def test_the_same_model_gives_the_same_bytes(remate: Remate) -> None:
     assert Path("s.json").read_bytes() == before
 
 
-def test_settings_are_asked_again(remate: Remate) -> None:
+def test_settings_are_requested_again(remate: Remate) -> None:
     options = ("--budget", "80%", "--cost", "cpu", "--strategy", "greedy", "--effort", "quick", "--gap", "0.05")
     more = ("--time-limit", "50", "--name", "mine", "--note", "why")
     assert remate("plan", "models.py:build", "-o", "s.json", *options, *more).status == 0
@@ -83,7 +83,7 @@ def test_a_file_without_settings_has_its_budget(remate: Remate) -> None:
 
 
 @pytest.mark.usefixtures("planned")
-def test_what_cannot_be_asked_again(remate: Remate) -> None:
+def test_what_cannot_be_requested_again(remate: Remate) -> None:
     before = Path("s.json").read_bytes()
     text = before.decode()
     for old, new, said in (

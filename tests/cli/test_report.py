@@ -17,7 +17,7 @@ def measured(**changes: Any) -> None:
     """A curve for `mlp.json`."""
     fingerprint = json.loads(Path("mlp.json").read_text())["model"]["fingerprint"]
     about = {"format": "remate.memory-trace", "version": 1, "schedule": "mlp", "fingerprint": fingerprint}
-    curve = {"device": "cpu", "turn": 5, "times": [0, 3, 9], "bytes": [0, 4096, 0]}
+    curve = {"device": "cpu", "backward_start": 5, "times": [0, 3, 9], "bytes": [0, 4096, 0]}
     Path("trace.json").write_text(json.dumps(about | curve | changes))
 
 
@@ -95,5 +95,5 @@ def test_run_writes_what_report_reads(remate: Remate) -> None:
     trace = json.loads(Path("trace.json").read_text())
     beyond = max(trace["bytes"]) - json.loads(Path("s.json").read_text())["solve"]["peak"]
     assert 0 <= beyond <= 64  # the loss that `run` makes of the outputs, which no schedule knows
-    assert 0 < trace["turn"] < trace["times"][-1]
+    assert 0 < trace["backward_start"] < trace["times"][-1]
     assert remate("report", "s.json", "-o", "page.html", "--trace", "trace.json").status == 0

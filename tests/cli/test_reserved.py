@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from remate.inspect.addresses import reserved
-from remate.inspect.analysis import open_schedule
+from remate.schedule_tools.addresses import reserved
+from remate.schedule_tools.analysis import open_schedule
 
 Remate = Callable[..., Any]
 ON_CUDA = str(Path(__file__).parents[2] / "schema" / "corpus" / "valid" / "devices.json")
@@ -31,7 +31,7 @@ def test_on_cuda(remate: Remate) -> None:
 
 
 def test_allocated_is_what_is_held() -> None:
-    """Blocks of the small pool are as large as what is asked for, so that the model allocates the peak."""
+    """Blocks of the small pool are as large as what is requested, so that the model allocates the peak."""
     opened = open_schedule(ON_CUDA)
     found = reserved(opened.linked)
     assert found is not None

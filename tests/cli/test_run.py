@@ -52,7 +52,7 @@ def test_both_sides_train_alike(remate: Remate) -> None:
 def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from remate.measure import beside_eager as trial
+    from remate.step_measurement import beside_eager as trial
 
     def full(*args: object) -> int:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB.\nmore of it")
@@ -68,7 +68,7 @@ def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.usefixtures("planned")
 def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change that the digest does not see: what a step beside the model finds."""
-    from remate_runtime.planned import scheduled_forward
+    from remate_runtime.applied import scheduled_forward
 
     def doubled(*args: object) -> Any:
         return [2 * value for value in run_step(*args)]
@@ -83,8 +83,8 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("planned")
-def test_check_runs_a_step_if_asked_to(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from remate_runtime.planned import scheduled_forward
+def test_check_runs_a_step_if_requested_to(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
+    from remate_runtime.applied import scheduled_forward
 
     fits = remate("check", "s.json", "--model", "models.py:build", "--step")
     assert fits.status == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remate.inspect import schema_check, schema_file
+from remate.schedule_tools import schema_check, schema_file
 
 from .changes import change
 

@@ -14,10 +14,10 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from remate.inspect.analysis import held_at, open_schedule, pattern
 from remate.present.assumptions import assumption_lines
+from remate.schedule_tools.analysis import held_at, open_schedule, pattern
 from remate_runtime.format import Live, load
-from remate_runtime.link.events import Rerun, Run
+from remate_runtime.link.events import RecomputeRun, Run
 
 Remate = Callable[..., Any]
 DATA = Path(__file__).parent / "data"
@@ -32,7 +32,7 @@ def test_missing_file(remate: Remate, golden: Callable[[str, str], None]) -> Non
 
 
 def test_plot(remate: Remate) -> None:
-    """Both curves, drawn to scale: the keep-all curve's highest point is above the schedule's, as their peaks are."""
+    """Both curves, drawn to scale: the baseline curve's highest point is above the schedule's, as their peaks are."""
     outcome = remate("show", "mlp.json", "--plot", "memory.svg")
     assert outcome.status == 0
     assert outcome.out.endswith("plot written to memory.svg\n")
@@ -42,11 +42,11 @@ def test_plot(remate: Remate) -> None:
         for path in drawn.iter("{http://www.w3.org/2000/svg}path")
         if path.get("stroke-width") == "1.5"
     ]
-    keep_all, ours, budget = ([float(y) for y in re.findall(r" ([\d.]+)", path)] for path in paths if "L" in path)
+    baseline, ours, budget = ([float(y) for y in re.findall(r" ([\d.]+)", path)] for path in paths if "L" in path)
     opened = open_schedule("mlp.json")
-    zero = max(keep_all)
+    zero = max(baseline)
     assert zero - min(ours) == pytest.approx(
-        opened.timeline.peak * (zero - min(keep_all)) / opened.keep_all.peak, abs=0.2
+        opened.timeline.peak * (zero - min(baseline)) / opened.baseline.peak, abs=0.2
     )
     assert budget[0] == budget[1] == pytest.approx(min(ours), abs=0.2)  # planned within a kilobyte of the budget
     texts = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
@@ -72,15 +72,15 @@ def test_curve_is_the_simulated_memory() -> None:
     made = curve(opened.linked, opened.timeline)
     assert max(made.memory) == opened.timeline.peak
     assert made.end == opened.timeline.time
-    assert made.starts[opened.timeline.turn] == sum(
-        opened.graph.operations[event.op].ns for event in opened.linked.forward if isinstance(event, Run | Rerun)
+    assert made.starts[opened.timeline.backward_start] == sum(
+        opened.graph.operations[event.op].ns for event in opened.linked.forward if isinstance(event, Run | RecomputeRun)
     )
 
 
 def test_storage_written_over_goes_by_its_latest_value() -> None:
     """In layers 0 to 3 `gelu` is written over `addmm`, so what is kept there is `gelu`."""
     opened = open_schedule(str(DATA / "mlp.json"))
-    values = [opened.contents[a][-1][1] for a in held_at(opened, opened.timeline.turn)]
+    values = [opened.contents[a][-1][1] for a in held_at(opened, opened.timeline.backward_start)]
     names = {opened.graph.values[v].name for v in values if v is not None}
     assert "layers.0.gelu" in names
     assert "layers.0.addmm" not in names

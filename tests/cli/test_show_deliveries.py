@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate.cli import main
-from remate.inspect.analysis import open_schedule
-from remate.inspect.figures import refreshed
 from remate.present.text import size
+from remate.schedule_tools.analysis import open_schedule
+from remate.schedule_tools.figures import refreshed
 from remate_runtime.format import GRADIENTS, Gradients
 from remate_runtime.link import simulate
 from tests.runtime.small import data, seeded
-from tests.runtime.stepping import no_reruns, schedule_of
+from tests.runtime.stepping import no_recomputes, schedule_of
 
 
 class Wide(nn.Module):
@@ -35,13 +35,13 @@ def rows(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("assumed", GRADIENTS)
 def test_show_and_check_tell_all_three(assumed: Gradients, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    schedule = schedule_of(seeded(Wide(512)), (data(4, 512),), reruns=no_reruns)
+    schedule = schedule_of(seeded(Wide(512)), (data(4, 512),), recomputes=no_recomputes)
     schedule = refreshed(replace(schedule, solve=replace(schedule.solve, gradients=assumed))).schedule
     path = str(tmp_path / "s.json")
     schedule.save(path)
     opened = open_schedule(path)
     peaks = {kind: size(simulate(opened.linked, kind).peak) for kind in GRADIENTS}
-    assert peaks["held"] != peaks["accumulated"] == peaks["consumed"]
+    assert peaks["retained"] != peaks["accumulated"] == peaks["consumed"]
     assert size(schedule.solve.peak) == peaks[assumed]
     assert main(["show", path]) == 0
     found = rows(capsys.readouterr().out)

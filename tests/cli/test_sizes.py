@@ -9,8 +9,8 @@ import pytest
 
 import remate
 from remate.cli import main
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Dimension, Schedule, at_size, load
-from remate_runtime.step import expand
 from tests.runtime.sized import Attention, B, T, sized
 from tests.runtime.small import data, seeded
 
@@ -52,7 +52,7 @@ def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_options_stand_between_arguments(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse by itself takes no argument behind an option where it may be left out, or where there may be several."""
+    """argparse on its own takes no argument behind an option where it may be left out, or where there may be several."""
     one = expand(at_size(planned)).graph.operations[-1].id
     wanted = said(capsys, "explain", file, one, "--at", "b=2")
     assert one in wanted
@@ -96,7 +96,7 @@ def test_show_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "show", file, "--at", "b=20,t=31")
     assert "at b=20, t=31, with the times of the size that was planned" in text
     assert "f32[20,31,24]" in text
-    assert "10 of 10 reruns are left out: the budget does not call for them here" in said(
+    assert "10 of 10 recomputations are left out: the budget does not call for them here" in said(
         capsys, "show", file, "--at", "b=3"
     )
     text = said(capsys, "show", file, "--at", "b=24,t=40")
@@ -118,21 +118,21 @@ def test_a_size_that_the_schedule_lacks(file: Path, capsys: pytest.CaptureFixtur
 
 def test_check_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "check", file, "--at", "b=5")
-    assert "at b=5, t=13: peak 45.1 KiB, within the budget of 68.8 KiB; keep-all" in text
+    assert "at b=5, t=13: peak 45.1 KiB, within the budget of 68.8 KiB; baseline" in text
     text = said(capsys, "check", file, "--at", "b=24,t=40", "--quiet", status=1)
-    assert text.startswith("  at b=24, t=40: peak 1.27 MiB, over the budget of 68.8 KiB; 10 reruns, ")
+    assert text.startswith("  at b=24, t=40: peak 1.27 MiB, over the budget of 68.8 KiB; 10 recomputations, ")
     said(capsys, "check", file, "--at", "b=5", "--format", "json", status=2)
 
 
 def test_plan_tells_what_is_over_its_budget(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = f"{file.parent / 'model.py'}:build", file.parent / "out.json"
-    asked = ("plan", model, "-o", out, "--cost", "cpu", "--dims", "x=b", "--budget")
-    text = said(capsys, *asked[:-2], "x=b", "b=2..40", "--budget", "100%")
+    requested = ("plan", model, "-o", out, "--cost", "cpu", "--dims", "x=b", "--budget")
+    text = said(capsys, *requested[:-2], "x=b", "b=2..40", "--budget", "100%")
     assert "b  2 to 40, planned at 5" in text
     assert "note: over the budget at its largest size: " in text
-    assert f" at b=40; remate check {out} tells the sizes within it" in text
-    assert "over the budget" not in said(capsys, *asked, "100%", "--force")
-    text = said(capsys, *asked, "1KiB", "--force", status=1)
+    assert f" at b=40; remate check {out} reports the sizes within it" in text
+    assert "over the budget" not in said(capsys, *requested, "100%", "--force")
+    text = said(capsys, *requested, "1KiB", "--force", status=1)
     assert "the step at b=5 cannot be planned within 1.00 KiB" in text
     assert "or plan at a smaller size" in text
 
@@ -182,10 +182,10 @@ def test_diff_with_a_plan_of_one_size(
 def test_edits_stay_edits_of_all_sizes(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = load(str(file))
     (instance,) = before.program
-    said(capsys, "edit", file, "--plan", f"{instance.id}=keep-all", "-o", file, "--force")
+    said(capsys, "edit", file, "--plan", f"{instance.id}=baseline", "-o", file, "--force")
     after = load(str(file))
     assert after.model.dims == before.model.dims
-    assert after.program[0].plan == "keep-all"
+    assert after.program[0].plan == "baseline"
     assert after.solve.peak == before.solve.baseline_peak
 
 

@@ -1,4 +1,4 @@
-"""`remate strategies`: what can be asked for by name."""
+"""`remate strategies`: what can be requested by name."""
 
 from __future__ import annotations
 

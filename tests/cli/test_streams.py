@@ -12,7 +12,7 @@ from remate.cli.streams import Stream
 
 from .processes import COMMAND, DATA, environment, in_shell
 
-FAULTY = 'sed \'s/"rerun": \\["addmm"\\]/"rerun": ["addmn"]/\' mlp.json > bad.json; '
+FAULTY = 'sed \'s/"recompute": \\["addmm"\\]/"recompute": ["addmn"]/\' mlp.json > bad.json; '
 
 
 @pytest.mark.parametrize(

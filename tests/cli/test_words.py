@@ -61,7 +61,7 @@ def test_bash_completes() -> None:
     assert completed("plan", "--bu") == ["--budget"]
     assert completed("check", "a.json", "--format", "") == ["text", "json", "github"]
     assert completed("completion", "z") == ["zsh"]
-    assert completed("check", "mlp") == []  # then bash completes files by itself
+    assert completed("check", "mlp") == []  # then bash completes files on its own
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,7 +10,7 @@ from torch import nn
 import remate
 from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
-from remate.dims.again import asked_again
+from remate.dims.again import requested_again
 from remate_runtime.format import checked_text
 
 
@@ -30,13 +30,13 @@ def example() -> tuple[Any, ...]:
     return {"x": torch.randn(4, 16, 8)}, (torch.rand(4, 16),)
 
 
-def test_the_same_is_asked_again() -> None:
+def test_the_same_is_requested_again() -> None:
     schedule = remate.plan(Nested(), example(), budget="80%", cost="cpu", dims=DIMS)
-    spec = asked_again(schedule, ["batch", "rest"])
+    spec = requested_again(schedule, ["batch", "rest"])
     both = {0: "b=2..8", 1: "t=4..32/4"}
     assert spec == {"batch": {"x": both}, "rest": [both]}
     plain = remate.plan(Nested(), example(), budget="80%", cost="cpu")
-    assert asked_again(plain, ["batch", "rest"]) is None
+    assert requested_again(plain, ["batch", "rest"]) is None
 
 
 def test_replan_and_rebind_keep_the_ranges() -> None:

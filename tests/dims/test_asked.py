@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from remate.cli.dims import dims_of
 from remate.cli.usage import UsageError
-from remate.dims.asked import AskedSize, Axis, read
+from remate.dims.requested_sizes import Axis, RequestedSize, read
 from remate.errors import DimsError
 
 
@@ -28,7 +28,7 @@ def test_axes_of_nested_arguments() -> None:
     dims = {"ids": {0: "b", 1: "t=8..32/8"}, "rest": {"mask": ("b", "t"), "more": [{-1: "b"}]}}
     asking = read(dims, Two(), *CALL)
     assert asking is not None
-    assert asking.sizes == (AskedSize("b", 4), AskedSize("t", 16, 8, 32, 8))
+    assert asking.sizes == (RequestedSize("b", 4), RequestedSize("t", 16, 8, 32, 8))
     assert asking.axes == (Axis(0, 0, "b"), Axis(0, 1, "t"), Axis(1, 0, "b"), Axis(1, 1, "t"), Axis(2, 1, "b"))
 
 
@@ -37,7 +37,7 @@ def test_dims_of_torch_export() -> None:
     for dims in ({"ids": spec}, (spec, None), [spec]):
         asking = read(dims, Two(), *CALL)
         assert asking is not None
-        assert asking.sizes == (AskedSize("b", 4, 2, 8), AskedSize("t", 16, None, 32, 8))
+        assert asking.sizes == (RequestedSize("b", 4, 2, 8), RequestedSize("t", 16, None, 32, 8))
     assert read({"ids": {0: None, 1: Dim.STATIC}}, Two(), *CALL) is None
     assert read(None, Two(), *CALL) is read("none", Two(), *CALL) is None
 

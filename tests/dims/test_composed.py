@@ -16,14 +16,14 @@ from torch.nn import functional
 import remate
 import remate_runtime
 from remate.dims.composed import products, sums
-from remate.dims.fitting import Fitter
+from remate.dims.fitting import SizeFitter
 from remate.errors import DimsError
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import MEASURED, costed
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime.flat_step import expand
 from remate_runtime.format import checked_text
 from remate_runtime.link import fitted, link, simulate
-from remate_runtime.live import training_step
-from remate_runtime.step import expand
+from remate_runtime.staleness import training_step
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*over its budget")
 SIZES = [
@@ -32,9 +32,9 @@ SIZES = [
 ]
 
 
-def fitter(*parts: Callable[[int, int, int], int]) -> Fitter:
+def fitter(*parts: Callable[[int, int, int], int]) -> SizeFitter:
     ranges = {"b": range(2, 65), "h": range(8, 65), "w": range(8, 65)}
-    return Fitter(ranges, SIZES, (2, 3, 4, 8, 16), lambda: [row(part) for part in parts])
+    return SizeFitter(ranges, SIZES, (2, 3, 4, 8, 16), lambda: [row(part) for part in parts])
 
 
 def row(number: Callable[[int, int, int], int]) -> tuple[int, ...]:
@@ -127,10 +127,10 @@ def test_attention_over_a_flattened_image(model: nn.Module) -> None:
         for one, two in zip(trained(theirs, x), trained(applied, x), strict=True):
             assert torch.equal(one, two), sizes
         written = expand(fitted(schedule, dict(zip("bhw", sizes, strict=True))).schedule)
-        exact = simulate(link(costed(written.graph, MEASURED), written.reruns)).peak
+        exact = simulate(link(costed(written.graph, MEASURED), written.recomputes)).peak
         ours.zero_grad()
         assert peak_bytes(lambda x=x: training_step(applied, (x,), {})) == exact, sizes
-        assert exact <= simulate(link(written.graph, written.reruns)).peak, sizes
+        assert exact <= simulate(link(written.graph, written.recomputes)).peak, sizes
 
 
 def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
     schedule = remate.plan(model, (image(4, 40, 32),), budget="100%", profile=tmp_path / "costs.json", dims=dims)
     for sizes in ((4, 40, 32), (2, 8, 8), (6, 48, 48), (2, 48, 8), (6, 8, 8), (3, 17, 39), (2, 8, 48), (5, 30, 21)):
         written = expand(fitted(schedule, dict(zip("bhw", sizes, strict=True))).schedule)
-        exact = simulate(link(costed(written.graph, MEASURED), written.reruns)).peak
-        predicted = simulate(link(written.graph, written.reruns)).peak
+        exact = simulate(link(costed(written.graph, MEASURED), written.recomputes)).peak
+        predicted = simulate(link(written.graph, written.recomputes)).peak
         assert exact <= predicted, sizes
 
 

@@ -14,8 +14,8 @@ import remate
 from remate.api.fit import Fit
 from remate.cli import main
 from remate.errors import DimsError, DoesNotFitError, InfeasibleError, RemateError, UnknownNameError
-from remate.inspect.device_memory import residents
-from remate.inspect.sizes import over_range
+from remate.schedule_tools.device_memory import residents
+from remate.schedule_tools.sizes import over_range
 from remate_runtime.format import GRADIENTS, at_size, load
 
 MEMORY = 2 << 20
@@ -66,7 +66,7 @@ def test_the_largest_fits_beside_what_stays_on_the_device(found: Fit) -> None:
     assert largest.peak is not None
     assert stays + largest.peak <= MEMORY
     assert stays + largest.left == MEMORY == stays + schedule.solve.budget
-    assert largest.reruns > 0
+    assert largest.recomputes > 0
     assert not largest.keeps_all
     assert over_range(schedule).everywhere
 
@@ -80,18 +80,18 @@ def test_nothing_much_larger_fits(found: Fit) -> None:
 def test_each_size_is_what_a_plan_for_it_alone_says(found: Fit) -> None:
     assert [one.size for one in found.batches] == sorted({one.size for one in found.batches})
     kept = [one for one in found.batches if one.keeps_all]
-    rerun = [one for one in found.batches if not one.keeps_all]
+    recompute = [one for one in found.batches if not one.keeps_all]
     assert len(kept) > 2
-    assert len(rerun) > 2
-    for one in (kept[0], kept[-1], rerun[0]):
+    assert len(recompute) > 2
+    for one in (kept[0], kept[-1], recompute[0]):
         alone = remate.plan(Wide(), (torch.randn(one.size, 16),), budget=one.left, cost="h200", effort="quick").solve
-        assert (one.keep_all_peak, one.keep_all_time) == (alone.baseline_peak, alone.baseline_time)
+        assert (one.baseline_peak, one.baseline_time) == (alone.baseline_peak, alone.baseline_time)
         assert one.time == alone.time
-    assert all(one.reruns == 0 and one.time == one.keep_all_time for one in kept)
+    assert all(one.recomputes == 0 and one.time == one.baseline_time for one in kept)
     assert found.fastest.per_second == max(one.per_second for one in found.batches)
 
 
-def test_an_end_that_was_asked_for_is_the_largest() -> None:
+def test_an_end_that_was_requested_for_is_the_largest() -> None:
     model = Wide()
     few = remate.fit(
         model, (torch.randn(4, 16),), dims={"x": {0: "rows=4..24/4"}}, **on(device_memory="1GiB", optimizer="sgd")
@@ -119,7 +119,7 @@ def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
     assert solve.settings is not None
     assert solve.settings.live == ("alpha",)
     stays = {kind: sum(one.nbytes for one in residents(model, "sgd", None, kind)) for kind in GRADIENTS}
-    assert solve.budget == MEMORY - stays["accumulated"] < MEMORY - stays["held"]
+    assert solve.budget == MEMORY - stays["accumulated"] < MEMORY - stays["retained"]
     with pytest.raises(UnknownNameError, match="gradients cannot be 'kept'"):
         remate.fit(Scaled(), (torch.randn(4, 16),), dims=dims, **on(gradients="kept"))
 
@@ -151,7 +151,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     largest = load(str(out)).model.dims["b"].max
     assert f"the largest batch that fits 2.00 MiB is b={largest}" in told
     assert f"wrote {out}" in told
-    assert "with reruns" in plot.read_text()
+    assert "with recomputation" in plot.read_text()
     assert plot.read_text().startswith("<?xml")
     plot.write_text("mine")
     assert main([*argv, "--plot", str(plot)]) == 2

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remate.dims.fitting import Fitter
-from remate.dims.samples import Range, spread
+from remate.dims.fitting import SizeFitter
+from remate.dims.samples import SizeRange, spread
 
 NAMES = {"b": range(2, 65), "t": range(2, 1025)}
 SIZES = [{"b": 13, "t": 97}, {"b": 29, "t": 206}, {"b": 43, "t": 541}, {"b": 61, "t": 883}, {"b": 2, "t": 2}]
 
 
-def fitter(sizes: list[dict[str, int]]) -> Fitter:
-    return Fitter(NAMES, sizes, (2, 3, 4, 8))
+def fitter(sizes: list[dict[str, int]]) -> SizeFitter:
+    return SizeFitter(NAMES, sizes, (2, 3, 4, 8))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_is_found_gives_the_numbers(c: int, k: int, d: int) -> None:
 
 
 def test_samples_are_told_apart() -> None:
-    ranges = [Range("b", 2, 64, 32), Range("t", 16, 1024, 1024, 8)]
+    ranges = [SizeRange("b", 2, 64, 32), SizeRange("t", 16, 1024, 1024, 8)]
     avoid = {12, 64, 768}
     sizes = spread(ranges, avoid, 4)
     for one in ranges:
@@ -103,5 +103,5 @@ def test_samples_are_told_apart() -> None:
 
 
 def test_a_narrow_range_is_left_unless_it_must_not_be() -> None:
-    assert any(s["b"] > 4 for s in spread([Range("b", 2, 4, 4)], set(), 3))
-    assert all(s["b"] <= 4 for s in spread([Range("b", 2, 4, 4)], set(), 3, inside=True))
+    assert any(s["b"] > 4 for s in spread([SizeRange("b", 2, 4, 4)], set(), 3))
+    assert all(s["b"] <= 4 for s in spread([SizeRange("b", 2, 4, 4)], set(), 3, inside=True))

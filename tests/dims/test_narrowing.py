@@ -44,7 +44,7 @@ class Filtered(nn.Module):
 
 
 class Shifted(nn.Module):
-    """Each token is told by those before it."""
+    """Each token is reported by those before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_the_range_is_what_the_model_allows(
     ],
     ids=["least", "multiple"],
 )
-def test_what_was_asked_for_is_not_taken_away(model: nn.Module, wanted: str, told: str) -> None:
+def test_what_was_requested_for_is_not_taken_away(model: nn.Module, wanted: str, told: str) -> None:
     with pytest.raises(DimsError, match=told):
         planned(model, (features(3, 24),), {"x": {1: wanted}})
 

@@ -14,12 +14,12 @@ import remate
 import remate_runtime
 from remate.cli import main
 from remate.errors import DimsError
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import Schedule
+from remate_runtime.flat_step import expand
 from remate_runtime.format import at_size, checked_text, load
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 
 from .models import Attention, Branches, Convolutions, Every, Logarithm, Loop, Numbers, OfBatch, Padded
 
@@ -63,7 +63,7 @@ def assert_trains(model: nn.Module, schedule: Schedule, sizes: dict[str, int], a
     for wanted, found in zip(trained(theirs, args), trained(applied, args), strict=True):
         assert torch.equal(wanted, found), sizes
     written = expand(plain)
-    predicted = simulate(link(written.graph, written.reruns)).peak
+    predicted = simulate(link(written.graph, written.recomputes)).peak
     for parameter in ours.parameters():
         parameter.grad = None
     assert predicted - 64 <= peak_bytes(lambda: applied(*args).backward()) <= predicted, sizes
@@ -123,7 +123,7 @@ def test_a_branch_becomes_the_range() -> None:
     assert (short.model.dims["t"].min, short.model.dims["t"].max) == (2, 16)
 
 
-def test_a_branch_within_the_range_that_was_asked_for() -> None:
+def test_a_branch_within_the_range_that_was_requested_for() -> None:
     with pytest.raises(DimsError, match=r"models\.py:\d+.*t > 20.*\n  hint: write .t=21\.\.32"):
         planned(Branches(), features(3, 32), {"x": {1: "t=8..32"}})
 
@@ -226,8 +226,8 @@ def test_measured_workspaces(tmp_path: Path) -> None:
     schedule = remate.plan(model, args, budget="100%", profile=costs, dims=spec)
     for b in (2, 3, 6):
         written = expand(at_size(schedule, {"b": b}))
-        exact = simulate(link(costed(written.graph, "measured"), written.reruns)).peak
-        predicted = simulate(link(written.graph, written.reruns)).peak
+        exact = simulate(link(costed(written.graph, "measured"), written.recomputes)).peak
+        predicted = simulate(link(written.graph, written.recomputes)).peak
         assert exact <= predicted
         if b == 6:
             assert exact == predicted == schedule.solve.peak

@@ -28,5 +28,5 @@ def test_one_file_for_all_sizes(name: str) -> None:
         assert one.measured <= solve.budget or not one.within, one
     within = [one for one in found.sizes if one.within]
     assert 2 <= len(within) < len(found.sizes)  # of both kinds, so that the list of `check` says something
-    assert any(one.reruns for one in within)
+    assert any(one.recomputes for one in within)
     assert found.longer <= 1.1

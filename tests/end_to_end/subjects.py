@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime.format.schedule import Schedule
 from tests.models import ZOO
 

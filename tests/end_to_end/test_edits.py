@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from remate.cli import main
-from remate.inspect.analysis import analyse, open_schedule
-from remate.inspect.edit import Editor
+from remate.schedule_tools.analysis import analyse, open_schedule
+from remate.schedule_tools.edit import Editor
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.schedule import Schedule
 
-from ..inspect.hand_edits import by_hand
+from ..schedule_tools.hand_edits import by_hand
 from .subjects import BUILD, PEAK_TOLERANCE, assert_eager, executed_peak, subject
 
 ROUNDS = 5
@@ -47,8 +47,13 @@ def edited_by_command(path: str, draw: random.Random, times: int) -> None:
         options = draw.choice(
             [
                 ["--keep", draw.choice(able)],
-                ["--rerun", draw.choice(able), "--before", draw.choice(graph.operations[graph.backward_start :]).id],
-                ["--plan", f"{place.id}={draw.choice(['keep-all', *place.block.plans])}"],
+                [
+                    "--recompute",
+                    draw.choice(able),
+                    "--before",
+                    draw.choice(graph.operations[graph.backward_start :]).id,
+                ],
+                ["--plan", f"{place.id}={draw.choice(['baseline', *place.block.plans])}"],
             ]
         )
         assert main(["edit", path, *options, *draw.choice([[], ["--all"]])]) in (0, 1, 2)
@@ -87,6 +92,6 @@ def test_the_tolerance_is_small_beside_what_a_plan_changes(name: str) -> None:
     assert solve.baseline_peak - solve.peak > 500 * PEAK_TOLERANCE
     kept = Editor(analyse(subject(name).schedule), everywhere=True)
     for place in kept.opened.expanded.places:
-        if place.instance.plan != "keep-all":
-            kept.plan(place.id, "keep-all")
+        if place.instance.plan != "baseline":
+            kept.plan(place.id, "baseline")
     assert kept.result().timeline.peak > solve.peak

@@ -26,7 +26,7 @@ def test_loop(loop: Loop) -> None:
     assert found.scheduled >= SCHEDULED.get(loop.name, 4)
     assert found.programs <= found.shapes
     assert found.shapes > 1 or not loop.dims
-    assert found.peak <= found.budget < found.keep_all
+    assert found.peak <= found.budget < found.baseline
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from remate.inspect.analysis import open_text
+from remate.schedule_tools.analysis import open_text
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError, StaleModelError
 from remate_runtime.format.codes import CODES
@@ -24,7 +24,7 @@ SUBJECTS = ("batch_norm", "layer_norm")
 
 
 class Trial:
-    """Tells what becomes of mutations of one file. Files that mean the same reruns of the same step run once."""
+    """Tells what becomes of mutations of one file. Files that mean the same recomputations of the same step run once."""
 
     def __init__(self, of: Subject, path: Path) -> None:
         self.of, self.path = of, path
@@ -43,7 +43,7 @@ class Trial:
             return
         except StaleModelError:  # what the file says of the model was mutated
             return
-        meaning = open_text(data).expanded.reruns
+        meaning = open_text(data).expanded.recomputes
         if meaning not in self.ran:
             self.ran.add(meaning)
             assert_eager(planned, self.of)

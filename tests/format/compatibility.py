@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.format import schedule as file_format
 
 Described = dict[str, dict[str, dict[str, Any]]]  # object -> field -> {"type": text, "required": bool}

@@ -33,7 +33,7 @@ class Simulation:
             value = self.base[value]
         return value
 
-    # What runs, in which order: views on demand, the turn as None
+    # What runs, in which order: views on demand, the forward/backward boundary as None
 
     def _order(self) -> None:
         step = self.step
@@ -42,11 +42,11 @@ class Simulation:
         self.shown: dict[str, int] = {}  # view -> which making of its owner it shows
         touched: dict[str, int] = {}
         for index, op in enumerate(step.ops):
-            if index >= step.turn and not op.view:
+            if index >= step.backward_start and not op.view:
                 touched.update((self.root(value), index) for value in (*op.reads, *op.writes))
         for index, op in enumerate(step.ops):
-            if index == step.turn:
-                self._turn_order()
+            if index == step.backward_start:
+                self._backward_start_order()
             for again in step.plan.get(index, []):
                 self._run_order(again)
             if not op.view:
@@ -54,12 +54,12 @@ class Simulation:
             for gradient in self.gradients:
                 if touched.get(self.root(gradient)) == index:
                     self._view_order(gradient)
-        if step.turn == len(step.ops):
-            self._turn_order()
+        if step.backward_start == len(step.ops):
+            self._backward_start_order()
         for gradient in self.gradients:
             self._view_order(gradient)
 
-    def _turn_order(self) -> None:
+    def _backward_start_order(self) -> None:
         for value in (*self.step.outputs, *(self.step.updates[b] for b in self.buffers)):
             self._view_order(value)
         self.order.append(None)
@@ -100,15 +100,15 @@ class Simulation:
     # When gradients go to their owners
 
     def _deliveries(self) -> dict[int, list[str]]:
-        turn = self.order.index(None)
+        backward_start = self.order.index(None)
         last: dict[str, int] = {}
         for at, index in enumerate(self.order):
-            if index is not None and at > turn:
+            if index is not None and at > backward_start:
                 op = self.step.ops[index]
                 last.update((self.root(value), at) for value in (*op.reads, *op.writes))
-        first: dict[str, int] = {}  # the same in the step without reruns, by operation
+        first: dict[str, int] = {}  # the same in the step without recomputation, by operation
         for index, op in enumerate(self.step.ops):
-            if index >= self.step.turn and not op.view:
+            if index >= self.step.backward_start and not op.view:
                 first.update((self.root(value), index) for value in (*op.reads, *op.writes))
         ends: dict[str, int] = {}
         for source, gradient in zip(self.of, self.gradients, strict=True):
@@ -128,7 +128,7 @@ class Simulation:
         found: dict[int, list[str]] = {}
         for number, group in enumerate(groups):
             touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
-            behind = max(last.get(value, turn) for value in touched)
+            behind = max(last.get(value, backward_start) for value in touched)
             at = behind if number + 1 < len(groups) else len(self.order) - 1
             found.setdefault(at, []).extend(group)
         return found
@@ -141,9 +141,9 @@ class Simulation:
         self.slots: dict[str, int] = {}  # value -> storage
         self.stores: dict[int, tuple[str, int, str]] = {}  # storage -> value it was made for, bytes, memory
         self.pins: dict[int, int] = {}  # storage -> holders outside the step
-        self.states: dict[int, tuple[int, str]] = {}  # random op that reruns -> bytes, memory of its saved state
+        self.states: dict[int, tuple[int, str]] = {}  # random op that is recomputed -> bytes, memory of its saved state
         self.count, self.time = 0, 0
-        reruns = {i for k, i in enumerate(self.order) if i is not None and i in self.order[:k] and self._random(i)}
+        recomputes = {i for k, i in enumerate(self.order) if i is not None and i in self.order[:k] and self._random(i)}
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
         deliveries = self._deliveries()
@@ -151,13 +151,13 @@ class Simulation:
         self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
             if index is None:
-                self._turn(self.free[at])
+                self._backward_start(self.free[at])
                 self._deliver(deliveries.get(at, []))
                 continue
             if self.step.ops[index].view:
                 self._view(index)
             else:
-                self._run(index, self.free[at], index in ran, index in reruns, last[index] == at)
+                self._run(index, self.free[at], index in ran, index in recomputes, last[index] == at)
             ran.add(index)
             freed = [v for v in self.free[at] if v in self.slots]
             self._drop(freed)
@@ -171,7 +171,7 @@ class Simulation:
             for source in sources:
                 owner = self.root(self.step.gradients[source])
                 sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
-                made = self.maker.get(owner, -1) >= self.step.turn
+                made = self.maker.get(owner, -1) >= self.step.backward_start
                 if made and all(s in self.step.model.get("parameters", ()) for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
@@ -194,7 +194,7 @@ class Simulation:
     def _run(self, index: int, free: list[str], again: bool, replayed: bool, last: bool) -> None:
         op, event = self.step.ops[index], {}
         target = self._overwritten(op, free)
-        event[("run", "rerun")[again]] = op.id
+        event[("run", "recompute")[again]] = op.id
         for value in op.writes:
             if target is None:
                 self._new(value)
@@ -228,7 +228,7 @@ class Simulation:
                 self.slots[value] = self.slots[op.reads[0]]
         self._emit({"view": op.id})
 
-    def _turn(self, free: list[str]) -> None:
+    def _backward_start(self, free: list[str]) -> None:
         self.pins = {self.slots[v]: 1 for v in self.step.outputs if v in self.slots}
         for buffer in self.buffers:
             event: Json = {"update": buffer, "to": self.step.updates[buffer]}
@@ -240,7 +240,7 @@ class Simulation:
         self._drop(freed)
         for tangent in self.step.tangents:
             self.pins[self._new(tangent)] = int(prod(self.types[tangent].shape) == 1)
-        self._emit({"turn": freed})
+        self._emit({"backward_start": freed})
         tangents = sum(self._nbytes(value) for value in self.step.tangents if not self._on_host(value))
         self.kept = self.held[-1]["device"] - tangents
 
@@ -312,7 +312,7 @@ class Simulation:
         less = {memory: nbytes - gone[memory] for memory, nbytes in held.items()}
         self.held.append(held)
         self.least.append(less)
-        said = held if self.assumed == "held" else less
+        said = held if self.assumed == "retained" else less
         self.events.append(
             {**event, **{memory: nbytes for memory, nbytes in said.items() if nbytes or memory == "device"}}
         )
@@ -320,20 +320,20 @@ class Simulation:
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    found = Simulation(Step(file), file["solve"].get("gradients", "held"))
+    found = Simulation(Step(file), file["solve"].get("gradients", "retained"))
     kept, made = found.beside()
 
     def peak(kind: str, memory: str) -> int:
-        return max((held.get(memory, 0) for held in (found.held if kind == "held" else found.least)), default=0)
+        return max((held.get(memory, 0) for held in (found.held if kind == "retained" else found.least)), default=0)
 
     def of_all(kind: str) -> int:
-        return peak(kind, "device") + (max(kept, made) if kind == "held" else kept)
+        return peak(kind, "device") + (max(kept, made) if kind == "retained" else kept)
 
     host = peak(found.assumed, "host")
     return {
         "peak": of_all(found.assumed),
         **({"host_peak": host} if host else {}),
-        "peaks": {kind: of_all(kind) for kind in ("held", "accumulated", "consumed")},
+        "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
         "time": found.time,
         "events": found.events,
     }

@@ -83,7 +83,7 @@ def is_type(text: Any) -> bool:
 
 
 class Step:
-    """The flat step of a file: `ops` in order, `turn` the number of those in forward, `plan` before which op what reruns."""
+    """The flat step of a file: `ops` in order, `backward_start` the number of those in forward, `plan` before which op what is recomputed."""
 
     def __init__(self, file: Json) -> None:
         dims = file["model"].get("dims", {})
@@ -140,7 +140,7 @@ class Step:
             for name, constant in block.get("constants", {}).items():
                 scope[name] = f"{full}.{name}"
                 self.types[scope[name]] = tensor(constant["type"])
-            if instance.get("plan", "keep-all") != "keep-all":
+            if instance.get("plan", "baseline") != "baseline":
                 self.plans.append((full + ".", block["plans"][instance["plan"]]))
             first = len(leaves)
             if block.get("instances"):
@@ -188,7 +188,7 @@ class Step:
                 forward = at[number][0]
                 at[number] = (forward, range(start, len(self.ops))) if side else (range(start, len(self.ops)), range(0))
             if not side:
-                self.turn = len(self.ops)
+                self.backward_start = len(self.ops)
         for full, first, end in spans:
             forward = [i for number in range(first, end) for i in at[number][0]]
             backward = [i for number in range(first, end)[::-1] for i in at[number][1]]
@@ -218,7 +218,7 @@ class Step:
         for statement in statements:
             before = prefix + statement["before"]
             point = self.index[before] if before in self.index else self.spans[before][1][0]
-            for name in statement["rerun"]:
+            for name in statement["recompute"]:
                 if prefix + name in self.index:
                     self.plan.setdefault(point, []).append(self.index[prefix + name])
                 else:

@@ -17,7 +17,7 @@ from remate_runtime.format.schedule import (
     Live,
     Model,
     Operation,
-    Rerun,
+    Recompute,
     Schedule,
     Settings,
     Solve,
@@ -93,14 +93,14 @@ operations = st.builds(
     source=st.sampled_from(["", "model.py:Block.forward+12", "net"]),
     note=texts,
 )
-reruns = st.builds(Rerun, rerun=_tuples(names, 1), before=names, note=texts)
+recomputes = st.builds(Recompute, recompute=_tuples(names, 1), before=names, note=texts)
 instances = st.builds(
     Instance,
     id=names,
     block=names,
     prefix=st.one_of(st.none(), st.just(""), names),
     bindings=_dicts(references),
-    plan=st.one_of(st.just("keep-all"), names),
+    plan=st.one_of(st.just("baseline"), names),
     note=texts,
 )
 constants = st.sampled_from(
@@ -111,7 +111,7 @@ constants = st.sampled_from(
         Constant(type="u64[1]", data=(2**64 - 1,)),
     ]
 )
-_plans = _dicts(_tuples(reruns), names.filter(lambda name: name != "keep-all"))
+_plans = _dicts(_tuples(recomputes), names.filter(lambda name: name != "baseline"))
 _interface = {
     "inputs": _dicts(types),
     "parameters": _dicts(types),
@@ -254,7 +254,7 @@ _plain_schedules = st.builds(
     solve=solves,
     blocks=_dicts(st.one_of(leaves, composites)),
     program=_tuples(instances),
-    statements=_tuples(reruns),
+    statements=_tuples(recomputes),
     costs=_dicts(_dicts(_counts)),
 )
 sized_schedules = _plain_schedules.flatmap(_with_sizes)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Operation, Schedule, at_size, check_fingerprint, decode, encode, fingerprint, load
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 
 from .schedules import sized_schedules
 
@@ -58,7 +58,7 @@ def test_every_size_is_a_legal_step(sized: Schedule, dims: dict[str, int]) -> No
     expanded = expand(at_size(sized, dims))
     b, t = dims["b"], dims["t"]
     held = 2 * 12 * b * t + 2 * 4  # grad.half and mm, the loss and its gradient
-    assert simulate(link(expanded.graph, expanded.reruns)).peak == held + 16 * b  # and mm's workspace
+    assert simulate(link(expanded.graph, expanded.recomputes)).peak == held + 16 * b  # and mm's workspace
 
 
 @given(sized_schedules, st.integers(2, 32), st.integers(1, 16))

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from remate.inspect.analysis import open_text
 from remate.present.faults import FORMATS, render
+from remate.schedule_tools.analysis import open_text
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import recomputes
 from remate_runtime.format import Schedule, locate
 from remate_runtime.format.density import density_fault
 from remate_runtime.format.field_check import FieldCheck
 from remate_runtime.format.limits import MAX_FAULTS
 from remate_runtime.format.schedule import decoded
 from remate_runtime.format.semantic_check import SemanticCheck
-from remate_runtime.step import reruns
 from tools.fuzz.bombs import FAMILIES
 
 EMPTY = (Path(__file__).parents[2] / "schema/corpus/valid/empty-program.json").read_text()
@@ -53,19 +53,19 @@ def test_instances(depth: int) -> None:
     tracemalloc.stop()
 
 
-def test_reruns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reruns, "MAX_RERUNS", 10_000)
-    entry = '{"rerun": ["all", "all", "all", "all"], "before": "all"}'
+def test_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputes, "MAX_RECOMPUTES", 10_000)
+    entry = '{"recompute": ["all", "all", "all", "all"], "before": "all"}'
     several = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 50)}]'))
     assert (several.code, several.where) == ("R072", "/statements")
     one = entry.replace('"all", ', '"all", ' * 30, 1)
-    assert refusal(doubled(10, LEAF % "", f', "statements": [{one}]')).where == "/statements/0/rerun"
+    assert refusal(doubled(10, LEAF % "", f', "statements": [{one}]')).where == "/statements/0/recompute"
 
 
-def test_reruns_in_a_block_of_many_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reruns, "MAX_RERUNS", 10_000)
+def test_recomputes_in_a_block_of_many_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recomputes, "MAX_RECOMPUTES", 10_000)
     names = ", ".join(['"f"'] * 100)
-    plan = f', "plans": {{"p": [{{"rerun": [{names}], "before": "b"}}]}}'
+    plan = f', "plans": {{"p": [{{"recompute": [{names}], "before": "b"}}]}}'
     data = doubled(8, LEAF % plan).replace(b'"block": "b8"', b'"block": "b8", "plan": "p"')
     assert refusal(data).code == "R072"
 
@@ -76,8 +76,8 @@ def test_a_fault_in_every_instance() -> None:
     assert error.code == "R034"
 
 
-def test_a_misspelling_in_every_rerun() -> None:
-    entry = '{"rerun": ["all.l.l.l.l.l.l.l.l.l.l.f"], "before": "all.l.l.l.l.l.l.l.l.l.l.bb"}'
+def test_a_misspelling_in_every_recompute() -> None:
+    entry = '{"recompute": ["all.l.l.l.l.l.l.l.l.l.l.f"], "before": "all.l.l.l.l.l.l.l.l.l.l.bb"}'
     error = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 2000)}]'))
     assert len(error.faults) <= 100
     assert error.code == "R044"
@@ -85,7 +85,7 @@ def test_a_misspelling_in_every_rerun() -> None:
 
 def test_an_instance_without_backward_is_no_point() -> None:
     leaf = '{"forward": [{"id": "f", "op": "aten.rand", "args": [[2]], "out": "f32[2]"}]}'
-    error = refusal(doubled(1, leaf, ', "statements": [{"rerun": ["all"], "before": "all"}]'))
+    error = refusal(doubled(1, leaf, ', "statements": [{"recompute": ["all"], "before": "all"}]'))
     assert error.code == "R044"
     assert "has no backward" in error.message
 
@@ -207,7 +207,7 @@ def test_a_map_that_no_model_needs() -> None:
         assert [fault.code for fault in faults_of(FAMILIES[name](2_200_000))] == ["R072"]
 
 
-@pytest.mark.parametrize("name", ["many empty reruns", "bad types", "outputs that are no tree"])
+@pytest.mark.parametrize("name", ["many empty recomputations", "bad types", "outputs that are no tree"])
 def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
     """Whatever follows: the same calls for a file ten times as long."""
 

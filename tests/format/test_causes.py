@@ -1,4 +1,4 @@
-"""One fault for each cause, with the nearest name: what is wrong in a template is told once, not once for each instance."""
+"""One fault for each cause, with the nearest name: what is wrong in a template is reported once, not once for each instance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remate.inspect.analysis import open_text
+from remate.schedule_tools.analysis import open_text
 from remate_runtime.errors import ScheduleError
 
 MLP = (Path(__file__).parents[1] / "cli/data/mlp.json").read_text()  # six instances of one block

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from remate.inspect.analysis import analyse
-from remate.inspect.migrate import migrate
+from remate.schedule_tools.analysis import analyse
+from remate.schedule_tools.migrate import migrate
 from remate_runtime.format.fingerprints import check_fingerprint
 from remate_runtime.format.schedule import REVISION, VERSION
 from remate_runtime.format.writer import encode
@@ -49,11 +49,11 @@ def figures(path: Path) -> dict[str, int]:
     return {
         "operations": len(opened.graph.operations),
         "values": len(opened.graph.values),
-        "reruns": len(opened.expanded.reruns),
+        "recomputes": len(opened.expanded.recomputes),
         "steps": len(opened.timeline.during),
         "peak": opened.timeline.peak,
         "time": opened.timeline.time,
-        "baseline_peak": opened.keep_all.peak,
+        "baseline_peak": opened.baseline.peak,
     }
 
 
@@ -93,14 +93,14 @@ def complaint(revision: int, old: Described, new: Described) -> str:
     ("change", "kind"),
     [
         (lambda d: None, ""),
-        (lambda d: d["Rerun"].update(offload={"type": "str", "required": False}), "revision"),
+        (lambda d: d["Recompute"].update(offload={"type": "str", "required": False}), "revision"),
         (lambda d: d.update(Page={"id": {"type": "str", "required": True}}), "revision"),
-        (lambda d: d["Rerun"]["before"].update(required=False), "revision"),
-        (lambda d: d["Rerun"].update(offload={"type": "str", "required": True}), "version"),
-        (lambda d: d["Rerun"]["note"].update(required=True), "version"),
-        (lambda d: d["Rerun"]["note"].update(type="int"), "version"),
-        (lambda d: d["Rerun"].pop("note"), "version"),
-        (lambda d: d.pop("Rerun"), "version"),
+        (lambda d: d["Recompute"]["before"].update(required=False), "revision"),
+        (lambda d: d["Recompute"].update(offload={"type": "str", "required": True}), "version"),
+        (lambda d: d["Recompute"]["note"].update(required=True), "version"),
+        (lambda d: d["Recompute"]["note"].update(type="int"), "version"),
+        (lambda d: d["Recompute"].pop("note"), "version"),
+        (lambda d: d.pop("Recompute"), "version"),
     ],
 )
 def test_kinds_of_change(change: Any, kind: str) -> None:

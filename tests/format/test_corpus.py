@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from remate.inspect.analysis import analyse, open_text
-from remate.inspect.check import findings
-from remate.inspect.schema_check import schema_faults
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.analysis import analyse, open_text
+from remate.schedule_tools.check import findings
+from remate.schedule_tools.schema_check import schema_faults
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step.expansion import expand
 from remate_runtime.format.codes import CODES
 from remate_runtime.format.positions import locate
 from remate_runtime.format.reader import decode
-from remate_runtime.step.expansion import expand
 
 SCHEMA = Path(__file__).parents[2] / "schema"
 VALID = sorted((SCHEMA / "corpus/valid").glob("*.json"))
@@ -93,7 +93,7 @@ def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
 
 
 def bind_fault(data: bytes) -> list[ScheduleError]:
-    from remate_runtime.kernels import operators
+    from remate_runtime.operator_calls import operators
 
     schedule = decode(data)
     expanded = expand(schedule)

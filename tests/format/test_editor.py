@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from remate.inspect.schema_file import NAME, SCHEMA_URL, load_schema
+from remate.schedule_tools.schema_file import NAME, SCHEMA_URL, load_schema
 
 ROOT = Path(__file__).parents[2]
 

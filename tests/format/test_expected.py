@@ -14,8 +14,8 @@ import pytest
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import decode, encode
-from tests.inspect.hand_edits import by_hand
-from tests.inspect.test_random_edits import scheduled
+from tests.schedule_tools.hand_edits import by_hand
+from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
 from . import independent_simulator, independent_step

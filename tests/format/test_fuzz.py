@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from remate.inspect.analysis import open_text
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.analysis import open_text
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.codes import CODES
 from remate_runtime.format.reader import decode

@@ -40,7 +40,7 @@ def test_every_pointer_is_found_where_its_value_stands(value: Any, indent: int |
         assert json.JSONDecoder().raw_decode(text[place.value :].decode())[0] == item
         assert place.key <= place.value
         around = {where[:at] for at, char in enumerate(where + "/") if char == "/"}
-        alone = places(text, [where])  # what nobody asked for is passed over in another way
+        alone = places(text, [where])  # what nobody requested is passed over in another way
         assert alone == {name: found[name] for name in around}
 
 

@@ -124,7 +124,7 @@ def test_faults_in_ten_thousand_operations_are_found(large: Schedule) -> None:
 
 def test_reading_needs_no_torch() -> None:
     code = (
-        "import sys, remate_runtime.format.reader, remate_runtime.format.writer, remate_runtime.step.expansion;"
+        "import sys, remate_runtime.format.reader, remate_runtime.format.writer, remate_runtime.flat_step.expansion;"
         "import remate_runtime.link.simulator;"
         "print([name for name in ('torch', 'pyomo', 'jsonschema', 'numpy') if name in sys.modules])"
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec.structs import replace
 
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import Operation, Schedule
@@ -87,7 +87,7 @@ def test_any_layout_and_explicit_defaults_read_the_same(path: Path) -> None:
     tree.setdefault("revision", 0)
     tree.setdefault("statements", [])
     for instance in tree["program"]:
-        instance.setdefault("plan", "keep-all")
+        instance.setdefault("plan", "baseline")
         instance.setdefault("note", "")
         instance.setdefault("prefix", None)
     for text in (

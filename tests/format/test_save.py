@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from remate_runtime import files
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format.reader import load
 from remate_runtime.format.schedule import Instance, Schedule
 from remate_runtime.format.writer import encode, save
+from remate_runtime.support import files
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
 
 
 def test_everything_that_writes_writes_whole_files() -> None:
-    """No module of the packages opens a file for writing by itself."""
+    """No module of the packages opens a file for writing on its own."""
     root = Path(__file__).parents[2]
     writers = [
         str(path.relative_to(root))
@@ -99,4 +99,4 @@ def test_everything_that_writes_writes_whole_files() -> None:
         for path in (root / folder).rglob("*.py")
         if re.search(r"\.write_text\(|\.write_bytes\(|mkstemp|open\([^)\n]*[\"'][wax]b?[\"']", path.read_text("utf-8"))
     ]
-    assert writers == ["runtime/remate_runtime/files.py"]
+    assert writers == ["runtime/remate_runtime/support/files.py"]

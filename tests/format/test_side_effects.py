@@ -11,9 +11,9 @@ SCRIPT = """
 import sys
 from pathlib import Path
 
-from remate.inspect.analysis import open_text
-from remate.inspect.check import findings
-from remate.inspect.lint import lint
+from remate.schedule_tools.analysis import open_text
+from remate.schedule_tools.check import findings
+from remate.schedule_tools.lint import lint
 from remate.present.faults import FORMATS, render
 from remate_runtime.errors import ScheduleError
 from tools.fuzz.bombs import FAMILIES

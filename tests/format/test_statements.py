@@ -1,4 +1,4 @@
-"""Statements are told apart by their key: reader, JSON Schema and types know the same kinds."""
+"""Statements are distinguished by their key: reader, JSON Schema and types know the same kinds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import decode
-from remate_runtime.format.schedule import STATEMENTS, Rerun
+from remate_runtime.format.schedule import STATEMENTS, Recompute
 
 SAMPLE = Path(__file__).parents[2] / "schema/corpus/valid/nested.json"
 
@@ -36,12 +36,12 @@ def test_an_unknown_kind_is_named_and_the_known_ones_are_listed(where: str) -> N
     assert all(kind in error.hint for kind in STATEMENTS)
     misspelt = refused({"before": "b", "rerum": ["a"]}, where)
     assert (misspelt.code, misspelt.where) == ("R017", where)
-    assert "did you mean rerun?" in misspelt.hint
+    assert "did you mean recompute?" in misspelt.hint
     assert refused({"before": "b"}, where).code == "R017"
     assert refused({}, where).code == "R017"
-    assert refused("rerun", where).code == "R012"
-    assert refused({"rerun": "a", "before": "b"}, where).where == f"{where}/rerun"
-    assert refused({"rerun": ["a"], "after": "b", "before": "b"}, where).code == "R010"
+    assert refused("recompute", where).code == "R012"
+    assert refused({"recompute": "a", "before": "b"}, where).where == f"{where}/recompute"
+    assert refused({"recompute": ["a"], "after": "b", "before": "b"}, where).code == "R010"
 
 
 def test_every_kind_is_known_by_a_field_that_no_other_kind_has() -> None:
@@ -49,7 +49,7 @@ def test_every_kind_is_known_by_a_field_that_no_other_kind_has() -> None:
     for key, own in fields.items():
         assert key in own
         assert not any(key in others for other, others in fields.items() if other != key)
-    assert STATEMENTS["rerun"] is Rerun
+    assert STATEMENTS["recompute"] is Recompute
 
 
 def test_the_json_schema_knows_the_same_kinds() -> None:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 from msgspec.structs import replace
 
-from remate.inspect.schema_file import load_schema
+from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import decode, encode, load, save
 from remate_runtime.format.tensor_type import DTYPES

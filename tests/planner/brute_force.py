@@ -1,21 +1,21 @@
-"""The truth for tiny steps: every choice of reruns, one at most per forward operation, judged by the simulator."""
+"""The truth for tiny steps: every choice of recomputations, one at most per forward operation, judged by the simulator."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
 
+from remate_runtime.flat_step.graph import FlatRecompute, Graph
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.graph import FlatRerun, Graph
 
 
 def schedules(graph: Graph) -> Iterator[tuple[int, int]]:
-    """(peak, time) of every schedule in which each forward operation reruns at most once, before some backward one."""
+    """(peak, time) of every schedule in which each forward operation is recomputed at most once, before some backward one."""
     points = [None, *range(graph.backward_start, len(graph.operations))]
     for choice in product(points, repeat=graph.backward_start):
-        reruns = [FlatRerun(op, before) for op, before in enumerate(choice) if before is not None]
-        timeline = simulate(link(graph, reruns))
+        recomputes = [FlatRecompute(op, before) for op, before in enumerate(choice) if before is not None]
+        timeline = simulate(link(graph, recomputes))
         yield timeline.peak, timeline.time
 
 

@@ -1,4 +1,4 @@
-"""The truth for tiny steps: Dijkstra over (next operation, resident storages), any reruns, any number, anywhere.
+"""The truth for tiny steps: Dijkstra over (next operation, resident storages), any recomputations, any number, anywhere.
 
 Written for comparison only: every move is tried everywhere and nothing is pruned, so that it shares no argument with
 what it judges. Sets of storages are bit masks.
@@ -10,20 +10,20 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from remate_runtime.flat_step.graph import FlatRecompute, Graph, Op, Ref
 from remate_runtime.operators import DEVICES
 from remate_runtime.operators.tables import IN_PLACE
-from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref
 
 State = tuple[int, int, int]  # next operation; resident; of the outputs, those that are still what the caller holds
-TURN = "turn"
+BACKWARD_START = "backward_start"
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """time: ns of the whole step. reruns: that take it."""
+    """time: ns of the whole step. recomputes: that take it."""
 
     time: int
-    reruns: list[FlatRerun]
+    recomputes: list[FlatRecompute]
 
 
 class ExactOptimum:
@@ -31,12 +31,12 @@ class ExactOptimum:
     items, numbered by bits; the two last are decided on when they would be made."""
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.turn = graph, graph.backward_start
+        self.graph, self.backward_start = graph, graph.backward_start
         operations = graph.operations
         self.real = [i for i, op in enumerate(operations) if not op.view]
-        made = [v for i in self.real if i < self.turn for v in operations[i].writes if v is not None]
+        made = [v for i in self.real if i < self.backward_start for v in operations[i].writes if v is not None]
         copies = [("copy", graph.root[buffer]) for buffer, _ in graph.updates]
-        states = [("state", i) for i in self.real if i < self.turn and operations[i].random]
+        states = [("state", i) for i in self.real if i < self.backward_start and operations[i].random]
         self.items: list[object] = [*made, *copies, *states]
         self.bit = {item: 1 << k for k, item in enumerate(self.items)}
         size = (
@@ -55,7 +55,7 @@ class ExactOptimum:
             self.last.update((graph.root[v], i) for v in operations[i].reads)
         self.gradients = {graph.root[v] for _, v in graph.gradients}
         self.to_the_end = self.gradients
-        if graph.delivered != "held":  # each gradient by itself; the last ones at the end
+        if graph.delivered != "retained":  # each gradient on its own; the last ones at the end
             complete = {v: max(graph.values[v].producer, self.last.get(v, 0)) for v in self.gradients}
             self.to_the_end = {v for v in complete if complete[v] == max(complete.values())}
         self.base = [self._backward_bytes(i) for i in range(len(operations))]
@@ -65,14 +65,14 @@ class ExactOptimum:
         return sum(self.bit[item] for item in set(items) if item in self.bit)
 
     def _backward_bytes(self, i: int) -> int:
-        """Bytes that the backward holds while operation i runs, whatever reruns: tangents, values of its own from
+        """Bytes that the backward holds while operation i runs, whatever recomputes: tangents, values of its own from
         after their production to their last read, gradients and outputs to the end."""
         graph, total = self.graph, 0
-        if i < self.turn:
+        if i < self.backward_start:
             return 0
         for v, value in enumerate(graph.values):
-            made = self.turn - 1 if value.kind == "tangent" else value.producer
-            own = graph.root[v] == v and made >= self.turn - (value.kind == "tangent") and made >= 0
+            made = self.backward_start - 1 if value.kind == "tangent" else value.producer
+            own = graph.root[v] == v and made >= self.backward_start - (value.kind == "tangent") and made >= 0
             if own and (value.kind in ("tangent", "op")):
                 unread = len(graph.operations) if value.kind == "tangent" else made
                 to_the_end = v in self.to_the_end or (value.kind == "tangent" and graph.nbytes(v) == 1)
@@ -80,10 +80,10 @@ class ExactOptimum:
                 total += graph.nbytes(v) * (made < i <= end)
         return total + self.total[self.outputs]
 
-    def _needs(self, i: int, after_turn: bool) -> int:
-        """Items that a run of operation i reads; a rerun needs its generator state besides."""
+    def _needs(self, i: int, after_backward_start: bool) -> int:
+        """Items that a run of operation i reads; a recomputation needs its generator state besides."""
         roots = [self.graph.root[v] for v in self.graph.operations[i].reads]
-        return self._mask(roots) | (self._mask(("copy", r) for r in roots) if after_turn else 0)
+        return self._mask(roots) | (self._mask(("copy", r) for r in roots) if after_backward_start else 0)
 
     def _victims(self, op: Op) -> Iterator[int]:
         """Storages that the operation may write over if nothing needs them later."""
@@ -100,7 +100,7 @@ class ExactOptimum:
                 yield s
 
     def fastest(self, budget: int) -> Optimum | None:
-        """The least time of any reruns whose peak is at most `budget` bytes, or None if none fit."""
+        """The least time of any recomputations whose peak is at most `budget` bytes, or None if none fit."""
         start: State = (0, 0, 0)
         least: dict[State, int] = {start: 0}
         before: dict[State, tuple[State, int]] = {}
@@ -112,7 +112,7 @@ class ExactOptimum:
                 continue
             done.add(state)
             if state[0] == len(self.graph.operations) + 2:
-                return Optimum(self.time + time, self._reruns(state, before))
+                return Optimum(self.time + time, self._recomputes(state, before))
             for following, op, held in self._moves(state):
                 cost = time + (self.graph.operations[op].ns if op >= 0 else 0)
                 if held <= budget and cost < least.get(following, cost + 1):
@@ -128,32 +128,35 @@ class ExactOptimum:
             low, peak = (middle + 1, peak) if self.fastest(middle) is None else (low, middle)
         return low
 
-    def _reruns(self, state: State, before: dict[State, tuple[State, int]]) -> list[FlatRerun]:
+    def _recomputes(self, state: State, before: dict[State, tuple[State, int]]) -> list[FlatRecompute]:
         found = []
         while state in before:
             state, op = before[state]
             if op >= 0:
-                found.append(FlatRerun(op, state[0] - 2 * (state[0] > self.turn)))
+                found.append(FlatRecompute(op, state[0] - 2 * (state[0] > self.backward_start)))
         return found[::-1]
 
     def _moves(self, state: State) -> Iterator[tuple[State, int, int]]:
         """(state that follows, operation that ran again or -1, bytes held meanwhile). Points count
-        the updates of buffers and the turn between forward and backward."""
+        the updates of buffers and the forward/backward boundary between forward and backward."""
         point, resident, returned = state
         for k in range(len(self.items)):
             if resident >> k & 1:
                 yield (point, resident & ~(1 << k), returned), -1, 0
-        if point == self.turn:
+        if point == self.backward_start:
             yield from self._updated(resident)
             return
-        if point == self.turn + 1:
+        if point == self.backward_start + 1:
             yield from self._turned(resident)
             return
-        i = point - 2 * (point > self.turn)
+        i = point - 2 * (point > self.backward_start)
         base, there = self.base[i], resident | returned
         for f in self.real:
             state_of_f = self.bit.get(("state", f), 0)
-            if f < min(i, self.turn) and not (self._needs(f, point > self.turn) | state_of_f) & ~there:
+            if (
+                f < min(i, self.backward_start)
+                and not (self._needs(f, point > self.backward_start) | state_of_f) & ~there
+            ):
                 op = self.graph.operations[f]
                 made = self._mask(op.writes)
                 for gone in (0, *(self.bit[s] for s in self._victims(op) if s in self.bit)):
@@ -171,7 +174,7 @@ class ExactOptimum:
             return
         kept = self.copied
         while True:
-            yield (self.turn + 1, resident | kept, 0), -1, self.total[resident | kept]
+            yield (self.backward_start + 1, resident | kept, 0), -1, self.total[resident | kept]
             if not kept:
                 return
             kept = (kept - 1) & self.copied
@@ -181,7 +184,7 @@ class ExactOptimum:
         if self.outputs & ~resident:
             return
         tangents = sum(self.graph.nbytes(v) for v, x in enumerate(self.graph.values) if x.kind == "tangent")
-        yield (self.turn + 2, resident & ~self.outputs, self.outputs), -1, self.total[resident] + tangents
+        yield (self.backward_start + 2, resident & ~self.outputs, self.outputs), -1, self.total[resident] + tangents
 
     def _first_run(self, state: State, i: int) -> Iterator[tuple[State, int, int]]:
         point, resident, returned = state
@@ -189,7 +192,7 @@ class ExactOptimum:
         if op.view:
             yield (point + 1, resident, returned), -1, 0
             return
-        if self._needs(i, point > self.turn) & ~(resident | returned):
+        if self._needs(i, point > self.backward_start) & ~(resident | returned):
             return
         new = sum(self.graph.nbytes(v) for v in op.writes if v is not None and v not in self.bit)
         made, base = self._mask(op.writes), self.base[i] + op.workspace + new

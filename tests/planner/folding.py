@@ -1,14 +1,14 @@
-"""What the tests of partition and fold share: random steps and reruns, schedules of folded steps, comparison."""
+"""What the tests of partition and fold share: random steps and recomputations, schedules of folded steps, comparison."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
+from remate.block_templates.folding import Folded
 from remate.capture.captured import Captured
-from remate.fold.folding import Folded
+from remate_runtime.flat_step.graph import FlatRecompute, Graph, Ref
 from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
-from remate_runtime.step.graph import FlatRerun, Graph, Ref
 
 from .synthetic import Tape
 
@@ -64,17 +64,17 @@ def random_step(seed: int, operations: int) -> Captured:
     return tape.captured(tape.op("sum", total))
 
 
-def random_reruns(graph: Graph, seed: int, count: int) -> list[FlatRerun]:
-    """Legal reruns at random points, in the order in which a schedule executes them."""
+def random_recomputes(graph: Graph, seed: int, count: int) -> list[FlatRecompute]:
+    """Legal recomputations at random points, in the order in which a schedule executes them."""
     draw = random.Random(seed)
     able = [i for i in range(graph.backward_start) if not graph.operations[i].view]
     points = [draw.randrange(graph.backward_start, len(graph.operations)) for _ in range(max(1, count // 3))]
-    made = [FlatRerun(draw.choice(able), draw.choice(points)) for _ in range(count)] if able else []
-    return sorted(dict.fromkeys(made), key=lambda rerun: rerun.before)
+    made = [FlatRecompute(draw.choice(able), draw.choice(points)) for _ in range(count)] if able else []
+    return sorted(dict.fromkeys(made), key=lambda recompute: recompute.before)
 
 
 def meaning(graph: Graph) -> dict[str, Any]:
-    """A graph without the names and numbers that a file is free to choose: values are told by what makes them."""
+    """A graph without the names and numbers that a file is free to choose: values are reported by what makes them."""
 
     def value(v: int) -> Any:
         about = graph.values[v]
@@ -88,7 +88,7 @@ def meaning(graph: Graph) -> dict[str, Any]:
         return tuple(argument(x) for x in a) if isinstance(a, (tuple, list)) else a
 
     return {
-        "turn": graph.backward_start,
+        "backward_start": graph.backward_start,
         "operations": [
             (
                 op.op,

@@ -11,10 +11,10 @@ from torch import nn
 from remate.capture import trees
 from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
+from remate_runtime.flat_step.graph import Ref
 from remate_runtime.format.signature import output_leaves
 from remate_runtime.format.tensor_type import DTYPES
-from remate_runtime.kernels import kernel
-from remate_runtime.step.graph import Ref
+from remate_runtime.operator_calls import kernel
 
 
 def overload(op: str) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Tape:
         return made[0]
 
     def graph(self, loss: int) -> Graph:
-        turn = len(self.operations)
+        backward_start = len(self.operations)
         tangent = self.source("grad.loss", self.values[loss].type.nbytes, "tangent")
         gradient = {loss: tangent}
         gradients: list[tuple[int, int]] = []
@@ -76,7 +76,9 @@ class Tape:
                 weight = self.source(f"w{index}", parameter, "parameter")
                 gradients.append((weight, g))
         root = tuple(range(len(self.values)))
-        return Graph(tuple(self.values), tuple(self.operations), turn, (loss,), tuple(gradients), (), root, self.device)
+        return Graph(
+            tuple(self.values), tuple(self.operations), backward_start, (loss,), tuple(gradients), (), root, self.device
+        )
 
 
 def transformer(layers: int, unit: int = 1000, head: int = 8) -> Graph:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from remate.capture.captured import Captured
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.schedule import Model
 from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 
 class Tape:
@@ -45,11 +45,11 @@ class Tape:
         return value
 
     def captured(self, loss: int) -> Captured:
-        turn = len(self.operations)
+        backward_start = len(self.operations)
         kinds = [v.kind for v in self.values]
         tangent = self._value("grad.loss", "tangent", self.values[loss].type.shape[0])
         grads: dict[int, int] = {loss: tangent}
-        for i in range(turn - 1, -1, -1):
+        for i in range(backward_start - 1, -1, -1):
             op, module = self.operations[i], self.modules[i]
             out = op.writes[0]
             if out is None or out not in grads:
@@ -69,7 +69,9 @@ class Tape:
                     made = self.op("add", grads[read], made, size=size, at="grad")
                 grads[read] = made
         gradients = tuple((v, g) for v, g in sorted(grads.items()) if self.values[v].kind == "parameter")
-        graph = Graph(tuple(self.values), tuple(self.operations), turn, (loss,), gradients, (), tuple(self.root), "cpu")
+        graph = Graph(
+            tuple(self.values), tuple(self.operations), backward_start, (loss,), gradients, (), tuple(self.root), "cpu"
+        )
         return Captured(graph, self._model(loss), tuple(self.modules), self.classes)
 
     def _value(self, name: str, kind: str, size: int, producer: int = -1) -> int:

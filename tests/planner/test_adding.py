@@ -13,9 +13,9 @@ import pytest
 import remate
 import remate.strategy
 from remate.errors import InfeasibleError
-from remate.strategy import Instance, Request, policy, solve
+from remate.strategy import Request, StepInstance, policy, solve
 from remate.strategy.registry import strategy_names
-from tests.bare.dags import random_dag
+from tests.standalone_graphs.dags import random_dag
 
 from .strategy_graphs import transformer
 
@@ -47,7 +47,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("followed")
 def test_it_plans_steps_and_bare_instances() -> None:
     assert "largest" in strategy_names()
-    instance = Instance(transformer(2))
+    instance = StepInstance(transformer(2))
     found = solve(instance, Request(int(0.95 * instance.baseline.peak)), policy("largest"))
     assert found.strategy == "largest"
     assert found.peak <= 0.95 * instance.baseline.peak

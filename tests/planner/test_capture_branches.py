@@ -13,7 +13,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from remate.capture.capture_step import CaptureError, capture
-from remate.measure.beside_eager import try_schedule
+from remate.step_measurement.beside_eager import try_schedule
 from remate_runtime import apply
 
 from ..runtime.small import data, seeded

@@ -118,11 +118,11 @@ def test_a_block_that_cannot_be_traced_by_itself_is_told_to_the_log(
     monkeypatch.setattr(tracing, "template", fails)
     with caplog.at_level(logging.DEBUG, "remate.capture"):
         assert differs(capture(Stack(), (torch.ones(2, 8, 4),), {}), whole) == ""
-    assert "blocks.0 cannot be traced by itself: it is another" in caplog.text
+    assert "blocks.0 cannot be traced individually: it is another" in caplog.text
 
 
 class Mixing(nn.Module):
-    """Across and within, so that gradients lie otherwise than what they belong to."""
+    """Across and within, so that gradients have a different memory layout than what they belong to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def test_gradients_that_lie_otherwise_each_time_are_traced_in_their_places(monke
 
 
 def test_gradients_of_another_layout_are_no_anomaly() -> None:
-    """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is told of that."""
+    """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is reported that."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         capture(*ZOO["mlp_mixer"].build())

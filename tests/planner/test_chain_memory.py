@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from remate.api.plan import prepare
-from remate.strategy import Context, Deadline, Instance, Request
+from remate.strategy import Context, Deadline, Request, StepInstance
 from remate.strategy.chain.chain import Chain, chain_of
 from remate.strategy.chain.lean import lean_plans
-from remate.strategy.chain.rotor_step import Programme, reruns
+from remate.strategy.chain.rotor_step import Programme, recomputes
 from remate.strategy.effort import NORMAL
 from tests.models import ZOO
 
@@ -60,14 +60,14 @@ class Biased(nn.Module):
 
 
 @cache
-def known(name: str) -> tuple[Instance, Chain]:
+def known(name: str) -> tuple[StepInstance, Chain]:
     if name == "biased":
         with torch.device("meta"):
             built = Biased(512, 8), (torch.zeros(65536, dtype=torch.long),)
         step = prepare(*built, cost="h200")
     else:
         step = prepare(*ZOO[name].build(), cost="h200")
-    instance = Instance(step.captured.graph, () if name == "biased" else step.parts)
+    instance = StepInstance(step.captured.graph, () if name == "biased" else step.parts)
     return instance, chain_of(instance)
 
 
@@ -93,7 +93,7 @@ def test_what_the_programme_counts_is_what_the_simulator_finds(name: str, share:
     budget = share * instance.baseline.peak
     answer = lean(name).ask(budget)
     assert answer is not None
-    found = instance.judged(answer.reruns, "rockmate")
+    found = instance.judged(answer.recomputes, "rockmate")
     assert UNUSED * budget <= found.peak <= OVER * budget
 
 
@@ -107,7 +107,7 @@ def test_what_is_cheap_to_make_from_nothing_is_let_go_and_made_again() -> None:
     programme = lean("biased")
     answer = programme.ask(0.3 * instance.baseline.peak)
     assert answer is not None
-    made = [rerun.op for rerun in answer.reruns if rerun.before >= problem.backward_start]
+    made = [recompute.op for recompute in answer.recomputes if recompute.before >= problem.backward_start]
     for s in bias:
         assert made.count(problem.producer[s]) <= 1, "once for all that read it"
     assert any(problem.producer[s] in made for s in bias)
@@ -118,7 +118,7 @@ def test_operations_that_may_run_once_are_not_cheap() -> None:
     instance, chain = known("biased")
     once = {f for made in chain.cheap.values() for f in made}
     assert once
-    bound = Instance(instance.graph, instance.blocks, once)
+    bound = StepInstance(instance.graph, instance.blocks, once)
     assert not chain_of(bound).cheap
 
 
@@ -134,7 +134,7 @@ def test_lean_plans_come_near_the_floor_of_their_stage() -> None:
     _, chain = known("biased")
     for k in range(1, len(chain.stages) - 1):
         plans = lean_plans(chain, k, NORMAL, Deadline())
-        floor = Instance(chain.leaf[k].graph).floor
+        floor = StepInstance(chain.leaf[k].graph).floor
         least = min(max(plan.forward_peak, plan.backward_peak) for plan in plans)
         usual = max(chain.drop[k].forward_peak, chain.drop[k].backward_peak)
         assert least <= 1.1 * floor
@@ -149,13 +149,13 @@ def test_no_plans_after_the_deadline() -> None:
     assert lean_plans(chain, 1, NORMAL, deadline) == []
 
 
-def test_reruns_come_in_step_order() -> None:
+def test_recomputes_come_in_step_order() -> None:
     instance, chain = known("biased")
     moves = lean("biased")
     answer = moves.ask(0.4 * instance.baseline.peak)
     assert answer is not None
-    assert list(answer.reruns) == sorted(answer.reruns, key=lambda rerun: rerun.before)
-    assert reruns(chain, [], moves.offered) == []
+    assert list(answer.recomputes) == sorted(answer.recomputes, key=lambda recompute: recompute.before)
+    assert recomputes(chain, [], moves.offered) == []
 
 
 def test_the_beam_is_left_out_of_a_large_step_whose_chain_is_near_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:

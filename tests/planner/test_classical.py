@@ -15,10 +15,10 @@ from torch import nn
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.strategy import Candidate, Context, Deadline, Instance, Request, candidates, policy, solve
+from remate.strategy import Candidate, Context, Deadline, Request, StepInstance, candidates, policy, solve
 from remate.strategy.chain import checkpoint, rotor_step
 from remate.strategy.chain.chain import chain_of, chains_of
-from remate.strategy.chain.rotor import Link, Table, Way
+from remate.strategy.chain.rotor import ChainStage, SavingWay, Table
 from remate.strategy.registry import strategy as strategy_named
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -32,7 +32,7 @@ SHARES = (0.9, 0.7, 0.5, 0.2)
 State = tuple[int, int, frozenset[int], frozenset[int], int]
 
 
-def persistent(chain: list[Link], memory: int) -> float:
+def persistent(chain: list[ChainStage], memory: int) -> float:
     """Least time of all persistent schedules of a chain, by search: what is kept stays until backward used it. Output
     -1 is the input of the chain, which takes no memory."""
     start: State = (-1, len(chain) - 1, frozenset([-1]), frozenset(), -1)
@@ -52,38 +52,47 @@ def persistent(chain: list[Link], memory: int) -> float:
     return float("inf")
 
 
-def steps(chain: list[Link], memory: int, state: State) -> Iterator[tuple[int, State]]:
-    reached, turn, held, saved, passing = state
+def steps(chain: list[ChainStage], memory: int, state: State) -> Iterator[tuple[int, State]]:
+    reached, backward_start, held, saved, passing = state
     used = sum(chain[k].carried for k in held if k >= 0) + sum(chain[k].ways[0].saved for k in saved)
     through = chain[passing].carried if passing >= 0 and passing not in held and passing not in saved else 0
-    if turn in saved and turn - 1 in held | saved | {passing}:
-        if used + through - chain[turn].ways[0].saved + chain[turn].ways[0].in_backward <= memory:
-            yield 0, (reached, turn - 1, held - {turn - 1, turn}, saved - {turn}, -2)
+    if backward_start in saved and backward_start - 1 in held | saved | {passing}:
+        if used + through - chain[backward_start].ways[0].saved + chain[backward_start].ways[0].in_backward <= memory:
+            yield (
+                0,
+                (
+                    reached,
+                    backward_start - 1,
+                    held - {backward_start - 1, backward_start},
+                    saved - {backward_start},
+                    -2,
+                ),
+            )
         return
-    for k in range(turn + 1):
+    for k in range(backward_start + 1):
         if k in saved or k - 1 not in held | saved | {passing}:
             continue
         here = used + (through if passing == k - 1 else 0)
-        rerun = k <= reached
+        recompute = k <= reached
         stays = held | ({k - 1} if k - 1 == passing and k - 1 not in saved else set())
-        if here + chain[turn].base + chain[k].in_passing <= memory and k < turn:
-            time = chain[k].again if rerun else 0
+        if here + chain[backward_start].base + chain[k].in_passing <= memory and k < backward_start:
+            time = chain[k].again if recompute else 0
             for kept in {held, stays}:
-                yield time, (max(reached, k), turn, frozenset(kept), saved, k)
-        if here + chain[turn].base + chain[k].ways[0].in_forward <= memory:
-            time = (chain[k].every if k < turn else chain[k].last) if rerun else 0
-            yield time, (max(reached, k), turn, frozenset(stays), saved | {k}, -2)
+                yield time, (max(reached, k), backward_start, frozenset(kept), saved, k)
+        if here + chain[backward_start].base + chain[k].ways[0].in_forward <= memory:
+            time = (chain[k].every if k < backward_start else chain[k].last) if recompute else 0
+            yield time, (max(reached, k), backward_start, frozenset(stays), saved | {k}, -2)
 
 
-def random_chain(chance: random.Random, count: int) -> list[Link]:
+def random_chain(chance: random.Random, count: int) -> list[ChainStage]:
     chain = []
     for _ in range(count):
         carried = chance.randint(1, 6)
         saved = carried + chance.randint(0, 10)
         again = chance.randint(1, 9)
-        way = Way(saved, saved + chance.randint(0, 3), saved + chance.randint(0, 6))
+        way = SavingWay(saved, saved + chance.randint(0, 3), saved + chance.randint(0, 6))
         base = chance.randint(0, 4)
-        chain.append(Link(carried, carried + chance.randint(0, 4), base, again, again + 2, again + 1, (way,)))
+        chain.append(ChainStage(carried, carried + chance.randint(0, 4), base, again, again + 2, again + 1, (way,)))
     return chain
 
 
@@ -104,8 +113,8 @@ def test_on_a_homogeneous_chain_rotor_takes_what_revolve_takes(length: int, snap
     """A. Griewank and A. Walther, "Revolve", ACM TOMS 26, 2000: r * l - C(s + r, r - 1) forward steps run again for a chain of
     l with s snapshots, where r is the least with l <= C(s + r, r). The input is among theirs and takes no memory here; what
     has just been run does."""
-    way = Way(1000, 0, 0)  # what a backward reads never stays
-    table = Table([Link(1, 0, 0, 1, 1, 1, (way,))] * length, 60)  # one slot per byte
+    way = SavingWay(1000, 0, 0)  # what a backward reads never stays
+    table = Table([ChainStage(1, 0, 0, 1, 1, 1, (way,))] * length, 60)  # one slot per byte
     repeated = next(r for r in range(1, length + 1) if length <= math.comb(snapshots + r, r))
     advanced = repeated * length - math.comb(snapshots + repeated, repeated - 1)
     assert float(table.cost[0, -1, snapshots]) == advanced
@@ -135,8 +144,8 @@ def step_of(name: str) -> Hierarchy:
     return prepare(*ZOO[name].build(), cost="h200")
 
 
-def instance_of(name: str) -> Instance:
-    return Instance(step_of(name).captured.graph, step_of(name).parts)
+def instance_of(name: str) -> StepInstance:
+    return StepInstance(step_of(name).captured.graph, step_of(name).parts)
 
 
 @pytest.mark.parametrize("strategy", CLASSICAL)
@@ -149,14 +158,14 @@ def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
         found = list(candidates(strategy_named(strategy), instance, request, context))
         assert found
         for candidate in found:
-            timeline = simulate(link(instance.graph, candidate.reruns))
+            timeline = simulate(link(instance.graph, candidate.recomputes))
             assert (timeline.peak, timeline.time) == (candidate.peak, candidate.time)
             assert (candidate.strategy, candidate.solver) == (strategy, "none")
             assert candidate.time >= base.time
         assert min(candidate.peak for candidate in found) < base.peak
 
 
-def smallest(instance: Instance, strategy: str) -> list[Candidate]:
+def smallest(instance: StepInstance, strategy: str) -> list[Candidate]:
     """What a strategy proposes for the proven floor."""
     context = Context(Deadline(), instance.baseline.time)
     return list(candidates(strategy_named(strategy), instance, Request(instance.floor), context))
@@ -198,7 +207,7 @@ def test_skips_last() -> None:
 
 
 def test_without_blocks_the_chain_is_one_of_segments() -> None:
-    instance = Instance(step_of("tiny_gpt").captured.graph)
+    instance = StepInstance(step_of("tiny_gpt").captured.graph)
     stages = chain_of(instance).stages
     assert len(stages) > 1
     assert [stage.forward[1] for stage in stages[:-1]] == [stage.forward[0] for stage in stages[1:]]
@@ -211,7 +220,7 @@ def test_without_blocks_the_chain_is_one_of_segments() -> None:
 def test_without_blocks_the_best_of_several_chains_is_taken(
     name: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    instance = Instance(step_of(name).captured.graph)
+    instance = StepInstance(step_of(name).captured.graph)
     chains = chains_of(instance)
     assert chains[0] is chain_of(instance)
     assert len({chain.blocks for chain in chains}) == len(chains) > 1
@@ -226,7 +235,7 @@ def test_without_blocks_the_best_of_several_chains_is_taken(
     assert together < alone[0], "coarse segments are not the best everywhere"
 
 
-def fastest(instance: Instance, strategy: str, budget: int) -> float:
+def fastest(instance: StepInstance, strategy: str, budget: int) -> float:
     """ns of the fastest schedule within a budget that a strategy proposes; infinite where none is."""
     context = Context(Deadline(), instance.baseline.time)
     found = candidates(strategy_named(strategy), instance, Request(budget), context)
@@ -274,7 +283,7 @@ class Adapted(nn.Module):
 def test_a_frozen_base_is_planned() -> None:
     """A stage without backward retains what it hands on, be it read by the last layer."""
     step = prepare(Adapted(32, 6), (torch.zeros(64, dtype=torch.long),), cost="h200")
-    instance = Instance(step.captured.graph, step.parts)
+    instance = StepInstance(step.captured.graph, step.parts)
     chain = chain_of(instance)
     lasting = [k for k, stage in enumerate(chain.stages) if stage.apart and stage.backward[0] == stage.backward[1]]
     assert lasting, "the mask is made in a stage without backward"

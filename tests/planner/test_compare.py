@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
-from remate_runtime.live import (
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime.staleness import (
     NothingToTrainError,
     compare_models,
     default_loss,

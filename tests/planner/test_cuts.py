@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from remate.strategy import Context, Deadline, Instance, Request
+from remate.strategy import Context, Deadline, Request, StepInstance
 from remate.strategy.bound.cut_model import stretches
 from remate.strategy.registry import bound
 from remate_runtime.format import Gradients
@@ -15,14 +15,14 @@ from .test_optimum import truths
 STEPS = 5  # seeds that a part of the slow test takes: about 24 steps
 
 
-def proven(name: str, about: Instance, budget: int) -> int:
+def proven(name: str, about: StepInstance, budget: int) -> int:
     """What a bound proves where nothing is known but a slow schedule, so that it does all that it can."""
     context = Context(Deadline(), about.baseline.time)
     context.best = replace(about.baseline, time=1000 * about.baseline.time)
     return bound(name).prove(about, Request(budget), context)
 
 
-def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
+def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     """Hold several cuts against one cut and the truth on every budget of every step. Returns how many steps there were,
     and on how many budgets several cuts said more."""
     steps = more = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remate.strategy import Instance, Request
+from remate.strategy import Request, StepInstance
 from remate.strategy.base import Context
 from remate.strategy.deadline import Deadline
 from remate.strategy.states.exact import estimate
@@ -16,7 +16,7 @@ def test_what_a_deadline_ends_is_not_kept() -> None:
     graph = random_graph(4, 4)
     budget = int(0.9 * simulate(link(graph)).peak)
     (best,) = fastest(graph, [budget])[0]
-    instance, deadline = Instance(graph), Deadline()
+    instance, deadline = StepInstance(graph), Deadline()
     assert best is not None
     assert best > instance.baseline.time
     request = Request(budget, 0.0)

@@ -10,7 +10,7 @@ from torch import nn
 
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError
-from remate.strategy import Instance, Request, policy, solve
+from remate.strategy import Request, StepInstance, policy, solve
 from remate.strategy.effort import QUICK
 from remate.strategy.milp.flat_far import divided, far_storages, far_windows, held
 from remate.strategy.segments import segments
@@ -18,12 +18,12 @@ from tools.bench.low_budget_models import Unrolled
 
 
 @cache
-def step() -> Instance:
+def step() -> StepInstance:
     made = prepare(Unrolled(64, 100), (torch.zeros(16, 25, dtype=torch.long),), {}, cost="h200")
-    return Instance(made.captured.graph, made.parts)
+    return StepInstance(made.captured.graph, made.parts)
 
 
-def names(instance: Instance, storages: frozenset[int]) -> set[str]:
+def names(instance: StepInstance, storages: frozenset[int]) -> set[str]:
     return {instance.graph.values[s].name for s in storages}
 
 
@@ -47,15 +47,17 @@ def test_a_stage_ends_where_memory_is_given_back() -> None:
 
 @pytest.mark.parametrize("share", [0.8, 0.7])
 def test_an_unrolled_recurrence_gets_a_faster_plan(share: float) -> None:
-    """Each by itself: no polishing."""
+    """Each on its own: no polishing."""
     request = Request(int(share * step().baseline.peak), effort=QUICK)
-    flat, far = (solve(Instance(step().graph, step().blocks), request, policy(name)) for name in ("flat", "flat-far"))
+    flat, far = (
+        solve(StepInstance(step().graph, step().blocks), request, policy(name)) for name in ("flat", "flat-far")
+    )
     assert far.peak <= request.budget
     assert far.lower_bound <= far.time < flat.time
 
 
 def test_where_nothing_else_fits_what_gathers_is_kept() -> None:
-    instance = Instance(step().graph, step().blocks)
+    instance = StepInstance(step().graph, step().blocks)
     assert far_windows(instance, 40, gather=True) is not None
     request = Request(int(0.49 * instance.baseline.peak), effort=QUICK)
     with pytest.raises(InfeasibleError):
@@ -66,5 +68,5 @@ def test_where_nothing_else_fits_what_gathers_is_kept() -> None:
 def test_a_step_without_anything_far_gets_no_model() -> None:
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(8)))
     made = prepare(layers, (torch.zeros(64, 8),), {}, cost="h200")
-    instance = Instance(made.captured.graph, made.parts)
+    instance = StepInstance(made.captured.graph, made.parts)
     assert far_windows(instance, 40, gather=True) is None

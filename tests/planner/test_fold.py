@@ -1,4 +1,4 @@
-"""Folding is the inverse of expanding: same operations, same reruns, whatever the step and its hierarchy."""
+"""Folding is the inverse of expanding: same operations, same recomputations, whatever the step and its hierarchy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from remate.fold.folding import fold, fold_flat
-from remate.fold.plan_names import fresh_name, plan_name
+from remate.block_templates.folding import fold, fold_flat
+from remate.block_templates.plan_names import fresh_name, plan_name
 from remate.partition.partitioning import partition
-from remate_runtime.format import Rerun
+from remate_runtime.flat_step.expansion import expand
+from remate_runtime.flat_step.graph import FlatRecompute, Value
+from remate_runtime.format import Recompute
 from remate_runtime.format.reader import decode
 from remate_runtime.format.tensor_type import TensorType
 from remate_runtime.format.writer import encode
-from remate_runtime.step.expansion import expand
-from remate_runtime.step.graph import FlatRerun, Value
 
-from .folding import meaning, random_reruns, random_step, schedule_of
+from .folding import meaning, random_recomputes, random_step, schedule_of
 from .synthetic import Tape, layers
 
 
@@ -26,12 +26,12 @@ def test_round_trip_of_random_steps(seed: int, operations: int, count: int) -> N
     captured = random_step(seed, operations)
     hierarchy = partition(captured)
     graph = hierarchy.captured.graph
-    reruns = random_reruns(graph, seed, count)
-    for folded in (fold(hierarchy.captured, reruns, hierarchy), fold_flat(hierarchy.captured, reruns)):
+    recomputes = random_recomputes(graph, seed, count)
+    for folded in (fold(hierarchy.captured, recomputes, hierarchy), fold_flat(hierarchy.captured, recomputes)):
         schedule = decode(encode(schedule_of(folded)))
         expanded = expand(schedule)
         assert meaning(expanded.graph) == meaning(graph)
-        assert list(expanded.reruns) == reruns
+        assert list(expanded.recomputes) == recomputes
 
 
 def test_flat_ids_are_the_captured_ones_below_the_instance() -> None:
@@ -46,36 +46,39 @@ def test_equal_layers_share_one_template_and_plans_are_named() -> None:
     hierarchy = partition(layers(8))
     graph, parts = hierarchy.captured.graph, {part.id: part for part in hierarchy.parts}
 
-    def again(name: str, point: str, words: tuple[str, ...] = ()) -> list[FlatRerun]:
+    def again(name: str, point: str, words: tuple[str, ...] = ()) -> list[FlatRecompute]:
         before = parts[point].backward[0]
         chosen = [i for i in range(*parts[name].forward) if not graph.operations[i].view]
-        return [FlatRerun(i, before) for i in chosen if not words or graph.operations[i].id.endswith(words)]
+        return [FlatRecompute(i, before) for i in chosen if not words or graph.operations[i].id.endswith(words)]
 
-    reruns = [
+    recomputes = [
         *again("h.6", "h.7"),  # the block above gets its boundary back,
-        *again("h.7", "h.7"),  # then reruns as a whole
+        *again("h.7", "h.7"),  # then recomputations as a whole
         *again("h.3", "h.3", ("relu", "tanh")),
         *again("h.2", "h.2", ("relu", "tanh")),
         *again("h.1", "h.1", ("relu",)),
     ]
-    folded = fold(hierarchy.captured, reruns, hierarchy)
+    folded = fold(hierarchy.captured, recomputes, hierarchy)
     plans = {instance.id: instance.plan for instance in folded.program}
     assert {i.block for i in folded.program if i.id.startswith("h.")} == {"Layer"}
     assert plans["h.2"] == plans["h.3"]
-    assert {plans[name].rpartition("-")[0] for name in ("h.1", "h.2")} == {"rerun-mlp"}
-    assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "keep-all")
-    assert [(r.rerun, r.before) for r in folded.statements] == [(("h.6",), "h.7")]
-    assert expand(schedule_of(folded)).reruns == tuple(reruns)
+    assert {plans[name].rpartition("-")[0] for name in ("h.1", "h.2")} == {"recompute-mlp"}
+    assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "baseline")
+    assert [(r.recompute, r.before) for r in folded.statements] == [(("h.6",), "h.7")]
+    assert expand(schedule_of(folded)).recomputes == tuple(recomputes)
 
 
 def test_an_order_that_plans_cannot_say_goes_to_the_top_level() -> None:
     hierarchy = partition(layers(4))
     first, second = hierarchy.parts[1], hierarchy.parts[2]
     point = second.backward[0]
-    reruns = [FlatRerun(second.forward[0], point), FlatRerun(first.forward[0], point)]  # own operation first
-    folded = fold(hierarchy.captured, reruns, hierarchy)
-    assert all(instance.plan == "keep-all" for instance in folded.program)
-    assert expand(schedule_of(folded)).reruns == tuple(reruns)
+    recomputes = [
+        FlatRecompute(second.forward[0], point),
+        FlatRecompute(first.forward[0], point),
+    ]  # own operation first
+    folded = fold(hierarchy.captured, recomputes, hierarchy)
+    assert all(instance.plan == "baseline" for instance in folded.program)
+    assert expand(schedule_of(folded)).recomputes == tuple(recomputes)
 
 
 def test_shared_parameters_are_bound_and_their_gradient_stated_once() -> None:
@@ -102,26 +105,26 @@ def test_large_repeated_modules_become_composites() -> None:
     assert [len(part.parts) for part in hierarchy.parts[:3]] == [3, 3, 3]
     graph = hierarchy.captured.graph
     inner = hierarchy.parts[1].parts
-    reruns = [FlatRerun(i, inner[1].backward[0]) for i in range(*inner[0].forward)]
-    folded = fold(hierarchy.captured, reruns, hierarchy)
+    recomputes = [FlatRecompute(i, inner[1].backward[0]) for i in range(*inner[0].forward)]
+    folded = fold(hierarchy.captured, recomputes, hierarchy)
     assert {i.block for i in folded.program if i.id.startswith("h.")} <= {"Layer", "Layer_2"}
     assert folded.blocks["Layer"].instances
-    assert folded.program[1].plan != "keep-all"
-    assert next(iter(folded.blocks[folded.program[1].block].plans.values()))[0].rerun == ("a",)
+    assert folded.program[1].plan != "baseline"
+    assert next(iter(folded.blocks[folded.program[1].block].plans.values()))[0].recompute == ("a",)
     expanded = expand(decode(encode(schedule_of(folded))))
     assert meaning(expanded.graph) == meaning(graph)
-    assert list(expanded.reruns) == reruns
+    assert list(expanded.recomputes) == recomputes
 
 
 def test_plan_names() -> None:
     block = ["ln_1.norm", "attn.q.mm", "attn.softmax", "ln_2.norm", "mlp.up.mm", "mlp.act.gelu", "add"]
-    assert plan_name(block, []) == "keep-all"
+    assert plan_name(block, []) == "baseline"
     assert plan_name(block, block) == "boundary-only"
-    assert plan_name(block, ["ln_1.norm", "ln_2.norm"]) == "rerun-norms"
-    assert plan_name(block, ["mlp.act.gelu"]) == "rerun-mlp"
-    assert plan_name(block, block[1:5]) == "rerun-attn-ln_2-mlp"
-    assert plan_name(block, [*block[:4], block[5]]) == "rerun-norms-attention-pointwise"
-    assert plan_name(["layer.0.norm.mul", "layer.0.attn.mm", "layer.1.ff.mm"], ["layer.1.ff.mm"]) == "rerun-ff"
+    assert plan_name(block, ["ln_1.norm", "ln_2.norm"]) == "recompute-norms"
+    assert plan_name(block, ["mlp.act.gelu"]) == "recompute-mlp"
+    assert plan_name(block, block[1:5]) == "recompute-attn-ln_2-mlp"
+    assert plan_name(block, [*block[:4], block[5]]) == "recompute-norms-attention-pointwise"
+    assert plan_name(["layer.0.norm.mul", "layer.0.attn.mm", "layer.1.ff.mm"], ["layer.1.ff.mm"]) == "recompute-ff"
 
 
 def test_outputs_and_updates_that_no_operation_makes() -> None:
@@ -150,16 +153,16 @@ def test_outputs_and_updates_that_no_operation_makes() -> None:
 def test_a_name_means_the_same_plan_in_every_file() -> None:
     block = ["ln_1.norm", "attn.mm", "attn.softmax", "ln_2.norm", "mlp.up.mm", "mlp.act.gelu"]
 
-    def name(rerun: list[str], before: str = "grad.mm", taken: tuple[str, ...] = ()) -> str:
-        return fresh_name((Rerun(tuple(rerun), before),), block, rerun, taken)
+    def name(recompute: list[str], before: str = "grad.mm", taken: tuple[str, ...] = ()) -> str:
+        return fresh_name((Recompute(tuple(recompute), before),), block, recompute, taken)
 
     norms = ["ln_1.norm", "ln_2.norm"]
-    assert name(norms) == name(norms, "grad.other") == "rerun-norms"  # it names all that reruns
+    assert name(norms) == name(norms, "grad.other") == "recompute-norms"  # it names all that is recomputed
     some = [name(["ln_1.norm"]), name(["ln_2.norm"]), name(["ln_2.norm"], "grad.other")]
     assert len(set(some)) == 3
-    assert all(one.startswith("rerun-norms-") for one in some)
+    assert all(one.startswith("recompute-norms-") for one in some)
     assert name(["ln_1.norm"]) == some[0]
-    other = name(norms, "grad.other", ("rerun-norms",))
-    assert other.startswith("rerun-norms-")
-    assert other != name(norms, "grad.mm", ("rerun-norms",))
-    assert name(norms, "grad.other", ("rerun-norms", other)).startswith(other)  # a longer hash
+    other = name(norms, "grad.other", ("recompute-norms",))
+    assert other.startswith("recompute-norms-")
+    assert other != name(norms, "grad.mm", ("recompute-norms",))
+    assert name(norms, "grad.other", ("recompute-norms", other)).startswith(other)  # a longer hash

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from remate.block_templates.folding import fold
 from remate.capture.capture_step import capture
-from remate.fold.folding import fold
 from remate.partition.partitioning import partition
+from remate_runtime.flat_step.expansion import expand
 from remate_runtime.format.reader import decode
 from remate_runtime.format.writer import encode
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expansion import expand
 from tests.models import ZOO
 
-from .folding import meaning, random_reruns, schedule_of
+from .folding import meaning, random_recomputes, schedule_of
 from .test_partition import check
 
 # model -> (instances of the largest stack of equal blocks, their ids)
@@ -34,16 +34,16 @@ def test_zoo(name: str) -> None:
     hierarchy = partition(captured)
     check(captured, hierarchy)
     graph = hierarchy.captured.graph
-    reruns = random_reruns(graph, 1, 40)
-    folded = fold(hierarchy.captured, reruns, hierarchy)
+    recomputes = random_recomputes(graph, 1, 40)
+    folded = fold(hierarchy.captured, recomputes, hierarchy)
     text = encode(schedule_of(folded))
     expanded = expand(decode(text))
     assert meaning(expanded.graph) == meaning(graph)
-    assert list(expanded.reruns) == reruns
-    assert simulate(link(expanded.graph, expanded.reruns)).peak == simulate(link(graph, reruns)).peak
+    assert list(expanded.recomputes) == recomputes
+    assert simulate(link(expanded.graph, expanded.recomputes)).peak == simulate(link(graph, recomputes)).peak
     # block order costs next to nothing: autograd's own order is nearly the same
     assert simulate(link(graph)).peak <= 1.02 * simulate(link(captured.graph)).peak
-    assert encode(schedule_of(fold(hierarchy.captured, reruns, partition(captured)))) == text
+    assert encode(schedule_of(fold(hierarchy.captured, recomputes, partition(captured)))) == text
     templates = {i.id: i.block for i in folded.program if i.id in STACKS.get(name, ())}
     assert list(templates) == STACKS.get(name, [])
     assert len(set(templates.values())) <= 2  # the last of a stack may end it in another way

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.format import GRADIENTS, encode
 
@@ -55,7 +55,7 @@ def test_the_peak_is_the_predicted_one(name: str, gradients: str) -> None:
     (_, wanted), (peak, gradient) = found
     assert torch.equal(gradient, wanted)
     assert gradient.stride() == wanted.stride()
-    if gradients == "held":
+    if gradients == "retained":
         assert predicted_peak(planned) - NUMBERS <= peak <= predicted_peak(planned)
 
 

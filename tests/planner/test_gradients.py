@@ -15,19 +15,19 @@ from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError, UnknownNameError
-from remate.inspect.figures import refreshed
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.schedule_tools.figures import refreshed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import Schedule, apply
+from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Gradients
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 from tests.runtime.small import data, seeded
 from tests.runtime.test_gradients_assumed import consume, prepare
 
 
 class Heavy(nn.Module):
-    """More bytes of parameters than of activations, though these are enough to be worth reruns."""
+    """More bytes of parameters than of activations, though these are enough to be worth recomputations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Heavy(nn.Module):
 
 
 INPUT = data(128, 512)
-BUDGETS = {"held": "100%", "accumulated": "85%", "consumed": "85%"}  # gradients alone are the floor of the first
+BUDGETS = {"retained": "100%", "accumulated": "85%", "consumed": "85%"}  # gradients alone are the floor of the first
 
 
 def planned(budget: str | int, gradients: str) -> Schedule:
@@ -59,7 +59,7 @@ def test_budget_and_peaks_are_those_of_the_assumption(schedules: dict[Gradients,
     assert solve.gradients == kind
     assert solve.budget == parse_budget(BUDGETS[kind]).resolve(solve.baseline_peak)
     assert solve.lower_bound is not None
-    assert (kind == "held") == (solve.baseline_time == solve.time)
+    assert (kind == "retained") == (solve.baseline_time == solve.time)
     assert solve.time >= solve.lower_bound
     assert solve.peak <= solve.budget
     if kind == "consumed":
@@ -69,7 +69,7 @@ def test_budget_and_peaks_are_those_of_the_assumption(schedules: dict[Gradients,
         prepare(model, kind)
         measured = peak_bytes(lambda: scheduled(INPUT).backward())
     expanded = expand(schedule)  # with the workspaces of this machine
-    assert measured == simulate(link(costed(expanded.graph, "measured"), expanded.reruns)).peak <= solve.peak
+    assert measured == simulate(link(costed(expanded.graph, "measured"), expanded.recomputes)).peak <= solve.peak
 
 
 def test_gradients_that_go_leave_room(schedules: dict[Gradients, Schedule]) -> None:
@@ -80,7 +80,7 @@ def test_gradients_that_go_leave_room(schedules: dict[Gradients, Schedule]) -> N
 
 def test_a_budget_below_the_floor_of_held_gradients(schedules: dict[Gradients, Schedule]) -> None:
     with pytest.raises(InfeasibleError) as refused:
-        planned(schedules["consumed"].solve.budget, "held")
+        planned(schedules["consumed"].solve.budget, "retained")
     assert refused.value.floor > schedules["consumed"].solve.budget
     assert "if they may be accumulated in a .grad that exists, or consumed by an optimizer in backward" in str(
         refused.value
@@ -123,7 +123,9 @@ def test_an_optimizer_in_backward_that_is_missing_is_told_once(
     told = [str(one.message) for one in caught if "optimizer in backward" in str(one.message)]
     assert len(told) == (not does)
     if told:
-        held = refreshed(replace(schedules["consumed"], solve=replace(schedules["consumed"].solve, gradients="held")))
+        held = refreshed(
+            replace(schedules["consumed"], solve=replace(schedules["consumed"].solve, gradients="retained"))
+        )
         assert f"takes {held.schedule.solve.peak:,} bytes" in told[0]
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from remate.strategy import Instance, Request, policy, solve
+from remate.strategy import Request, StepInstance, policy, solve
 from remate.strategy.chain import rockmate
 from remate.strategy.chain.chain import chain_of, segment_blocks
 from remate.strategy.chain.head import cut_heads
@@ -14,16 +14,16 @@ from remate.strategy.chain.head import cut_heads
 from .strategy_graphs import transformer
 
 
-def with_head(layers: int, head: int) -> Instance:
+def with_head(layers: int, head: int) -> StepInstance:
     graph = transformer(layers, head=head)
-    return Instance(graph, segment_blocks(Instance(graph).problem, 18))
+    return StepInstance(graph, segment_blocks(StepInstance(graph).problem, 18))
 
 
 def test_the_last_stage_is_cut_where_the_loss_is_most_of_the_budget() -> None:
     about = with_head(8, 40)
-    plain, turn = chain_of(about), about.problem.backward_start
+    plain, backward_start = chain_of(about), about.problem.backward_start
     assert cut_heads(about, 4 * about.floor) == ()
-    assert cut_heads(Instance(about.graph), about.floor) == (), "there is no block"
+    assert cut_heads(StepInstance(about.graph), about.floor) == (), "there is no block"
     chains = cut_heads(about, about.floor)
     assert len(chains) == 2
     for chain in chains:
@@ -33,7 +33,7 @@ def test_the_last_stage_is_cut_where_the_loss_is_most_of_the_budget() -> None:
             assert stage.forward[1] == following.forward[0] < stage.backward[1]
             assert stage.backward[0] == following.backward[1]
         assert chain.stages[-1].forward[1] == plain.stages[-1].forward[1]
-        assert chain.stages[-1].backward[0] == turn
+        assert chain.stages[-1].backward[0] == backward_start
 
 
 def test_what_enters_the_head_need_not_wait_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:

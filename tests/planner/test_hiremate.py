@@ -9,7 +9,7 @@ import pytest
 from remate.partition.hierarchy import BlockSpan
 from remate.partition.leaf_graph import LeafGraph, leaf_graph
 from remate.partition.partitioning import partition
-from remate.strategy import QUICK, Deadline, Instance, Request, policy, solve
+from remate.strategy import QUICK, Deadline, Request, StepInstance, policy, solve
 from remate.strategy.blocks.block_plan import BlockPlan, simulated_plan
 from remate.strategy.chain.chain import segment_blocks
 from remate.strategy.effort import Effort
@@ -17,11 +17,11 @@ from remate.strategy.levels import hiremate as module
 from remate.strategy.levels import tree as trees
 from remate.strategy.levels.hiremate import Levels, Solvers, levelled, whole_again
 from remate.strategy.levels.level_model import LevelModel
-from remate.strategy.levels.options import Part
+from remate.strategy.levels.options import LevelPart
 from remate.strategy.levels.tree import Node, tree
 from remate.strategy.problem import Problem
+from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
-from remate_runtime.step import Graph
 
 from .strategy_graphs import random_graph, transformer
 from .synthetic import layers
@@ -38,7 +38,7 @@ def nodes(node: Node) -> list[Node]:
 
 @pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9)])
 def test_a_tree_has_every_operation_once_in_small_parts(graph: Graph) -> None:
-    made = tree(Instance(graph))
+    made = tree(StepInstance(graph))
     spans = leaves(made)
     forward = [i for span in spans for i in range(*span.forward)]
     backward = [i for span in reversed(spans) for i in range(*span.backward)]
@@ -49,7 +49,7 @@ def test_a_tree_has_every_operation_once_in_small_parts(graph: Graph) -> None:
 
 def test_what_repeats_is_solved_once() -> None:
     step = partition(layers(16))
-    about = Levels(Instance(step.captured.graph, step.parts), Deadline(), QUICK)
+    about = Levels(StepInstance(step.captured.graph, step.parts), Deadline(), QUICK)
     assert about.tree.levels() > 2
     assert len(about.known) < (len(nodes(about.tree)) - 1) / 2
 
@@ -57,13 +57,13 @@ def test_what_repeats_is_solved_once() -> None:
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
     """Of time exactly; of memory never much less than is held."""
-    instance = Instance(random_graph(seed, 40))
+    instance = StepInstance(random_graph(seed, 40))
     root = Levels(instance, Deadline(), QUICK).root
     for share in (0.95, 0.85, 0.75):
         budget = share * instance.baseline.peak
         result = root.solve(Deadline(), budget, QUICK)
         assert result.x is not None
-        timeline = simulate(link(instance.graph, root.reruns(result)))
+        timeline = simulate(link(instance.graph, root.recomputes(result)))
         assert result.objective == pytest.approx(100 * (timeline.time / instance.baseline.time - 1), abs=1e-6)
         assert timeline.peak <= 1.15 * budget
 
@@ -71,7 +71,7 @@ def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
 @pytest.mark.parametrize("share", [0.8, 0.7, 0.65])
 def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: float) -> None:
     graph = random_graph(9, 60)
-    instance = Instance(graph, segment_blocks(Instance(graph).problem, 8))
+    instance = StepInstance(graph, segment_blocks(StepInstance(graph).problem, 8))
     request = Request(int(share * instance.baseline.peak), effort=QUICK)
     ours, chosen = (solve(instance, request, policy(name)) for name in ("hiremate", "hierarchical"))
     assert ours.peak <= request.budget
@@ -80,34 +80,34 @@ def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: fl
 
 @pytest.mark.parametrize("budget", [160, 130])
 def test_a_chain_is_run_as_by_the_optimal_programme_for_chains(budget: int) -> None:
-    """36 layers of 10 bytes; without reruns 380. Within the smaller budget several parts run again in one stage, one after
+    """36 layers of 10 bytes; without recomputation 380. Within the smaller budget several parts run again in one stage, one after
     another."""
     request = Request(budget, effort=QUICK)
-    ours, rotor = (solve(Instance(chain(36)), request, policy(name)) for name in ("hiremate", "rotor"))
+    ours, rotor = (solve(StepInstance(chain(36)), request, policy(name)) for name in ("hiremate", "rotor"))
     assert ours.time <= rotor.time
 
 
 def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "MOST", 3)
     monkeypatch.setattr(trees, "SHORT", 8)
-    instance = Instance(random_graph(5, 90))
+    instance = StepInstance(random_graph(5, 90))
     assert tree(instance).levels() > 2
     found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
     assert found.gap <= 0.03
     blocks = leaves(tree(instance))
-    chosen = solve(Instance(instance.graph, blocks), Request(found.peak, effort=QUICK), policy("hierarchical"))
+    chosen = solve(StepInstance(instance.graph, blocks), Request(found.peak, effort=QUICK), policy("hierarchical"))
     assert found.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
     assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
 
 
 def keep_or_not(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
 ) -> list[BlockPlan]:
     return [simulated_plan(leaf, ()), *whole_again(leaf, once)]
 
 
 def test_another_solver_of_the_leaves() -> None:
-    instance = Instance(random_graph(6, 60))
+    instance = StepInstance(random_graph(6, 60))
     budget = 0.7 * instance.baseline.peak
     fine = Levels(instance, Deadline(), QUICK).root
     coarse = Levels(instance, Deadline(), QUICK, Solvers(keep_or_not, levelled)).root
@@ -117,7 +117,7 @@ def test_another_solver_of_the_leaves() -> None:
 
 
 def test_a_deadline_ends_it_with_what_there_is() -> None:
-    instance = Instance(random_graph(8, 60))
+    instance = StepInstance(random_graph(8, 60))
     with Deadline(0.0) as deadline:
         made = module.levels(instance, QUICK, deadline)
     assert all(len(part.options) == 1 for part in made.root.parts)
@@ -128,15 +128,17 @@ def test_a_deadline_ends_it_with_what_there_is() -> None:
 @pytest.mark.parametrize("seed", [21, 23])
 def test_a_step_no_larger_than_a_leaf_is_planned_as_by_checkmate(seed: int) -> None:
     graph = random_graph(seed, 10)
-    budget = int(0.75 * Instance(graph).baseline.peak)
-    found = [solve(Instance(graph), Request(budget, effort=QUICK), policy(name)) for name in ("hiremate", "checkmate")]
+    budget = int(0.75 * StepInstance(graph).baseline.peak)
+    found = [
+        solve(StepInstance(graph), Request(budget, effort=QUICK), policy(name)) for name in ("hiremate", "checkmate")
+    ]
     assert found[0].time <= found[1].time
 
 
 def test_nodes_offer_what_has_the_least_peak() -> None:
     """Of every node between leaf and root, a plan near to the least limit that its program meets."""
     step = partition(layers(16))
-    about = Levels(Instance(step.captured.graph, step.parts), Deadline(), QUICK)
+    about = Levels(StepInstance(step.captured.graph, step.parts), Deadline(), QUICK)
     inner = next(node for node in about.tree.parts if node.parts)
     leaf = leaf_graph(about.instance.graph, inner.span, about.readers)
     parts = about._parts(inner, Problem(leaf.graph))

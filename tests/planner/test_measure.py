@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from remate.measure.allocator import compare_times, memory_curve, peak_bytes, timed
+from remate.step_measurement.allocator import compare_times, memory_curve, peak_bytes, timed
 
 KIB = 1024
 
@@ -99,13 +99,13 @@ def test_measuring_is_silent(capfd: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.cuda
-def test_peak_on_cuda_is_what_was_asked_for():
+def test_peak_on_cuda_is_what_was_requested_for():
     """Also where the allocator hands out a larger block that it keeps: peaks must not depend on what ran before."""
     assert peak_bytes(lambda: torch.empty(1, device="cuda"), "cuda") == 4
     mebibyte = 1 << 20
     torch.empty(21 * mebibyte, dtype=torch.uint8, device="cuda")
-    asked = 20 * mebibyte + mebibyte // 2
-    assert peak_bytes(lambda: torch.empty(asked, dtype=torch.uint8, device="cuda"), "cuda") == asked
+    requested = 20 * mebibyte + mebibyte // 2
+    assert peak_bytes(lambda: torch.empty(requested, dtype=torch.uint8, device="cuda"), "cuda") == requested
 
 
 class Clock:
@@ -119,7 +119,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that only moves when it is told to."""
     made = Clock()
-    monkeypatch.setattr("remate.measure.allocator.time", made)
+    monkeypatch.setattr("remate.step_measurement.allocator.time", made)
     return made
 
 
@@ -149,9 +149,9 @@ def test_time_of_one_call(clock: Clock):
 
 
 def test_curve_of_overlapping_blocks():
-    def step(turn: Callable[[], None]) -> None:
+    def step(backward_start: Callable[[], None]) -> None:
         a = block(100)
-        turn()
+        backward_start()
         b = block(50)
         del a, b
 
@@ -159,17 +159,17 @@ def test_curve_of_overlapping_blocks():
     assert curve.bytes == (0, 100 * KIB, 150 * KIB, 50 * KIB, 0)
     assert curve.times[0] == 0
     assert list(curve.times) == sorted(curve.times)
-    assert curve.times[1] <= curve.turn <= curve.times[2]
+    assert curve.times[1] <= curve.backward_start <= curve.times[2]
 
 
 @pytest.mark.cuda
 def test_curve_on_cuda_has_the_measured_peak():
-    def fn(turn: Callable[[], None] = lambda: None) -> None:
+    def fn(backward_start: Callable[[], None] = lambda: None) -> None:
         a = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
-        turn()
+        backward_start()
         b = torch.empty(1 << 21, dtype=torch.uint8, device="cuda")
         del a, b
 
     curve = memory_curve(fn, "cuda")
     assert max(curve.bytes) == peak_bytes(fn, "cuda") == 3 << 20
-    assert curve.turn >= 0
+    assert curve.backward_start >= 0

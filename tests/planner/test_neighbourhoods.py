@@ -6,15 +6,15 @@ from functools import cache
 
 import pytest
 
-from remate.strategy import QUICK, Candidate, Context, Deadline, Instance, Request, solve
+from remate.strategy import QUICK, Candidate, Context, Deadline, Request, StepInstance, solve
 from remate.strategy.effort import NORMAL
 from remate.strategy.milp.formulation import Formulation
 from remate.strategy.milp.neighbourhoods import NEIGHBOURHOODS, expressible, stages, windows_around
 from remate.strategy.milp.warm_start import warm_start
 from remate.strategy.portfolio import alone
 from remate.strategy.solve import candidates
+from remate_runtime.flat_step.graph import Graph
 from remate_runtime.link import link, simulate
-from remate_runtime.step.graph import Graph
 
 from .exact_optimum import ExactOptimum
 from .strategy_graphs import random_graph, transformer
@@ -22,17 +22,17 @@ from .tiny_steps import KINDS, tiny_step
 
 
 @cache
-def greedily(graph_of: str, seed: int, share: float) -> tuple[Instance, Candidate]:
+def greedily(graph_of: str, seed: int, share: float) -> tuple[StepInstance, Candidate]:
     """A step with a schedule that fits this share of its peak."""
     graphs = {
         "transformer": lambda: transformer(2),
         "random": lambda: random_graph(seed, 30),
         **{kind: (lambda kind=kind: tiny_step(seed, 12, kind)) for kind in KINDS},
     }
-    about = Instance(graphs[graph_of]())
+    about = StepInstance(graphs[graph_of]())
     budget = about.floor + int(share * (about.baseline.peak - about.floor))
     found = solve(about, Request(budget), alone("greedy"))
-    return about, about.judged(found.reruns, "greedy")
+    return about, about.judged(found.recomputes, "greedy")
 
 
 CASES = [
@@ -48,24 +48,24 @@ def test_a_program_in_which_all_is_settled_counts_as_the_simulator_does(graph: s
     about, given = greedily(graph, seed, share)
     problem = about.problem
     if not expressible(problem, given):
-        pytest.skip("a rerun in the forward, of which the program knows nothing")
-    in_order = about.judged(sorted(given.reruns, key=lambda rerun: (rerun.before, rerun.op)), "greedy")
+        pytest.skip("a recomputation in the forward, of which the program knows nothing")
+    in_order = about.judged(sorted(given.recomputes, key=lambda recompute: (recompute.before, recompute.op)), "greedy")
     windows = windows_around(problem, stages(problem), given, ())
     model = Formulation(problem, windows, about.baseline.peak)
-    start = warm_start(problem, windows, given.reruns)
+    start = warm_start(problem, windows, given.recomputes)
     assert windows.sure is not None
     assert windows.sure == set(windows.position)
-    assert sum(1 for key, value in start.items() if key[0] == "rerun" and value) == len(given.reruns)
+    assert sum(1 for key, value in start.items() if key[0] == "recompute" and value) == len(given.recomputes)
     with Deadline() as deadline:
         model.around(deadline, about.baseline.peak, windows.sure, start, nodes=10, work=1e7)
         counted = model.peak(model.smallest(deadline, NORMAL, tolerance=0.0))
     saved = sum(
-        problem.state[op] for op in {rerun.op for rerun in given.reruns}
+        problem.state[op] for op in {recompute.op for recompute in given.recomputes}
     )  # of generators: a few kilobytes, not counted
     assert in_order.peak - saved - 1 <= counted <= in_order.peak + 1
 
 
-def improved(about: Instance, given: Candidate, budget: int) -> Candidate:
+def improved(about: StepInstance, given: Candidate, budget: int) -> Candidate:
     with Deadline() as deadline:
         context = Context(deadline, about.baseline.time, 0, given)
         for found in candidates(NEIGHBOURHOODS, about, Request(budget, effort=QUICK), context):
@@ -76,12 +76,12 @@ def improved(about: Instance, given: Candidate, budget: int) -> Candidate:
 
 
 def test_it_improves_on_what_runs_whole_segments_again() -> None:
-    about = Instance(transformer(2))
+    about = StepInstance(transformer(2))
     whole = solve(about, Request(int(0.6 * about.baseline.peak), effort=QUICK), alone("chen-sqrt"))
-    given = about.judged(whole.reruns, "chen-sqrt")
+    given = about.judged(whole.recomputes, "chen-sqrt")
     found = improved(about, given, given.peak)
     assert found.time - about.baseline.time < 0.7 * (given.time - about.baseline.time)
-    timeline = simulate(link(about.graph, found.reruns))
+    timeline = simulate(link(about.graph, found.recomputes))
     assert (timeline.time, timeline.peak) == (found.time, found.peak)
     assert found.peak <= given.peak
 
@@ -92,10 +92,10 @@ def small(seed: int, kind: str) -> Graph:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "random"])
 def test_the_optimum_of_a_tiny_step_is_not_passed(kind: str) -> None:
-    """Of steps that one program holds whole it finds the optimum, but for reruns in the forward and in another order."""
+    """Of steps that one program holds whole it finds the optimum, but for recomputations in the forward and in another order."""
     for seed in range(2):
         graph = small(seed, kind)
-        about, truth = Instance(graph), ExactOptimum(graph)
+        about, truth = StepInstance(graph), ExactOptimum(graph)
         budget = (truth.least_peak(about.baseline.peak) + about.baseline.peak) // 2
         best = truth.fastest(budget)
         assert best is not None

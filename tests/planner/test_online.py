@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from remate.strategy import Instance, Request, policy, solve
+from remate.strategy import Request, StepInstance, policy, solve
 from remate.strategy.online.coop import Arena
 from remate.strategy.online.dtr import Heap, neighbourhood
-from remate.strategy.online.replay import Replay
+from remate.strategy.online.replay import StepReplay
 from remate.strategy.online.treewidth import Path, Separators, decomposition, separators_of
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from .strategy_graphs import Tape, random_graph, transformer
 
@@ -31,7 +31,7 @@ def chain(length: int) -> Graph:
 @pytest.mark.parametrize("name", POLICIES)
 def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: int) -> None:
     """So a replay within a budget is a schedule within it."""
-    instance = Instance(random_graph(seed, 24))
+    instance = StepInstance(random_graph(seed, 24))
     around = instance.view(neighbourhood)
     for share in (0.9, 0.75, 0.6):
         budget = int(share * instance.baseline.peak)
@@ -40,26 +40,26 @@ def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: in
             "coop": lambda budget=budget: Arena(instance.problem, around, budget),
             "treewidth": lambda: Path(instance.view(separators_of)),
         }[name]()
-        reruns = Replay(instance.problem, budget, memory, lambda: False).run()
-        if reruns is not None:
-            assert instance.judged(reruns, name).peak <= budget
+        recomputes = StepReplay(instance.problem, budget, memory, lambda: False).run()
+        if recomputes is not None:
+            assert instance.judged(recomputes, name).peak <= budget
 
 
 @pytest.mark.parametrize("length", [16, 64, 256])
 def test_a_chain_takes_memory_of_the_logarithm_of_its_length_and_time_of_that(length: int) -> None:
-    instance = Instance(chain(length))
+    instance = StepInstance(chain(length))
     found = solve(instance, Request(int(10 * (3 + 2 * math.log2(length)))), policy("treewidth"))
-    assert len(found.reruns) <= length * math.log2(length) / 4
+    assert len(found.recomputes) <= length * math.log2(length) / 4
 
 
 @pytest.mark.parametrize("length", [64, 256])
-def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_reruns(length: int) -> None:
+def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_recomputes(length: int) -> None:
     """The paper's theorem: within 2 * ceil(sqrt(n)) layers, O(n) runs; the gradient and two layers are counted here too."""
-    instance = Instance(chain(length))
+    instance = StepInstance(chain(length))
     budget = 10 * (2 * math.isqrt(length) + 6)
     found = solve(instance, Request(budget), policy("dtr"))
     assert found.peak <= budget
-    assert len(found.reruns) <= 2 * length
+    assert len(found.recomputes) <= 2 * length
 
 
 def test_what_is_cheap_large_and_unused_goes_first() -> None:
@@ -69,18 +69,18 @@ def test_what_is_cheap_large_and_unused_goes_first() -> None:
     last = tape.add("synthetic.op", (tape.source("y", 1),), (10,), 1)[0]
     tape.add("synthetic.op", (*made.values(), last), (1,), 1)
     graph = Graph(tuple(tape.values), tuple(tape.operations), 5, (), (), (), tuple(range(len(tape.values))), "cpu")
-    instance = Instance(graph)
+    instance = StepInstance(graph)
     evicted: list[int] = []
     heap = Heap(instance.view(neighbourhood))
     heap.gone = evicted.append  # type: ignore[method-assign]
-    Replay(instance.problem, 25, heap, lambda: False).run()
+    StepReplay(instance.problem, 25, heap, lambda: False).run()
     assert next(s for s in evicted if s >= 0) == made["cheap"]
 
 
 @pytest.mark.parametrize("graph", [random_graph(3, 30), transformer(2), chain(30)], ids=["random", "layers", "chain"])
 def test_separators_separate(graph: Graph) -> None:
     """Every edge joins an operation with one in the same part, or in one around it; parts get halved."""
-    problem = Instance(graph).problem
+    problem = StepInstance(graph).problem
     bags, parent = decomposition(problem)
     for i in bags:
         for s in problem.reads[i]:

@@ -8,10 +8,10 @@ import pytest
 from msgspec.structs import replace
 
 from remate.errors import InfeasibleError
-from remate.strategy import Instance, Request, Solution, solve
+from remate.strategy import Request, Solution, StepInstance, solve
+from remate_runtime.flat_step.graph import Graph
 from remate_runtime.format import Gradients
 from remate_runtime.link import link, simulate
-from remate_runtime.step.graph import Graph
 
 from .exact_optimum import ExactOptimum
 from .tiny_steps import KINDS, tiny_step
@@ -29,15 +29,15 @@ def tiny_steps(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Graph,
 
 
 def budgets(least: int, peak: int) -> list[int]:
-    """From the least that can be met to just below what needs no reruns."""
+    """From the least that can be met to just below what needs no recomputations."""
     between = (least, (3 * least + peak) // 4, (least + peak) // 2, (least + 3 * peak) // 4, peak - 1)
     return sorted({budget for budget in between if least <= budget < peak})
 
 
-def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Instance, dict[int, int]]]:
+def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, StepInstance, dict[int, int]]]:
     """Name, instance, and by budget the time of the exact optimum."""
     for name, graph, truth in tiny_steps(seeds, delivered):
-        about = Instance(graph)
+        about = StepInstance(graph)
         peak = about.baseline.peak
         optima: dict[int, int] = {}
         for budget in budgets(truth.least_peak(peak), peak):
@@ -49,25 +49,25 @@ def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Instance, 
 
 def planned(graph: Graph, budget: int) -> Solution | InfeasibleError:
     try:
-        return solve(Instance(graph), Request(budget, gap=0.0))
+        return solve(StepInstance(graph), Request(budget, gap=0.0))
     except InfeasibleError as error:
         return error
 
 
-def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
+def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     """Plan every budget of every step; returns how many, and how many were planned as fast as can be."""
     count = optimal = 0
     for name, graph, truth in tiny_steps(seeds, delivered):
         peak = simulate(link(graph)).peak
         least = truth.least_peak(peak)
-        floor = Instance(graph).floor
+        floor = StepInstance(graph).floor
         assert floor <= least, f"{name}: floor {floor} above a peak of {least}"
         if least > floor:
             assert isinstance(planned(graph, least - 1), InfeasibleError), name
         for budget in budgets(least, peak):
             optimum = truth.fastest(budget)
             assert optimum is not None
-            timeline = simulate(link(graph, optimum.reruns))
+            timeline = simulate(link(graph, optimum.recomputes))
             assert timeline.peak <= budget, f"{name} at {budget}: the truth is none"
             assert timeline.time == optimum.time, f"{name} at {budget}: the truth is none"
             found = planned(graph, budget)
@@ -93,7 +93,7 @@ def test_a_sample_where_gradients_are_gone_when_delivered(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delivered", ["held", "accumulated"])
+@pytest.mark.parametrize("delivered", ["retained", "accumulated"])
 @pytest.mark.parametrize("first", range(3, 19, 8))
 def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)

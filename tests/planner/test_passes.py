@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from remate.strategy import Context, Deadline, Instance, Request
+from remate.strategy import Context, Deadline, Request, StepInstance
 from remate.strategy.bound import passes as module
-from remate.strategy.bound.link_model import Asked, LinkModel, shape_of
+from remate.strategy.bound.link_model import LinkModel, LinkQuery, shape_of
 from remate.strategy.bound.spine import spine
 from remate_runtime.format import Gradients
 
@@ -20,7 +20,7 @@ from .test_optimum import truths
 STEPS = 5  # seeds that a part of the slow test takes
 
 
-def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace: int, loss: int) -> Instance:
+def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace: int, loss: int) -> StepInstance:
     """Layers that hand a value of `carried` bytes on, each with one of `inner` bytes that its backward reads; the loss reads
     `loss` bytes. ns: of what makes the one, and the other."""
     tape = Tape()
@@ -29,10 +29,10 @@ def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace:
         within = tape.forward((x,), (inner,), ns[1], saves_inputs=False, saves_output=True, workspace=workspace)
         x = tape.forward((x, within), (carried,), ns[0], saves_inputs=False)
     scores = tape.forward((x,), (loss,), 1)
-    return Instance(tape.graph(tape.forward((scores,), (1,), 1)))
+    return StepInstance(tape.graph(tape.forward((scores,), (1,), 1)))
 
 
-def compare(seeds: range, delivered: Gradients = "held") -> tuple[int, int]:
+def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     """Hold the bound against the truth on every budget of every step. Returns how many steps, and how often it says something."""
     steps = said = 0
     for name, about, optima in truths(seeds, delivered):
@@ -60,7 +60,7 @@ def test_a_sample_of_tiny_steps() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("delivered", ["held", "accumulated", "consumed"])
+@pytest.mark.parametrize("delivered", ["retained", "accumulated", "consumed"])
 @pytest.mark.parametrize("first", range(202, 222, STEPS))
 def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)  # as the truth takes gradients: one by one
@@ -104,9 +104,9 @@ def test_links_follow_one_another() -> None:
 
 def test_equal_links_have_one_model() -> None:
     about = chain(8, 3, 9, (1, 5), 0, 0)
-    links, turn = spine(about), about.problem.backward_start
+    links, backward_start = spine(about), about.problem.backward_start
     end = len(about.problem.real)
-    shapes = {shape_of(about.problem, link, turn, end, top=False) for link in links[1:-1]}
+    shapes = {shape_of(about.problem, link, backward_start, end, top=False) for link in links[1:-1]}
     assert len(shapes) < len(links) - 2
 
 
@@ -116,13 +116,13 @@ def test_what_a_link_costs() -> None:
     problem, deadline = about.problem, Deadline()
     link = spine(about)[1]
     model = LinkModel(shape_of(problem, link, problem.backward_start, len(problem.real), top=False))
-    there = Asked(between=True, after=True)
+    there = LinkQuery(between=True, after=True)
     nothing_held = model.least(deadline, 1e3, 0.0, there)
-    passed = model.least(deadline, 1e3, 0.0, Asked(between=True, after=True, made=True))
+    passed = model.least(deadline, 1e3, 0.0, LinkQuery(between=True, after=True, made=True))
     assert nothing_held == pytest.approx(5, abs=1e-3)
     assert passed == pytest.approx(6, abs=1e-3)
     assert model.least(deadline, 0.1, 0.0, there) == pytest.approx(0.9, abs=1e-3), "its inner value is held"
-    assert model.least(deadline, 1e3, 0.0, Asked(between=False, after=True, made=True)) == float("inf")
+    assert model.least(deadline, 1e3, 0.0, LinkQuery(between=False, after=True, made=True)) == float("inf")
 
 
 def test_nothing_is_said_after_the_deadline(always: None) -> None:

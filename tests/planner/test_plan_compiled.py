@@ -16,11 +16,11 @@ from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
 from remate.budget import parse_budget
 from remate.errors import ProfileError
-from remate.inspect.analysis import analyse
-from remate.inspect.check import promises
-from remate.inspect.figures import refreshed
+from remate.schedule_tools.analysis import analyse
+from remate.schedule_tools.check import promises
+from remate.schedule_tools.figures import refreshed
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine import Foreseen
+from remate_runtime.engine import PredictedMemory
 from remate_runtime.errors import EngineError
 from remate_runtime.format import Compiled, Schedule, decode, encode
 
@@ -35,31 +35,31 @@ def planned(model: nn.Module, args: tuple[torch.Tensor], budget: str = "70%", ef
     return remate.plan(model, args, budget=budget, cost="compiled", strategy="greedy", effort=effort, cache=False)
 
 
-def four_fifths(schedule: Schedule, budget: int, *_: Any) -> Foreseen:
+def four_fifths(schedule: Schedule, budget: int, *_: Any) -> PredictedMemory:
     """A compiler that saves a fifth, for which a step takes the longer the more is run again; it cannot split."""
     peak = schedule.solve.peak * 4 // 5
-    return Foreseen(peak, peak, (), (schedule.solve.time,))
+    return PredictedMemory(peak, peak, (), (schedule.solve.time,))
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Schedule:
-    monkeypatch.setattr(plan_compiled, "foresee", four_fifths)
+    monkeypatch.setattr(plan_compiled, "predict_memory", four_fifths)
     model, args = build()
     return planned(model, args)
 
 
 def test_room_that_compiling_leaves_is_used(made: Schedule) -> None:
-    solve, asked = made.solve, made.solve.compiled
-    assert asked is not None
-    assert asked.peak is not None
-    assert asked.budget == parse_budget("70%").resolve(solve.baseline_peak)
-    assert asked.peak == solve.peak * 4 // 5
-    assert 0.9 * asked.budget < asked.peak <= asked.budget < solve.peak <= solve.budget
+    solve, requested = made.solve, made.solve.compiled
+    assert requested is not None
+    assert requested.peak is not None
+    assert requested.budget == parse_budget("70%").resolve(solve.baseline_peak)
+    assert requested.peak == solve.peak * 4 // 5
+    assert 0.9 * requested.budget < requested.peak <= requested.budget < solve.peak <= solve.budget
     assert solve.cost == "compiled"
 
 
 def test_without_need_nothing_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_compiled, "foresee", four_fifths)
+    monkeypatch.setattr(plan_compiled, "predict_memory", four_fifths)
     model, args = build()
     found = planned(model, args, "90%")
     assert found.solve.time == found.solve.baseline_time
@@ -69,12 +69,12 @@ def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.
     """As where segments had to be split for the larger plans."""
     seen: list[Schedule] = []
 
-    def slower(schedule: Schedule, budget: int, *_: Any) -> Foreseen:
+    def slower(schedule: Schedule, budget: int, *_: Any) -> PredictedMemory:
         seen.append(schedule)
         peak = schedule.solve.peak * 4 // 5
-        return Foreseen(min(budget, peak), peak, (), (len(seen),))
+        return PredictedMemory(min(budget, peak), peak, (), (len(seen),))
 
-    monkeypatch.setattr(plan_compiled, "foresee", slower)
+    monkeypatch.setattr(plan_compiled, "predict_memory", slower)
     model, args = build()
     found = planned(model, args)
     assert len(seen) > 1
@@ -86,13 +86,15 @@ def test_of_those_that_cannot_be_told_apart_the_smallest_is_taken(alike: bool, m
     """A plan takes up to 1% more the more it runs again: in all that it does, or by doing more beside what all do."""
     seen: list[Schedule] = []
 
-    def foreseen(schedule: Schedule, budget: int, *_: Any) -> Foreseen:
+    def predicted(schedule: Schedule, budget: int, *_: Any) -> PredictedMemory:
         seen.append(schedule)
         solve = schedule.solve
         more = 10**7 * (solve.time - solve.baseline_time) // solve.baseline_time
-        return Foreseen(solve.peak * 4 // 5, solve.peak * 4 // 5, (), (10**9 + more,) if alike else (10**9, more))
+        return PredictedMemory(
+            solve.peak * 4 // 5, solve.peak * 4 // 5, (), (10**9 + more,) if alike else (10**9, more)
+        )
 
-    monkeypatch.setattr(plan_compiled, "foresee", foreseen)
+    monkeypatch.setattr(plan_compiled, "predict_memory", predicted)
     model, args = build()
     found = planned(model, args)
     limit = parse_budget("70%").resolve(found.solve.baseline_peak)
@@ -102,7 +104,7 @@ def test_of_those_that_cannot_be_told_apart_the_smallest_is_taken(alike: bool, m
 
 
 def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_compiled, "foresee", lambda *_: Foreseen(1 << 40, 1 << 40, (), (1,)))
+    monkeypatch.setattr(plan_compiled, "predict_memory", lambda *_: PredictedMemory(1 << 40, 1 << 40, (), (1,)))
     model, args = build()
     with pytest.raises(remate.InfeasibleError, match="none was found") as caught:
         planned(model, args)
@@ -125,13 +127,13 @@ def test_the_interpreter_says_that_it_does_not_keep_it(made: Schedule) -> None:
 
 def test_another_plan_has_no_predicted_peak(made: Schedule) -> None:
     assert made.solve.compiled is not None
-    edited = replace(made, program=tuple(replace(one, plan="keep-all") for one in made.program), statements=())
+    edited = replace(made, program=tuple(replace(one, plan="baseline") for one in made.program), statements=())
     found = refreshed(edited)
     assert found.schedule.solve.compiled == Compiled(made.solve.compiled.budget)
     assert any("--engine compiled" in remark for remark in found.remarks)
 
 
-def test_replanned_and_rebound_it_is_asked_the_same(made: Schedule) -> None:
+def test_replanned_and_rebound_it_is_requested_the_same(made: Schedule) -> None:
     model, args = build()
     step = prepare_again(made, model, args, cache=False)
     again, _ = replan(made, step)
@@ -148,7 +150,7 @@ def test_replanned_and_rebound_it_is_asked_the_same(made: Schedule) -> None:
 
 def test_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "remate_runtime.engine.compiled.foresee.unavailable", lambda kind: "torch finds no C++ compiler"
+        "remate_runtime.engine.compiled.prediction.unavailable", lambda kind: "torch finds no C++ compiler"
     )
     model, args = build()
     with pytest.raises(EngineError, match="torch finds no C\\+\\+ compiler"):
@@ -165,14 +167,14 @@ def test_parts_are_not_planned_so() -> None:
 def test_the_budget_is_kept_where_it_is_compiled() -> None:
     model, (x,) = build(2)
     made = planned(model, (x,), effort="quick")
-    asked = made.solve.compiled
-    assert asked is not None
-    assert asked.peak is not None
-    assert asked.peak <= asked.budget
+    requested = made.solve.compiled
+    assert requested is not None
+    assert requested.peak is not None
+    assert requested.peak <= requested.budget
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         applied: Any = apply(model, made, engine="compiled")
-        assert predicted_peak(applied) == asked.peak
+        assert predicted_peak(applied) == requested.peak
     applied(x).square().mean().backward()
     found = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()

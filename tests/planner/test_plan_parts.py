@@ -13,11 +13,11 @@ from remate.api.parts import PartSchedules
 from remate.capture.parts import matched, part_calls
 from remate.capture.recorded import called
 from remate.errors import CaptureError, DimsError, InfeasibleError
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate.strategy import NORMAL, shared_effort, solve
 from remate_runtime import BindError, Schedule, apply
+from remate_runtime.flat_step import expand
 from remate_runtime.link import link, peak_together, simulate
-from remate_runtime.step import expand
 
 from ..runtime.small import data, seeded
 from ..runtime.stepping import everything
@@ -84,7 +84,7 @@ def test_the_peak_of_the_whole_is_what_was_planned_for_all_parts(budget: str) ->
 
 
 def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() -> None:
-    """A block by itself has its least peak where much is held between forward and backward, once for every block."""
+    """A block on its own has its least peak where much is held between forward and backward, once for every block."""
     model, x = deep()
     x.requires_grad_()
     args = model.first[0], (data(8, 64, 32).requires_grad_(),)
@@ -94,22 +94,22 @@ def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() 
     parts = remate.plan(model, (x,), at="first.*", budget="35%", cost="cpu")
     assert isinstance(parts, Schedule)
     expanded = expand(alone)
-    many = simulate(link(replace_calls(expanded.graph, 6), expanded.reruns)).peak
+    many = simulate(link(replace_calls(expanded.graph, 6), expanded.recomputes)).peak
     assert parts.peak_bytes < 0.7 * many
     assert measured(apply(model, parts), x) < 0.7 * many
 
 
-def test_a_hand_that_reruns_the_whole_block_is_beaten() -> None:
+def test_a_hand_that_recomputes_the_whole_block_is_beaten() -> None:
     """What `torch.utils.checkpoint` around every block does: the plan within the same peak is faster."""
     model, x = deep()
     x.requires_grad_()
-    keep_all = remate.plan(model, (x,), at="first.*", budget="100%", cost="cpu")
-    assert isinstance(keep_all, Schedule)
-    graph = expand(keep_all).graph
+    baseline = remate.plan(model, (x,), at="first.*", budget="100%", cost="cpu")
+    assert isinstance(baseline, Schedule)
+    graph = expand(baseline).graph
     by_hand = simulate(link(graph, everything(graph)))
     planned = remate.plan(model, (x,), at="first.*", budget=by_hand.peak, cost="cpu")
     assert isinstance(planned, Schedule)
-    assert by_hand.peak < keep_all.peak_bytes / 2
+    assert by_hand.peak < baseline.peak_bytes / 2
     assert planned.peak_bytes <= by_hand.peak
     assert planned.solve.time < by_hand.time
 
@@ -126,8 +126,8 @@ def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_
     assert isinstance(made, PartSchedules)
     assert [one.model.at for one in made] == [("first.0",), ("first.[1-2]",), ("second.[0-2]",)]  # by their inputs
     assert [one.name for one in made] == ["Layer", "Layer-2", "Layer-3"]
-    keep_all = [expand(one).graph for one in made]
-    assert made.peak_bytes <= 0.6 * peak_together([link(graph) for graph in keep_all])
+    baseline = [expand(one).graph for one in made]
+    assert made.peak_bytes <= 0.6 * peak_together([link(graph) for graph in baseline])
     made.save(tmp_path / "parts")
     view = apply(model, tmp_path / "parts")
     eager = deep(3, kinds=2)[0]
@@ -152,22 +152,22 @@ def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
     assert isinstance(made, PartSchedules)
     assert [one for one in searched if one[0] == "auto"] == [("auto", NORMAL.nodes // 3)] * 3
     assert len(searched) >= 6
-    keep_all = peak_together([link(expand(one).graph) for one in made])
-    assert 0.9 * int(budget[:-1]) / 100 * keep_all < made.peak_bytes <= int(budget[:-1]) / 100 * keep_all
+    baseline = peak_together([link(expand(one).graph) for one in made])
+    assert 0.9 * int(budget[:-1]) / 100 * baseline < made.peak_bytes <= int(budget[:-1]) / 100 * baseline
 
 
 def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
-    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched by itself, it
+    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched on its own, it
     would have its least peak where it holds much, and nothing would fit this budget."""
     model, x = deep()
     made = remate.plan(model, (x,), at="first.*", budget="30%", cost="cpu")
     assert isinstance(made, PartSchedules)
     assert [one.model.at for one in made] == [("first.0",), ("first.[1-5]",)]
-    keep_all = peak_together([link(expand(one).graph) for one in made])
-    assert made.peak_bytes <= 0.3 * keep_all
+    baseline = peak_together([link(expand(one).graph) for one in made])
+    assert made.peak_bytes <= 0.3 * baseline
     for one in made:
         written = expand(one)
-        assert simulate(link(written.graph, written.reruns)).peak == one.peak_bytes == one.budget_bytes
+        assert simulate(link(written.graph, written.recomputes)).peak == one.peak_bytes == one.budget_bytes
     assert measured(apply(model, [*made]), x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
 
 

@@ -15,8 +15,8 @@ from remate.profile.costing import costed
 from remate.profile.measured import measure
 from remate.profile.signature import signature
 from remate.profile.synthetic import arguments
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 from tests.models import ZOO
 
 from .test_profile_roofline import graph_of

@@ -13,8 +13,8 @@ from remate.profile.flops import matrix_flops, vector_flops
 from remate.profile.roofline import estimate
 from remate.profile.signature import signature
 from remate.profile.workspace import workspace
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 
 def graph_of(op: str, inputs: list[str], outputs: list[str], args: tuple[Any, ...], **fields: Any) -> Graph:

@@ -14,7 +14,7 @@ from remate.capture.capture_step import capture
 from remate.profile.measured import generators_kept, measure
 from remate.profile.signature import signature
 from remate.profile.workspace import workspace
-from remate_runtime.step import Graph, Op
+from remate_runtime.flat_step import Graph, Op
 from tests.models import ZOO
 
 CPU = torch.device("cpu")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from remate.strategy import QUICK, Instance, Request, solve
+from remate.strategy import QUICK, Request, StepInstance, solve
 
 from .strategy_graphs import transformer
 
 
 def test_the_gap_is_told_as_it_closes() -> None:
-    instance, lines = Instance(transformer(2)), list[str]()
+    instance, lines = StepInstance(transformer(2)), list[str]()
     request = Request(int(0.55 * instance.baseline.peak), gap=0.0, effort=QUICK)
     found = solve(instance, request, progress=lines.append)
     told = [line for line in lines if line.startswith(("found:", "proven:"))]

@@ -1,4 +1,4 @@
-"""Strategies by name: loaded when asked for, of other packages too."""
+"""Strategies by name: loaded when requested, of other packages too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remate.errors import UnknownNameError
-from remate.strategy import Instance, Request, alone, policy, solve
+from remate.strategy import Request, StepInstance, alone, policy, solve
 from remate.strategy.registry import STRATEGIES, bound, bound_names, strategy, strategy_names
 
 from .strategy_graphs import transformer
@@ -22,7 +22,7 @@ import sys
 import remate.strategy
 from remate.strategy.registry import strategy
 from tests.planner.strategy_graphs import transformer
-from remate.strategy import Instance, Request, alone, solve
+from remate.strategy import StepInstance, Request, alone, solve
 name = {name!r}
 assert strategy(name).solver == "none"
 instance = Instance(transformer(6))
@@ -33,25 +33,25 @@ assert not loaded, loaded
 """
 THIRD_PARTY = '''
 from remate.strategy import Bound, Proposal, Strategy
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 
-def one_rerun(instance, request, context):
+def one_recompute(instance, request, context):
     """Any one operation again, just before the backward operation that reads it last."""
     problem = instance.problem
     for f in problem.forward:
         for s in problem.writes[f]:
             late = [i for i in problem.readers[s] if i >= problem.backward_start]
             if late:
-                yield Proposal((FlatRerun(f, late[-1]),))
+                yield Proposal((FlatRecompute(f, late[-1]),))
 
 
-ONE = Strategy("one-rerun", "a single operation runs again", one_rerun, needs=frozenset({"backward"}))
+ONE = Strategy("one-recompute", "a single operation runs again", one_recompute, needs=frozenset({"backward"}))
 WORK = Bound("work", "every operation once", lambda instance, request, context: instance.baseline.time)
 WRONG = "not a strategy"
 '''
 ENTRY_POINTS = """[remate.strategies]
-one-rerun = third_party_plan:ONE
+one-recompute = third_party_plan:ONE
 broken = third_party_plan:MISSING
 wrong = third_party_plan:WRONG
 
@@ -75,14 +75,14 @@ def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("third_party")
 def test_strategies_and_bounds_of_other_packages() -> None:
-    assert strategy_names()[-3:] == ("broken", "one-rerun", "wrong")
+    assert strategy_names()[-3:] == ("broken", "one-recompute", "wrong")
     assert "work" in bound_names()
-    instance = Instance(transformer(2))
+    instance = StepInstance(transformer(2))
     budget = instance.baseline.peak - 1
-    found = solve(instance, Request(budget), policy("one-rerun"))
-    assert (found.strategy, found.solver, len(found.reruns)) == ("one-rerun", "none", 1)
+    found = solve(instance, Request(budget), policy("one-recompute"))
+    assert (found.strategy, found.solver, len(found.recomputes)) == ("one-recompute", "none", 1)
     assert found.peak <= budget
-    proven = solve(instance, Request(budget), alone("one-rerun", "work"))
+    proven = solve(instance, Request(budget), alone("one-recompute", "work"))
     assert proven.lower_bound == instance.baseline.time
     assert bound("work").name == "work"
 

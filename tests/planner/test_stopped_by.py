@@ -14,7 +14,7 @@ from torch import nn
 import remate_runtime
 from remate.api.plan import prepare, schedule_of
 from remate.partition.hierarchy import Hierarchy
-from remate.strategy import Instance, Pool, Request, Solution, alone, policy, solve
+from remate.strategy import CandidatePool, Request, Solution, StepInstance, alone, policy, solve
 from remate_runtime.format import STOPPED_BY
 
 
@@ -31,9 +31,9 @@ def interrupting(text: str) -> None:
 
 
 def stopped(reason: str) -> Solution:
-    instance = Instance(step().captured.graph, step().parts)
+    instance = StepInstance(step().captured.graph, step().parts)
     budget = int(0.8 * instance.baseline.peak)
-    exact, pool = Request(budget, gap=0.0), Pool()
+    exact, pool = Request(budget, gap=0.0), CandidatePool()
     if reason == "optimal":
         return solve(instance, Request(instance.baseline.peak))
     if reason == "gap":

@@ -9,18 +9,18 @@ import pytest
 
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
-from remate.strategy import Context, Deadline, Instance, Pool, Request, Solution, policy, solve
+from remate.strategy import CandidatePool, Context, Deadline, Request, Solution, StepInstance, policy, solve
 from remate.strategy.registry import bound
+from remate_runtime.flat_step.graph import Graph
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.graph import Graph
 
 from .brute_force import fastest
 from .strategy_graphs import random_graph, transformer
 
 
 def solved(graph: Graph, budget: int, gap: float = 0.002, strategy: str = "auto", **options: Any) -> Solution:
-    return solve(Instance(graph), Request(budget, gap), policy(strategy), **options)
+    return solve(StepInstance(graph), Request(budget, gap), policy(strategy), **options)
 
 
 def shares(graph: Graph, *wanted: float) -> list[int]:
@@ -33,7 +33,7 @@ def test_against_enumeration(seed: int) -> None:
     graph = random_graph(seed, 4)
     budgets = shares(graph, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
     best, smallest = fastest(graph, budgets)
-    assert Instance(graph).floor <= smallest
+    assert StepInstance(graph).floor <= smallest
     for budget, time in zip(budgets, best, strict=True):
         if time is None:
             with pytest.raises(InfeasibleError):
@@ -57,7 +57,7 @@ def test_everything_fits() -> None:
     graph = transformer(2)
     (budget,) = shares(graph, 1.0)
     found = solved(graph, budget)
-    assert (found.reruns, found.gap, found.stopped_by) == ((), 0.0, "optimal")
+    assert (found.recomputes, found.gap, found.stopped_by) == ((), 0.0, "optimal")
     assert found.time == found.baseline_time == found.lower_bound
 
 
@@ -76,8 +76,8 @@ def test_infeasible_budget_tells_what_is_possible() -> None:
 
 def test_time_limit_returns_what_there_is_and_says_so() -> None:
     graph = transformer(4)
-    budget, instance = shares(graph, 0.6)[0], Instance(graph)
-    pool = Pool()
+    budget, instance = shares(graph, 0.6)[0], StepInstance(graph)
+    pool = CandidatePool()
     solve(instance, Request(budget, gap=1.0), pool=pool)
     found = solve(instance, Request(budget, gap=0.0), pool=pool, time_limit=1e-9)
     assert found.peak <= budget
@@ -86,7 +86,7 @@ def test_time_limit_returns_what_there_is_and_says_so() -> None:
 
 def test_bound_grows_as_the_budget_shrinks() -> None:
     graph = transformer(3)
-    instance = Instance(graph)
+    instance = StepInstance(graph)
     with Deadline() as deadline:
         context = Context(deadline, instance.baseline.time)
         bounds = [bound("cut").prove(instance, Request(b), context) for b in shares(graph, 0.9, 0.7, 0.5, 0.4)]

@@ -9,22 +9,22 @@ import pytest
 from remate.errors import InfeasibleError, NotApplicableError, UnknownNameError
 from remate.partition.hierarchy import BlockSpan
 from remate.strategy import (
-    KEEP_ALL,
+    BASELINE,
     QUICK,
+    CandidatePool,
     Context,
     Deadline,
-    Instance,
-    Pool,
     Request,
     Solution,
+    StepInstance,
     alone,
     lacking,
     policy,
     solve,
 )
 from remate.strategy.registry import bound, bound_names, strategy, strategy_names
+from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
-from remate_runtime.step import Graph
 
 from .brute_force import fastest
 from .strategy_graphs import forward_only, frozen_base, random_graph, transformer
@@ -38,22 +38,22 @@ NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*
 
 def blocks(graph: Graph, count: int) -> tuple[BlockSpan, ...]:
     """A step cut into blocks of about equal length, wherever that may be."""
-    turn, end = graph.backward_start, len(graph.operations)
-    at = [round(n * turn / count) for n in range(count + 1)]
-    back = [round(turn + n * (end - turn) / count) for n in range(count + 1)]
+    backward_start, end = graph.backward_start, len(graph.operations)
+    at = [round(n * backward_start / count) for n in range(count + 1)]
+    back = [round(backward_start + n * (end - backward_start) / count) for n in range(count + 1)]
     return tuple(
         BlockSpan(f"b.{n}", "", "B", (at[n], at[n + 1]), (back[count - 1 - n], back[count - n])) for n in range(count)
     )
 
 
-def instance(name: str, hierarchy: bool) -> Instance:
+def instance(name: str, hierarchy: bool) -> StepInstance:
     graph = {
         "random": lambda: random_graph(101, 24),
         "frozen": lambda: frozen_base(4),
         "layers": lambda: transformer(2),
         "forward": lambda: forward_only(12),
     }[name]()
-    return Instance(graph, blocks(graph, 4) if hierarchy else ())
+    return StepInstance(graph, blocks(graph, 4) if hierarchy else ())
 
 
 def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | InfeasibleError | NotApplicableError:
@@ -83,7 +83,7 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
             honest(found, name, graph, hierarchy)
         else:
             assert lacks is None
-            timeline = simulate(link(about.graph, found.reruns))
+            timeline = simulate(link(about.graph, found.recomputes))
             assert (timeline.peak, timeline.time) == (found.peak, found.time)
             assert found.peak <= budget
             assert about.baseline.time <= found.lower_bound <= found.time
@@ -98,7 +98,7 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
 def test_what_fits_as_it_is_stays_as_it_is(name: str) -> None:
     found = outcome(name, "layers", True, 1.0)
     assert isinstance(found, Solution)
-    assert (found.strategy, found.solver, found.reruns, found.stopped_by) == (KEEP_ALL, "none", (), "optimal")
+    assert (found.strategy, found.solver, found.recomputes, found.stopped_by) == (BASELINE, "none", (), "optimal")
 
 
 def honest(error: InfeasibleError, name: str, graph: str, hierarchy: bool) -> None:
@@ -123,13 +123,13 @@ def truth(seed: int) -> tuple[Graph, list[int], list[int | None]]:
 @pytest.mark.parametrize("name", bound_names())
 def test_no_schedule_beats_a_bound(name: str, seed: int) -> None:
     graph, budgets, best = truth(seed)
-    about = Instance(graph)
+    about = StepInstance(graph)
     proven = []
     for budget, time in zip(budgets, best, strict=True):
         context = Context(Deadline(), about.baseline.time)
-        context.best = about.judged((), KEEP_ALL) if time is None else Pool().best(0) or about.baseline
+        context.best = about.judged((), BASELINE) if time is None else CandidatePool().best(0) or about.baseline
         proven.append(bound(name).prove(about, Request(budget), context))
-        assert proven[-1] == bound(name).prove(Instance(graph), Request(budget), context)
+        assert proven[-1] == bound(name).prove(StepInstance(graph), Request(budget), context)
         assert time is None or proven[-1] <= time
     feasible = [p for p, time in zip(proven, best, strict=True) if time is not None]
     assert feasible == sorted(feasible), "less memory never takes less time"
@@ -156,7 +156,7 @@ def test_names_that_stand_for_nothing() -> None:
 
 
 def test_a_strategy_alone_does_not_take_what_others_found() -> None:
-    about, pool = instance("layers", False), Pool()
+    about, pool = instance("layers", False), CandidatePool()
     budget = int(0.7 * about.baseline.peak)
     solve(about, Request(budget), policy("flat"), pool=pool)
     found = solve(about, Request(budget, gap=1.0), alone("greedy"), pool=pool)

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from remate.errors import InfeasibleError, NotApplicableError
-from remate.strategy import QUICK, Instance, Request, Solution, policy, solve
+from remate.strategy import QUICK, Request, Solution, StepInstance, policy, solve
 from remate.strategy.portfolio import AUTO
 from remate.strategy.registry import strategy_names
+from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
-from remate_runtime.step import Graph
 
 from .exact_optimum import ExactOptimum
 from .strategy_graphs import frozen_base, random_graph, transformer
@@ -35,7 +35,7 @@ HEAVY = {
 HEAVY |= {"neighbourhoods", "recreate", "rockmate", "staged"}
 NAMES = ["auto", *(name for name in strategy_names() if name != "moccasin" or find_spec("ortools"))]
 ORDERS = ("steps", "smallest")  # of what `auto` tries
-TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a step without reruns takes
+TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a step without recomputation takes
 
 
 @cache
@@ -43,7 +43,7 @@ def step(seed: int) -> tuple[Graph, int, int | None]:
     """A step, a budget, and the least time within it; None: nothing is within it."""
     kind = (*KINDS, "dag")[seed % 7]
     graph = random_graph(seed, 6) if kind == "dag" else tiny_step(seed, 5, kind)
-    about = Instance(graph)
+    about = StepInstance(graph)
     budget = about.floor + int(TIGHT[seed % 3] * (about.baseline.peak - about.floor))
     best = ExactOptimum(graph).fastest(budget)
     return graph, budget, None if best is None else best.time
@@ -51,7 +51,7 @@ def step(seed: int) -> tuple[Graph, int, int | None]:
 
 def outcome(name: str, graph: Graph, budget: int) -> Solution | InfeasibleError | NotApplicableError:
     try:
-        return solve(Instance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), policy(name))
+        return solve(StepInstance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), policy(name))
     except (InfeasibleError, NotApplicableError) as error:
         return error
 
@@ -65,7 +65,7 @@ def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
         graph, budget, best = step(seed)
         found = outcome(name, graph, budget)
         if isinstance(found, Solution):
-            timeline = simulate(link(graph, found.reruns))
+            timeline = simulate(link(graph, found.recomputes))
             assert (timeline.peak, timeline.time) == (found.peak, found.time), seed
             assert found.peak <= budget, seed
             assert best is not None, seed
@@ -84,7 +84,7 @@ def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("searched", [True, False])
 def test_auto_finds_every_optimum(searched: bool) -> None:
-    """searched: all states of a step may be looked at; else its integer programs and local searches are by themselves."""
+    """searched: all states of a step may be looked at; else its integer programs and local searches are on its own."""
     kept = {
         name: tuple(s for s in getattr(AUTO, name) if searched or s.name not in ("exact", "states")) for name in ORDERS
     }
@@ -92,7 +92,7 @@ def test_auto_finds_every_optimum(searched: bool) -> None:
     for seed in range(SEEDS):
         graph, budget, best = step(seed)
         try:
-            found = solve(Instance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time
+            found = solve(StepInstance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time
         except InfeasibleError:
             found = None
         assert found == best, seed
@@ -103,14 +103,14 @@ def test_auto_finds_every_optimum(searched: bool) -> None:
 def test_auto_is_worse_than_none(graph: str, share: float) -> None:
     made = {"random": lambda: random_graph(7, 20), "frozen": lambda: frozen_base(4), "layers": lambda: transformer(2)}
     step = made[graph]()
-    budget = int(share * Instance(step).baseline.peak)
+    budget = int(share * StepInstance(step).baseline.peak)
     found = {name: outcome(name, step, budget) for name in NAMES}
     times = {name: one.time for name, one in found.items() if isinstance(one, Solution)}
     assert not times or times["auto"] == min(times.values()), times
 
 
-def test_beam_lets_nothing_go_that_the_turn_needs() -> None:
-    """Nothing runs again between the last operation of forward and the turn."""
+def test_beam_lets_nothing_go_that_the_backward_start_needs() -> None:
+    """Nothing runs again between the last operation of forward and the forward/backward boundary."""
     graph, budget, best = step(15)
     found = outcome("beam", graph, budget)
     assert isinstance(found, Solution)

@@ -16,26 +16,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remate.strategy import NORMAL, Candidate, Deadline, Instance, Proposals, Request, policy
+from remate.strategy import NORMAL, Candidate, Deadline, Proposals, Request, StepInstance, policy
 from remate.strategy.local.ledger import Ledger
 from remate.strategy.local.polish import as_late_as_possible, polish, pruned
 from remate.strategy.local.squeeze import squeeze
 from remate.strategy.milp.flat import flat_windows
 from remate.strategy.milp.formulation import Formulation, linear
-from remate.strategy.milp.highs import Engine
+from remate.strategy.milp.highs import HighsModel
 from remate.strategy.milp.place import place
 from remate.strategy.milp.refinement import refined
 from remate.strategy.milp.staged import staged_windows
 from remate.strategy.milp.warm_start import warm_start
 from remate.strategy.problem import Problem
 from remate.strategy.segments import segments
-from remate_runtime.step.graph import FlatRerun, Graph
+from remate_runtime.flat_step.graph import FlatRecompute, Graph
 
 from .strategy_graphs import Tape, random_graph, transformer
 
 
-def judge(problem: Problem, reruns: Sequence[FlatRerun]) -> Candidate:
-    return Instance(problem.graph).judged(reruns, "")
+def judge(problem: Problem, recomputes: Sequence[FlatRecompute]) -> Candidate:
+    return StepInstance(problem.graph).judged(recomputes, "")
 
 
 def outcome(problem: Problem, proposals: Proposals[Candidate]) -> Candidate:
@@ -43,17 +43,17 @@ def outcome(problem: Problem, proposals: Proposals[Candidate]) -> Candidate:
     try:
         proposal = next(proposals)
         while True:
-            proposal = proposals.send(judge(problem, proposal.reruns))
+            proposal = proposals.send(judge(problem, proposal.recomputes))
     except StopIteration as end:
         return end.value
 
 
-def random_reruns(graph: Graph, warm_start: int, count: int) -> list[FlatRerun]:
+def random_recomputes(graph: Graph, warm_start: int, count: int) -> list[FlatRecompute]:
     chance = random.Random(warm_start)
     made = []
     for _ in range(count):
         op = chance.randrange(graph.backward_start)
-        made.append(FlatRerun(op, chance.randrange(op + 1, len(graph.operations))))
+        made.append(FlatRecompute(op, chance.randrange(op + 1, len(graph.operations))))
     return sorted(made, key=lambda r: (r.before, r.op))
 
 
@@ -61,16 +61,16 @@ def random_reruns(graph: Graph, warm_start: int, count: int) -> list[FlatRerun]:
 @settings(max_examples=60, deadline=None)
 def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
     graph = random_graph(warm_start, 14)
-    reruns = random_reruns(graph, warm_start, count)
-    ledger = Ledger(Problem(graph), reruns)
-    found = judge(Problem(graph), reruns)
+    recomputes = random_recomputes(graph, warm_start, count)
+    ledger = Ledger(Problem(graph), recomputes)
+    found = judge(Problem(graph), recomputes)
     assert (ledger.peak, ledger.time) == (found.peak, found.time)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
 @settings(max_examples=40, deadline=None)
 def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple[int, int], share: float) -> None:
-    """What it counts is at least what the simulator finds, and it pays for every rerun."""
+    """What it counts is at least what the simulator finds, and it pays for every recomputation."""
     problem = Problem(random_graph(warm_start, 24))
     reference = judge(problem, ()).peak
     length, above = shape
@@ -96,17 +96,17 @@ def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple
 @settings(max_examples=60, deadline=None)
 def test_local_search_never_makes_worse(warm_start: int, count: int, share: float) -> None:
     problem = Problem(random_graph(warm_start, 20))
-    given_ = judge(problem, random_reruns(problem.graph, warm_start, count))
+    given_ = judge(problem, random_recomputes(problem.graph, warm_start, count))
     budget = int(share * given_.peak)
     with Deadline() as deadline:
         better = outcome(problem, polish(problem, given_, budget, deadline))
-        smaller = judge(problem, squeeze(problem, given_.reruns, budget, NORMAL, deadline))
+        smaller = judge(problem, squeeze(problem, given_.recomputes, budget, NORMAL, deadline))
     assert better.time <= given_.time
     assert better.peak <= max(budget, given_.peak)
     assert smaller.peak <= given_.peak
-    assert judge(problem, pruned(problem, given_.reruns)).time <= given_.time
-    late = as_late_as_possible(problem, given_.reruns)
-    assert sorted(r.op for r in late) == sorted(r.op for r in given_.reruns)
+    assert judge(problem, pruned(problem, given_.recomputes)).time <= given_.time
+    late = as_late_as_possible(problem, given_.recomputes)
+    assert sorted(r.op for r in late) == sorted(r.op for r in given_.recomputes)
 
 
 def test_polish_holds_what_saves_much_for_its_bytes() -> None:
@@ -120,7 +120,7 @@ def test_polish_holds_what_saves_much_for_its_bytes() -> None:
     pooled = tape.forward((*wide, *little), (1,), 1, saves_inputs=False)
     scores = tape.forward((pooled,), (100,), 1, saves_inputs=False)
     problem = Problem(tape.graph(tape.forward((scores,), (1,), 1)))
-    every = [FlatRerun(f, problem.backward_start + 2) for f in range(1, problem.producer[pooled])]
+    every = [FlatRecompute(f, problem.backward_start + 2) for f in range(1, problem.producer[pooled])]
     again = judge(problem, as_late_as_possible(problem, every))
     with Deadline() as deadline:
         quick = outcome(problem, polish(problem, again, again.peak + 12, deadline, quick=True))
@@ -148,7 +148,7 @@ def test_seed_is_a_solution_of_the_same_windows() -> None:
         chosen = model.chosen(result)
         known = warm_start(problem, w, place(problem, w, chosen))
         again = model.solve(deadline, 0.7 * reference, NORMAL, gap=0.0001, start=known)
-    assert {k for k, v in known.items() if v and k[0] == "rerun"} <= {k for k, v in chosen.items() if v}
+    assert {k for k, v in known.items() if v and k[0] == "recompute"} <= {k for k, v in chosen.items() if v}
     assert again.objective <= result.objective + 0.01
 
 
@@ -166,7 +166,7 @@ def knapsack(count: int) -> Any:
 
 def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
     model = knapsack(12)
-    engine = Engine(model)
+    engine = HighsModel(model)
     with Deadline() as deadline:
         first = engine.solve(deadline)
         assert first.status == "optimal"
@@ -191,20 +191,20 @@ def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
 
 
 def test_bridge_reports_limits() -> None:
-    engine = Engine(knapsack(60))
+    engine = HighsModel(knapsack(60))
     with Deadline() as deadline:
         assert engine.solve(deadline, nodes=1).status in ("iterations", "gap", "optimal")
-        assert Engine(knapsack(60)).solve(deadline, work=0).status == "iterations"
+        assert HighsModel(knapsack(60)).solve(deadline, work=0).status == "iterations"
         assert engine.solve(deadline, relative_gap=0.5).status in ("gap", "optimal")
     with Deadline(time_limit=0.0) as deadline:
         assert engine.solve(deadline).status == "time"
 
 
 def test_a_model_whose_work_was_spent_can_be_solved_again() -> None:
-    engine = Engine(knapsack(60))
+    engine = HighsModel(knapsack(60))
     with Deadline() as deadline:
         assert engine.solve(deadline, work=0).x is None
-        again, fresh = engine.solve(deadline), Engine(knapsack(60)).solve(deadline)
+        again, fresh = engine.solve(deadline), HighsModel(knapsack(60)).solve(deadline)
         assert (again.status, again.objective) == (fresh.status, fresh.objective)
         assert again.status == "optimal"
 
@@ -216,7 +216,7 @@ def test_interrupt_keeps_the_process_and_stops_the_search() -> None:
         while not deadline.stopped() and time.monotonic() - begin < 10:
             time.sleep(0.01)
         assert deadline.interrupted
-        assert Engine(knapsack(60)).solve(deadline).status == "interrupted"
+        assert HighsModel(knapsack(60)).solve(deadline).status == "interrupted"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -226,6 +226,6 @@ def test_progress_tells_incumbent_and_bound() -> None:
 
     graph = random_graph(3, 40)
     budget = int(0.8 * judge(Problem(graph), ()).peak)
-    solve(Instance(graph), Request(budget), policy("flat"), progress=said.append)
+    solve(StepInstance(graph), Request(budget), policy("flat"), progress=said.append)
     assert any("proven" in text for text in said)
     assert any("more time" in text for text in said)

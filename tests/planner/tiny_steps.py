@@ -1,5 +1,5 @@
-"""Tiny random training steps with everything that makes reruns hard: operators with in-place forms, several outputs,
-views, buffers that the step updates, random operations, and narrow chains whose operations rerun twice."""
+"""Tiny random training steps with everything that makes recomputations hard: operators with in-place forms, several outputs,
+views, buffers that the step updates, random operations, and narrow chains whose operations are recomputed twice."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import TensorType
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 KINDS = ("plain", "in place", "updates", "narrow", "views", "random")
 UNARY = ("aten.relu", "aten.gelu", "aten.neg")
@@ -78,12 +78,12 @@ def tiny_step(seed: int, forward: int, kind: str) -> Graph:
         updates.append((running if same else step.source("count", step.size(new), "buffer"), new))
     if kind == "views" and step.chance.random() < 0.5:  # the forward ends with a view
         outputs[-1] = step.add("aten.view", outputs[-1:], [step.size(outputs[-1])], flag="view")
-    turn = len(step.operations)
+    backward_start = len(step.operations)
     gradients = _backward(step, loss)
     return Graph(
         tuple(step.values),
         tuple(step.operations),
-        turn,
+        backward_start,
         tuple(outputs),
         tuple(gradients),
         tuple(updates),

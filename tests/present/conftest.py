@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from remate.inspect.analysis import Analysis, open_schedule
+from remate.schedule_tools.analysis import Analysis, open_schedule
 
 SCHEDULE = Path(__file__).parents[1] / "cli" / "data" / "mlp.json"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from remate.inspect.analysis import Analysis, analyse
-from remate.measure.memory_trace import memory_trace
 from remate.present.report import frontier, page
+from remate.schedule_tools.analysis import Analysis, analyse
+from remate.step_measurement.memory_trace import memory_trace
 from remate_runtime.format.writer import encode, save
-from remate_runtime.link.events import Rerun, Run, Turn, Update
-from remate_runtime.plain import plain as safe
+from remate_runtime.link.events import BackwardStart, RecomputeRun, Run, Update
+from remate_runtime.support.plain_text import plain as safe
 
 from .documents import Document
 
@@ -87,9 +87,11 @@ def test_figures_for_the_script_are_the_simulators(mlp: Analysis) -> None:
     data = Document(page(mlp)).data()
     steps, timeline = data["steps"], mlp.timeline
     assert max(steps["during"]) == timeline.peak == steps["during"][data["peak"]]
-    assert steps["op"][data["turn"]] == -1
-    assert len(steps["op"]) == sum(isinstance(event, Run | Rerun | Turn | Update) for event in mlp.linked.events)
-    held = data["held"]
+    assert steps["op"][data["backward_start"]] == -1
+    assert len(steps["op"]) == sum(
+        isinstance(event, Run | RecomputeRun | BackwardStart | Update) for event in mlp.linked.events
+    )
+    held = data["retained"]
     first = list(accumulate(held["first"]))
     workspace = [0 if op < 0 else data["ops"]["workspace"][op] for op in steps["op"]]
     for at, during in enumerate(steps["during"]):
@@ -116,7 +118,7 @@ def test_measured_curve(mlp: Analysis) -> None:
     assert "Measured peak" in document.text
     assert max(document.data()["measured"][1]) == mlp.timeline.peak * 2
     assert [a for a in document.named("path") if a.get("class") == "measured"]
-    assert document.data()["top"] == max(mlp.timeline.peak * 2, mlp.keep_all.peak)
+    assert document.data()["top"] == max(mlp.timeline.peak * 2, mlp.baseline.peak)
 
 
 def test_frontier(mlp: Analysis, tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_columns_and_buttons_have_names_for_who_does_not_see_them(mlp: Analysis)
     assert '<th scope="col"></th>' not in shown
     assert (
         shown.count('<span class="hidden">Share</span>') == 4
-    )  # kept, at the peak, reruns, and where the script writes
+    )  # kept, at the peak, recomputations, and where the script writes
     for label, button in re.findall(r'aria-label="([^"]*)">([A-Za-z]+)</button>', shown):
         assert label.startswith(button)
 

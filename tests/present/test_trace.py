@@ -9,9 +9,9 @@ from typing import Any
 
 from torch.cuda import _memory_viz
 
-from remate.inspect.analysis import Analysis
 from remate.present.trace import perfetto, snapshot, snapshot_bytes
-from remate_runtime.link.events import Rerun, Run
+from remate.schedule_tools.analysis import Analysis
+from remate_runtime.link.events import RecomputeRun, Run
 
 # What the viewer's own reader of pickles knows.
 _OPCODES = set(
@@ -28,10 +28,10 @@ def of(data: dict[str, Any], phase: str) -> list[dict[str, Any]]:
 def test_slices_are_the_executions(mlp: Analysis) -> None:
     data = perfetto(mlp)
     operations = mlp.graph.operations
-    steps = [event for event in mlp.linked.events if isinstance(event, Run | Rerun)]
+    steps = [event for event in mlp.linked.events if isinstance(event, Run | RecomputeRun)]
     slices = [event for event in of(data, "X") if event["cat"] != "block"]
     assert [event["name"] for event in slices] == [operations[s.op].id for s in steps]
-    assert [event["tid"] == 3 for event in slices] == [isinstance(s, Rerun) for s in steps]
+    assert [event["tid"] == 3 for event in slices] == [isinstance(s, RecomputeRun) for s in steps]
     assert abs(sum(event["dur"] for event in slices) * 1000 - mlp.timeline.time) < len(slices)
 
 

@@ -8,9 +8,9 @@ import warnings
 import pytest
 import torch
 
+from remate_runtime.applied import planned_model, prediction
+from remate_runtime.applied.given import How
 from remate_runtime.engine import Engine, engine_of, in_cuda_graphs
-from remate_runtime.planned import planned_model, prediction
-from remate_runtime.planned.given import How
 
 from . import stepping
 from .cuda_graphs.recorder import OnCpu
@@ -20,36 +20,36 @@ NOTHING = 1e-6  # what is left of a gradient that is 0 by right: of a bias in fr
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is marked `compiled` runs by that engine and in graphs among the slow tests, too, unless one engine is asked for."""
+    """What is marked `compiled` runs by that engine and in graphs among the slow tests, too, unless one engine is requested."""
     marked = metafunc.definition.get_closest_marker("compiled") is not None
     if marked and metafunc.config.getoption("--engine") == "eager":
         engines = ["eager", *(pytest.param(one, marks=pytest.mark.slow) for one in ("compiled", "graphs"))]
-        metafunc.parametrize("asked_engine", engines, indirect=True)
+        metafunc.parametrize("requested_engine", engines, indirect=True)
 
 
 @pytest.fixture(autouse=True)
-def asked_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def requested_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a test names no engine, the asked one runs; results are compared up to its rounding."""
-    asked = str(getattr(request, "param", request.config.getoption("--engine")))
-    if asked == "eager":
+    requested = str(getattr(request, "param", request.config.getoption("--engine")))
+    if requested == "eager":
         return
-    if asked == "graphs":
+    if requested == "graphs":
         if any(request.node.get_closest_marker(mark) for mark in ("eager", "allocating")):
             pytest.skip("it is about what a step allocates, or one engine, and --engine is graphs")
         _in_graphs(monkeypatch)
         return
     if request.node.get_closest_marker("eager") is not None:
-        pytest.skip(f"it is about the engine 'eager', and --engine is {asked}")
+        pytest.skip(f"it is about the engine 'eager', and --engine is {requested}")
 
-    if asked == "arena" and request.node.get_closest_marker("allocating") is not None:
+    if requested == "arena" and request.node.get_closest_marker("allocating") is not None:
         pytest.skip("it is about memory that operators make for themselves, and --engine is arena")
 
     def other(name: str) -> Engine:
-        return engine_of(asked if name == "eager" else name)
+        return engine_of(requested if name == "eager" else name)
 
     for module in (prediction, planned_model):
         monkeypatch.setattr(module, "engine_of", other)
-    if asked != "arena":  # whose steps are eager's to the bit
+    if requested != "arena":  # whose steps are eager's to the bit
         monkeypatch.setattr(stepping, "ROUNDING", ROUNDING)
         monkeypatch.setattr(torch, "equal", _nearly_equal)
 

@@ -10,69 +10,72 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from remate.block_templates.folding import Folded, fold, fold_flat
 from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
-from remate.fold.folding import Folded, fold, fold_flat
 from remate.partition.partitioning import partition
+from remate_runtime.flat_step.expansion import expand
+from remate_runtime.flat_step.graph import FlatRecompute, Graph
 from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.schedule import FORMAT, VERSION, Schedule, Solve
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
-from remate_runtime.step.expansion import expand
-from remate_runtime.step.graph import FlatRerun, Graph
 
-Reruns = Callable[[Graph], Sequence[FlatRerun]]
+Recomputes = Callable[[Graph], Sequence[FlatRecompute]]
 ROUNDING = (
     0.0  # of the engine that the tests run with, relative to the largest gradient: eager's steps are equal to the bit
 )
 
 
-def no_reruns(graph: Graph) -> list[FlatRerun]:
+def no_recomputes(graph: Graph) -> list[FlatRecompute]:
     return []
 
 
-def everything(graph: Graph) -> list[FlatRerun]:
+def everything(graph: Graph) -> list[FlatRecompute]:
     """All of forward again when backward starts."""
     if graph.backward_start == len(graph.operations):
         return []
     return [
-        FlatRerun(i, graph.backward_start)
+        FlatRecompute(i, graph.backward_start)
         for i, op in enumerate(graph.operations[: graph.backward_start])
         if not op.view
     ]
 
 
-def just_in_time(graph: Graph) -> list[FlatRerun]:
+def just_in_time(graph: Graph) -> list[FlatRecompute]:
     """Before every backward operation, whatever forward operations it reads from, in order."""
-    reruns = []
+    recomputes = []
     for at in range(graph.backward_start, len(graph.operations)):
         owners = {graph.values[graph.root[v]].producer for v in graph.operations[at].reads}
-        reruns += [FlatRerun(i, at) for i in sorted(owners) if 0 <= i < graph.backward_start]
-    return reruns
+        recomputes += [FlatRecompute(i, at) for i in sorted(owners) if 0 <= i < graph.backward_start]
+    return recomputes
 
 
 def schedule_of(
     model: nn.Module,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    reruns: Reruns = everything,
+    recomputes: Recomputes = everything,
     differentiate: Sequence[str] | None = None,
 ) -> Schedule:
-    """A schedule of one block, with these reruns."""
-    return with_reruns(capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate), reruns)
+    """A schedule of one block, with these recomputations."""
+    return with_recomputes(capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate), recomputes)
 
 
-def with_reruns(captured: Captured, reruns: Reruns) -> Schedule:
-    return schedule_from(fold_flat(captured, reruns(captured.graph)), captured)
+def with_recomputes(captured: Captured, recomputes: Recomputes) -> Schedule:
+    return schedule_from(fold_flat(captured, recomputes(captured.graph)), captured)
 
 
 def in_blocks(
-    model: nn.Module, args: Sequence[Any], reruns: Reruns = just_in_time, kwargs: Mapping[str, Any] | None = None
+    model: nn.Module,
+    args: Sequence[Any],
+    recomputes: Recomputes = just_in_time,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
-    """A schedule with the blocks that planning finds, and with these reruns."""
+    """A schedule with the blocks that planning finds, and with these recomputations."""
     hierarchy = partition(capture(model, tuple(args), dict(kwargs or {})))
     captured = hierarchy.captured
-    return schedule_from(fold(captured, reruns(captured.graph), hierarchy), captured)
+    return schedule_from(fold(captured, recomputes(captured.graph), hierarchy), captured)
 
 
 def schedule_from(folded: Folded, captured: Captured) -> Schedule:
@@ -95,7 +98,7 @@ def schedule_from(folded: Folded, captured: Captured) -> Schedule:
 
 def predicted_peak(schedule: Schedule) -> int:
     written = expand(schedule)
-    return simulate(link(written.graph, written.reruns)).peak
+    return simulate(link(written.graph, written.recomputes)).peak
 
 
 def loss_of(output: Any) -> torch.Tensor:

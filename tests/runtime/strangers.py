@@ -12,7 +12,7 @@ from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.schedule import Constant, Operation, Schedule
 
 from .small import Mlp, data, seeded
-from .stepping import no_reruns, schedule_of
+from .stepping import no_recomputes, schedule_of
 
 Line = tuple[str, str, tuple[Any, ...], dict[str, Any], Any]  # id, operator, args, kwargs, out
 
@@ -30,7 +30,7 @@ def edited(
     *lines: Line, constants: dict[str, Constant] | None = None, namespaces: Sequence[str] = (), after: bool = False
 ) -> Schedule:
     """The model's schedule with these operations before its own, or after those of forward."""
-    schedule = schedule_of(model(), (inputs(),), reruns=no_reruns)
+    schedule = schedule_of(model(), (inputs(),), recomputes=no_recomputes)
     ((name, block),) = schedule.blocks.items()
     made = tuple(Operation(id=i, op=op, args=args, kwargs=kwargs, out=out) for i, op, args, kwargs, out in lines)
     forward = (*block.forward, *made) if after else (*made, *block.forward)

@@ -9,8 +9,8 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from remate_runtime.kernels.bindings import FUNCTIONS, binding
-from remate_runtime.step.graph import Ref
+from remate_runtime.flat_step.graph import Ref
+from remate_runtime.operator_calls.bindings import FUNCTIONS, binding
 
 SQUARE = torch.rand(3, 3)
 ANY: dict[str, Any] = {"t": SQUARE, "T": [SQUARE, SQUARE], "i": 1, "I": [1], "f": 0.5, "b": True}

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from remate_runtime import EngineError, apply
+from remate_runtime.flat_step.graph import Graph, Op, Ref, Value
 from remate_runtime.format.signature import Leaf
 from remate_runtime.format.tensor_type import parse_type
 from remate_runtime.link import StepContract, link, step_contract
 from remate_runtime.link.contract import Gradient, Output, Tangent, Watched
-from remate_runtime.step.graph import Graph, Op, Ref, Value
 
 from .small import Mlp, data, seeded
 from .stepping import everything, schedule_of
@@ -50,7 +50,7 @@ def test_contract() -> None:
 
 def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
     model = seeded(Mlp())
-    schedule = schedule_of(model, (data(4, 8),), reruns=everything)
+    schedule = schedule_of(model, (data(4, 8),), recomputes=everything)
     with pytest.raises(EngineError, match=r"no engine 'swift'\n  the engines: 'eager' \(calls one operator after"):
         apply(model, schedule, engine="swift")
 
@@ -68,7 +68,7 @@ class ReturnsItsBuffer(nn.Module):
 
 def test_an_output_that_is_a_buffer_shows_its_update() -> None:
     x, found = data(8, 4), []
-    schedule = schedule_of(ReturnsItsBuffer(), (x,), reruns=everything)
+    schedule = schedule_of(ReturnsItsBuffer(), (x,), recomputes=everything)
     for module in (ReturnsItsBuffer(), apply(ReturnsItsBuffer(), schedule)):
         rows = []
         for _ in range(2):

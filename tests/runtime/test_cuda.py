@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
-from remate_runtime.live import compare_models, training_step
+from remate_runtime.staleness import compare_models, training_step
 from tests.models import ZOO
 
 from .small import Layers, Mlp, Normed, data, seeded
-from .stepping import assert_same, everything, just_in_time, no_reruns, predicted_peak, schedule_of
+from .stepping import assert_same, everything, just_in_time, no_recomputes, predicted_peak, schedule_of
 
 pytestmark = pytest.mark.cuda
 
@@ -34,12 +34,12 @@ def _step(model: nn.Module, x: torch.Tensor, seed: int) -> dict:
 
 
 @pytest.mark.parametrize("planned_on", ["cuda", "cpu"])
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("make", [lambda: Mlp(0.4), Normed])
-def test_steps_equal_eager(make, reruns, planned_on):
+def test_steps_equal_eager(make, recomputes, planned_on):
     model = seeded(make())
     x = data(4, 3, 6, 6) if isinstance(model, Normed) else data(4, 8)
-    schedule = schedule_of(model.to(planned_on), (x.to(planned_on),), reruns=reruns)
+    schedule = schedule_of(model.to(planned_on), (x.to(planned_on),), recomputes=recomputes)
     model, x = model.cuda(), x.cuda()
     eager, planned = copy.deepcopy(model), apply(model, schedule)
     for seed in range(3):
@@ -69,10 +69,10 @@ def test_autocast():
     found.float().sum().backward()
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
-def test_measured_peak_is_the_predicted_one(reruns):
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
+def test_measured_peak_is_the_predicted_one(recomputes):
     model, x = seeded(Layers()).cuda(), data(8192, 64).cuda()
-    schedule = schedule_of(model, (x,), reruns=reruns)
+    schedule = schedule_of(model, (x,), recomputes=recomputes)
     planned = apply(model, schedule)
 
     def run() -> None:
@@ -99,20 +99,20 @@ class Attentive(nn.Module):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
-def test_fused_attention(reruns, dtype, dropout):
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
+def test_fused_attention(recomputes, dtype, dropout):
     model, x = seeded(Attentive(dropout)).cuda().to(dtype), data(4, 128, 64).cuda().to(dtype)
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), reruns=reruns))
+    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
     for seed in range(2):
         wanted, found = _step(eager, x, seed), _step(planned, x, seed)
         assert_same(found, wanted, tolerance=1e-5 if dtype is torch.float32 else 2e-2)
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
-def test_another_stream(reruns):
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
+def test_another_stream(recomputes):
     """Backward runs on the stream of forward, in a thread of the engine's own."""
     model, x = seeded(Mlp(0.4)).cuda(), data(4, 8).cuda()
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), reruns=reruns))
+    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -124,7 +124,7 @@ def test_another_stream(reruns):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_another_device_than_the_current_one():
     model, x = seeded(Mlp(0.4)), data(4, 8)
-    schedule = schedule_of(model.cuda(), (x.cuda(),), reruns=just_in_time)
+    schedule = schedule_of(model.cuda(), (x.cuda(),), recomputes=just_in_time)
     model, x = model.to("cuda:1"), x.to("cuda:1")
     eager, planned = copy.deepcopy(model), apply(model, schedule)
 

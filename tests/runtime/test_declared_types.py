@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-import remate_runtime.kernels.inferred as inferred
+import remate_runtime.operator_calls.inferred as inferred
 from remate_runtime import apply
 from remate_runtime.engine.eager.first_run import counts_elements, judged
 from remate_runtime.errors import ExecutionError, ScheduleError
+from remate_runtime.flat_step import expand
 from remate_runtime.format.reader import decode
 from remate_runtime.format.writer import encode
-from remate_runtime.kernels import operators
 from remate_runtime.link import View
-from remate_runtime.step import expand
+from remate_runtime.operator_calls import operators
 
 from .small import Normed, data, seeded
 from .stepping import schedule_of
@@ -151,7 +151,7 @@ def test_only_the_first_run_is_judged(monkeypatch) -> None:
     planned = apply(live, schedule_of(live, (x,)))
     planned(x).sum().backward()
     found = len(seen)
-    assert found > len({*seen}) > 5  # reruns are judged too
+    assert found > len({*seen}) > 5  # recomputations are judged too
     planned(x).sum().backward()
     assert len(seen) == found
     with torch.no_grad():

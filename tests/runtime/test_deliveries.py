@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import ExecutionError, Schedule, apply
+from remate_runtime.flat_step import expand
 from remate_runtime.link import Deliver, Execution, link, simulate
-from remate_runtime.step import expand
 
 from .small import data, seeded
-from .stepping import just_in_time, no_reruns, schedule_of
+from .stepping import just_in_time, no_recomputes, schedule_of
 
 WIDTH = 512  # a weight of 1 MiB
 
@@ -36,14 +36,14 @@ class Wide(nn.Module):
         return self.tied(x).square().mean()
 
 
-def planned(model: nn.Module, reruns: Any = no_reruns) -> tuple[nn.Module, Schedule]:
-    schedule = schedule_of(model, (data(16, WIDTH),), reruns=reruns)
+def planned(model: nn.Module, recomputes: Any = no_recomputes) -> tuple[nn.Module, Schedule]:
+    schedule = schedule_of(model, (data(16, WIDTH),), recomputes=recomputes)
     return apply(model, schedule), schedule
 
 
 def timeline(schedule: Schedule, gradients: Any) -> Any:
     expanded = expand(schedule)
-    return simulate(link(expanded.graph, expanded.reruns), gradients)
+    return simulate(link(expanded.graph, expanded.recomputes), gradients)
 
 
 BATCHES = [data(16, WIDTH, seed=seed) for seed in range(3)]
@@ -55,12 +55,12 @@ def step(model: nn.Module, seed: int = 0) -> None:
 
 
 @pytest.mark.allocating
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
-def test_accumulation_holds_one_set_of_gradients(reruns: Any) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
+def test_accumulation_holds_one_set_of_gradients(recomputes: Any) -> None:
     """To the byte: what the simulator says of either case is what the allocator counts."""
     model = seeded(Wide())
-    scheduled, schedule = planned(model, reruns)
-    held, freed = (timeline(schedule, kind).peak for kind in ("held", "accumulated"))
+    scheduled, schedule = planned(model, recomputes)
+    held, freed = (timeline(schedule, kind).peak for kind in ("retained", "accumulated"))
     assert freed < held / 2
 
     def first() -> None:
@@ -80,7 +80,7 @@ def test_accumulation_holds_one_set_of_gradients(reruns: Any) -> None:
 
 
 def in_backward(model: nn.Module, seen: list[str]) -> None:
-    """An optimizer in backward: every parameter is updated, and its gradient let go of, when it has come."""
+    """An optimizer in backward: every parameter is updated, and its gradient freed, when it has come."""
 
     def hook(name: str) -> Callable[[torch.Tensor], None]:
         def update(parameter: torch.Tensor) -> None:
@@ -96,13 +96,13 @@ def in_backward(model: nn.Module, seen: list[str]) -> None:
 
 
 @pytest.mark.compiled
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
-def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(reruns: Any) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
+def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(recomputes: Any) -> None:
     eager, model = seeded(Wide()), seeded(Wide())
     seen: list[str] = []
     in_backward(eager, [])
     in_backward(model, seen)
-    scheduled, schedule = planned(model, reruns)
+    scheduled, schedule = planned(model, recomputes)
     for seed in range(3):
         step(eager, seed)
         step(scheduled, seed)
@@ -161,7 +161,7 @@ def test_deliveries_of_a_step() -> None:
     assert sorted(number for numbers in delivered for number in numbers) == list(range(len(graph.gradients)))
     assert len(delivered) == 6
     late = set()
-    for event in linked.events[linked.turn + 1 :]:
+    for event in linked.events[linked.backward_start + 1 :]:
         if isinstance(event, Deliver):
             late |= {graph.root[v] for number in event.gradients for v in graph.gradients[number]}
         elif isinstance(event, Execution):

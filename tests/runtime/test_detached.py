@@ -103,7 +103,7 @@ def first(out):
     return out["loss"]
 
 
-def test_what_was_asked_for_has_its_gradient():
+def test_what_was_requested_for_has_its_gradient():
     model = seeded(Training())
     planned = apply(model, schedule_of(model, (X,), differentiate=["loss", "eps"]))
 

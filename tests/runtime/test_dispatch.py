@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 def of(batch: int, **kwargs: Any) -> Schedule:
-    return schedule_of(seeded(Net()), (data(batch, 8),), kwargs, reruns=just_in_time)
+    return schedule_of(seeded(Net()), (data(batch, 8),), kwargs, recomputes=just_in_time)
 
 
 def assert_eager(planned: nn.Module, eager: nn.Module, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +77,7 @@ def test_otherwise_the_models_own_forward(batch: int, told: str) -> None:
     model = seeded(Net())
     schedule = remate.plan(model, (data(8, 8),), budget="100%", cost="cpu")
     planned = apply(model, schedule, otherwise="original")
-    with pytest.warns(SteppedAsideWarning, match=f"got f32.{batch},8.*own forward runs, without reruns.*{told}"):
+    with pytest.warns(SteppedAsideWarning, match=f"got f32.{batch},8.*own forward runs, without recomputation.*{told}"):
         assert_eager(planned, model, data(batch, 8))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # told once
@@ -117,7 +117,7 @@ def test_modes(folder: Path) -> None:
     """A schedule for training and one for evaluation."""
     model = seeded(Net())
     training = of(4)
-    evaluation = schedule_of(seeded(Net()).eval(), (data(4, 8),), reruns=just_in_time)
+    evaluation = schedule_of(seeded(Net()).eval(), (data(4, 8),), recomputes=just_in_time)
     planned = apply(model, [training, evaluation])
     for mode in (True, False, True):
         model.train(mode)
@@ -126,7 +126,7 @@ def test_modes(folder: Path) -> None:
             assert_eager(planned, model, data(4, 8))
 
 
-def test_copies_keep_all_of_them(folder: Path) -> None:
+def test_copies_baseline_of_them(folder: Path) -> None:
     model = seeded(Net())
     planned = apply(model, folder, otherwise="original")
     for made in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):

@@ -13,10 +13,10 @@ from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
 
 from remate.capture.capture_step import capture
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, ExecutionError, apply
 from remate_runtime.link import Run, link, simulate, without_gradients
-from tests.planner.folding import random_reruns
+from tests.planner.folding import random_recomputes
 
 from .small import data, seeded
 from .stepping import just_in_time, schedule_of
@@ -48,11 +48,11 @@ def assert_equal(found: list[Any], wanted: list[Any]) -> None:
         assert one is None or torch.equal(one, other)
 
 
-@pytest.mark.parametrize("reruns", [lambda graph: [], just_in_time])
+@pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
 @pytest.mark.parametrize("planned_with_grad", [False, True])
-def test_any_set_of_frozen_parameters_has_eagers_gradients(planned_with_grad, reruns):
+def test_any_set_of_frozen_parameters_has_eagers_gradients(planned_with_grad, recomputes):
     model = seeded(Deep())
-    planned = apply(model, schedule_of(model, (data(4, 4).requires_grad_(planned_with_grad),), reruns=reruns))
+    planned = apply(model, schedule_of(model, (data(4, 4).requires_grad_(planned_with_grad),), recomputes=recomputes))
     parameters = list(model.parameters())
     for trained in itertools.product([False, True], repeat=len(parameters)):
         for parameter, flag in zip(parameters, trained, strict=True):
@@ -121,12 +121,12 @@ class Tower(nn.Module):
         return self.head(x).sum()
 
 
-@pytest.mark.parametrize("reruns", [lambda graph: [], just_in_time])
+@pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
 @pytest.mark.parametrize("trained", [1, 4])
-def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(reruns, trained):
+def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(recomputes, trained):
     """Of the allocator: as the top alone is trained, the activations below it are not held, as in eager."""
     model = seeded(Tower())
-    planned = apply(model, schedule_of(model, (data(512, 32),), reruns=reruns))
+    planned = apply(model, schedule_of(model, (data(512, 32),), recomputes=recomputes))
     x = data(512, 32, seed=3)
 
     def step(one: Any) -> list[Any]:
@@ -139,18 +139,18 @@ def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(reruns, train
     assert_equal(step(planned), step(model))
     reduced = peak_bytes(lambda: step(planned), torch.device("cpu"))
     eager = peak_bytes(lambda: step(model), torch.device("cpu"))
-    assert reduced <= max(eager, whole // 2 if reruns is not just_in_time else whole)
+    assert reduced <= max(eager, whole // 2 if recomputes is not just_in_time else whole)
     model.requires_grad_(True)
     assert_equal(step(planned), step(model))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_reruns_with_any_frozen_parameters_are_the_step_without_them(seed):
-    """What is left computes the same values: forward's operations all run, each rerun that is left is read."""
+def test_any_recomputes_with_any_frozen_parameters_are_the_step_without_them(seed):
+    """What is left computes the same values: forward's operations all run, each recomputation that is left is read."""
     dice = random.Random(seed)
     model = seeded(Tower())
     graph = capture(model, (data(8, 32),)).graph
-    linked = link(graph, random_reruns(graph, seed, 20))
+    linked = link(graph, random_recomputes(graph, seed, 20))
     frozen = {source for source, _ in graph.gradients if dice.random() < 0.6}
     reduced = without_gradients(linked, frozen)
     assert {reduced.graph.values[s].name for s, _ in reduced.graph.gradients} == {

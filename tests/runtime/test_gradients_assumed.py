@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
+from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Gradients
 from remate_runtime.link import link, simulate
-from remate_runtime.step import expand
 
 from .small import data, seeded
-from .stepping import just_in_time, no_reruns, schedule_of
+from .stepping import just_in_time, no_recomputes, schedule_of
 from .test_deliveries import Wide
 
 
@@ -113,12 +113,12 @@ def consume(model: nn.Module) -> None:
 
 @pytest.mark.eager  # the simulator says what the interpreter holds
 @pytest.mark.parametrize("kind", GRADIENTS)
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("name", CASES)
-def test_measured_is_predicted(name: str, reruns: Callable, kind: Gradients) -> None:
+def test_measured_is_predicted(name: str, recomputes: Callable, kind: Gradients) -> None:
     build, given = CASES[name]
     model, args = seeded(build()), given()
-    schedule = schedule_of(model, args, reruns=reruns)
+    schedule = schedule_of(model, args, recomputes=recomputes)
     if kind == "consumed":
         consume(model)
     scheduled = apply(model, schedule)
@@ -128,7 +128,7 @@ def test_measured_is_predicted(name: str, reruns: Callable, kind: Gradients) -> 
         scheduled(*args).backward()
 
     expanded = expand(schedule)
-    predicted = simulate(link(costed(expanded.graph, "measured"), expanded.reruns), kind).peak
+    predicted = simulate(link(costed(expanded.graph, "measured"), expanded.recomputes), kind).peak
     for _ in range(2):  # the first one warms up
         prepare(model, kind)
         for one in args:
@@ -147,7 +147,7 @@ def test_added_up_gradients_are_eagers(name: str) -> None:
     """Over several steps, through hooks of parameters: what is shared, tied or a view is nobody else's in `.grad`."""
     build, given = CASES[name]
     ours, eager = seeded(build()), seeded(build())
-    scheduled = apply(ours, schedule_of(ours, given(), reruns=just_in_time))
+    scheduled = apply(ours, schedule_of(ours, given(), recomputes=just_in_time))
     for model, called in ((ours, scheduled), (eager, eager)):
         trained = [p for p in model.parameters() if p.requires_grad]
         trained[0].register_hook(lambda gradient: 2 * gradient)

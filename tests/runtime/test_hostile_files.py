@@ -12,7 +12,7 @@ import torch
 from remate.capture.capture_step import capture
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
-from remate_runtime.kernels import needed
+from remate_runtime.operator_calls import needed
 
 from .hostile_files import files, line, zeros
 from .small import data

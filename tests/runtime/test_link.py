@@ -1,4 +1,4 @@
-"""The linker against a symbolic machine: whatever the graph and the reruns, every read sees the right contents."""
+"""The linker against a symbolic machine: whatever the graph and the recomputations, every read sees the right contents."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step.graph import FlatRecompute, Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.link.events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
+from remate_runtime.link.events import BackwardStart, Deliver, Event, Free, Linked, RecomputeRun, Run, Update, View
 from remate_runtime.link.inference import forward_alone
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
 from remate_runtime.operators import DEVICES
-from remate_runtime.step.graph import FlatRerun, Graph, Op, Ref, Value
 
 KINDS = ["aten.relu", "aten.add.Tensor", "aten.mul.Tensor", "aten.mm", "aten.view", "aten.native_dropout", "aten.t"]
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRerun]]:
-    """A random step: sources, forward operations, backward operations, an updated buffer, outputs, reruns."""
+def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRecompute]]:
+    """A random step: sources, forward operations, backward operations, an updated buffer, outputs, recomputations."""
     square, values, ops = parse_type("f32[4,4]"), [], []
     for name, kind in (("w", "parameter"), ("b", "buffer"), ("x", "input")):
         values.append(Value(name, square, kind))
-    turn, end = draw(st.integers(2, 10)), draw(st.integers(2, 10))
-    for index in range(turn + end):
-        if index == turn:
+    backward_start, end = draw(st.integers(2, 10)), draw(st.integers(2, 10))
+    for index in range(backward_start + end):
+        if index == backward_start:
             values.append(Value("grad.y", square, "tangent"))
         kind = draw(st.sampled_from(KINDS))
         view = kind in ("aten.view", "aten.t")
@@ -37,8 +37,8 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRerun]]:
         random = kind == "aten.native_dropout"
         args = tuple(Ref(r) for r in reads)
         ops.append(Op(f"op{index}", kind, args, {}, tuple(dict.fromkeys(reads)), writes, random, view, random, 10))
-    made = [i for i, v in enumerate(values) if 0 <= v.producer < turn]
-    late = [i for i, v in enumerate(values) if v.producer >= turn]
+    made = [i for i, v in enumerate(values) if 0 <= v.producer < backward_start]
+    late = [i for i, v in enumerate(values) if v.producer >= backward_start]
     outputs = tuple(draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True)))
     gradients = ((0, draw(st.sampled_from(late))), (2, draw(st.sampled_from(late))))
     root = list(range(len(values)))
@@ -47,13 +47,13 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRerun]]:
             root[op.writes[0] or 0] = root[op.reads[0]]
     news = [i for i in made if root[i] != 1]  # a reader refuses an update that lies in an updated buffer
     updates = ((1, draw(st.sampled_from(news))),) if news and draw(st.booleans()) else ()
-    graph = Graph(tuple(values), tuple(ops), turn, outputs, gradients, updates, tuple(root))
-    able = [i for i in range(turn) if not ops[i].view]
-    reruns = []
+    graph = Graph(tuple(values), tuple(ops), backward_start, outputs, gradients, updates, tuple(root))
+    able = [i for i in range(backward_start) if not ops[i].view]
+    recomputes = []
     for _ in range(draw(st.integers(0, 8)) if able else 0):
         op = draw(st.sampled_from(able))
-        reruns.append(FlatRerun(op, draw(st.integers(op + 1, len(ops) - 1))))
-    return graph, sorted(reruns, key=lambda r: r.before)
+        recomputes.append(FlatRecompute(op, draw(st.integers(op + 1, len(ops) - 1))))
+    return graph, sorted(recomputes, key=lambda r: r.before)
 
 
 class Machine:
@@ -88,7 +88,7 @@ class Machine:
         graph = self.graph
         outputs, seen, news = [], [], []
         for event in self.linked.events:
-            if isinstance(event, Turn):
+            if isinstance(event, BackwardStart):
                 outputs = [self.slots[v] for v in graph.outputs]
                 seen = [self.read(v) for v in graph.outputs]
                 news = [self.contents[1]] if graph.updates else []  # the live buffer is the second source
@@ -100,7 +100,7 @@ class Machine:
     def happen(self, event: Event) -> None:
         graph = self.graph
         match event:
-            case Run() | Rerun():
+            case Run() | RecomputeRun():
                 self.compute(event)
             case View(op=op):
                 (base,), (made,) = graph.operations[op].reads, graph.operations[op].writes
@@ -115,7 +115,7 @@ class Machine:
                 if preserves:
                     self.store(buffer, self.contents[live])
                 self.contents[live] = new
-            case Turn(frees=frees):
+            case BackwardStart(frees=frees):
                 self.kept = {self.slots[v][0] for v in graph.outputs}
                 self.empty(frees)
                 for at, value in enumerate(graph.values):
@@ -139,13 +139,13 @@ class Machine:
         for value in values:
             del self.slots[value]
 
-    def compute(self, event: Run | Rerun) -> None:
+    def compute(self, event: Run | RecomputeRun) -> None:
         op = self.graph.operations[event.op]
         term = (op.op, op.id, *(self.read(a.value) for a in op.args))
         if op.random:
             if isinstance(event, Run) and event.saves_state:
                 self.saved[event.op] = self.draws
-            term = (*term, self.saved[event.op] if isinstance(event, Rerun) else self.draws)
+            term = (*term, self.saved[event.op] if isinstance(event, RecomputeRun) else self.draws)
             if isinstance(event, Run):
                 self.draws += 1
             elif event.drops_state:
@@ -173,23 +173,23 @@ def plain(graph: Graph) -> tuple[list, list, object]:
         match event:
             case Run():
                 events.append(Run(event.op))
-            case Turn():
-                events.append(Turn(()))
+            case BackwardStart():
+                events.append(BackwardStart(()))
             case View() | Update():
                 events.append(event)
     return Machine(Linked(graph, tuple(events), 0, ())).run()
 
 
 @given(graphs())
-def test_reruns_change_no_result(case: tuple[Graph, list[FlatRerun]]) -> None:
-    graph, reruns = case
-    assert Machine(link(graph, reruns)).run() == plain(graph)
+def test_recomputes_change_no_result(case: tuple[Graph, list[FlatRecompute]]) -> None:
+    graph, recomputes = case
+    assert Machine(link(graph, recomputes)).run() == plain(graph)
 
 
 @given(graphs())
-def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[FlatRerun]]) -> None:
-    graph, reruns = case
-    machine = Machine(link(graph, reruns))
+def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[FlatRecompute]]) -> None:
+    graph, recomputes = case
+    machine = Machine(link(graph, recomputes))
     machine.run()
     kept = {g for _, g in graph.gradients} | {i for i, v in enumerate(graph.values) if v.kind == "tangent"}
     assert set(machine.slots) <= kept
@@ -197,30 +197,30 @@ def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[Fl
 
 
 @given(graphs())
-def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatRerun]]) -> None:
-    graph, reruns = case
-    linked = link(graph, reruns)
+def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatRecompute]]) -> None:
+    graph, recomputes = case
+    linked = link(graph, recomputes)
     account = simulate(linked).device
     machine = Machine(linked)
     for at, event in enumerate(linked.events):
         saved = len(machine.saved)
         machine.happen(event)
-        replaying = isinstance(event, Rerun) and graph.operations[event.op].random
+        replaying = isinstance(event, RecomputeRun) and graph.operations[event.op].random
         if replaying:  # the state that the generator has, and the one that is replayed
             saved = saved - len(machine.saved) + 1
         held = machine.bytes_held() + DEVICES["cpu"].generator_state * saved * replaying
         assert account.during[at] == held
-        if not isinstance(linked.events[at + 1] if at + 1 < len(linked.events) else event, Free | Turn):
+        if not isinstance(linked.events[at + 1] if at + 1 < len(linked.events) else event, Free | BackwardStart):
             assert account.after[at] == machine.bytes_held()
     assert account.peak == max(account.during) == account.during[account.peak_at]
-    computations = [graph.operations[e.op] for e in linked.events if isinstance(e, Run | Rerun)]
+    computations = [graph.operations[e.op] for e in linked.events if isinstance(e, Run | RecomputeRun)]
     assert simulate(linked).time == sum(op.ns for op in computations)
 
 
 @given(graphs())
-def test_forward_alone_gives_the_same_outputs(case: tuple[Graph, list[FlatRerun]]) -> None:
-    graph, reruns = case
-    linked = link(graph, reruns)
+def test_forward_alone_gives_the_same_outputs(case: tuple[Graph, list[FlatRecompute]]) -> None:
+    graph, recomputes = case
+    linked = link(graph, recomputes)
     machine = Machine(linked)
     for event in (*forward_alone(linked), *(e for e in linked.events if isinstance(e, Update))):
         machine.happen(event)
@@ -239,14 +239,14 @@ def two_operations() -> Graph:
 
 
 @pytest.mark.parametrize(("op", "before", "code"), [(0, 0, "R045"), (1, 1, "R045"), (5, 1, "R042"), (0, 9, "R042")])
-def test_illegal_reruns_are_refused(op: int, before: int, code: str) -> None:
+def test_illegal_recomputes_are_refused(op: int, before: int, code: str) -> None:
     with pytest.raises(ScheduleError, match=code):
-        link(two_operations(), [FlatRerun(op, before)])
+        link(two_operations(), [FlatRecompute(op, before)])
 
 
 def test_peak_by_hand() -> None:
     linked = link(two_operations())
-    assert linked.events == (Run(0), Free((0,)), Run(1), Free((1,)), Turn((2,)))
+    assert linked.events == (Run(0), Free((0,)), Run(1), Free((1,)), BackwardStart((2,)))
     timeline = simulate(linked)
     assert timeline.during == (16, 16, 32, 16, 16)  # a; a; a and b; a is freed; the caller holds b
     assert timeline.after == (16, 16, 16, 16, 16)
@@ -270,16 +270,16 @@ def updating(backward: tuple[int, ...]) -> Graph:
     return Graph(values, ops, 2, (3,), ((0, 5),), ((1, 2),), tuple(range(6)))
 
 
-def test_a_buffer_takes_the_value_of_the_latest_run_before_the_turn() -> None:
-    """The first run's value would have to be kept beside the rerun's, for the same contents."""
-    assert link(updating((4, 2, 1)), [FlatRerun(0, 1)]).events == (
+def test_a_buffer_takes_the_value_of_the_latest_run_before_the_backward_start() -> None:
+    """The first run's value would have to be kept beside the recomputation's, for the same contents."""
+    assert link(updating((4, 2, 1)), [FlatRecompute(0, 1)]).events == (
         Run(0),
         Free((2,)),
-        Rerun(0),
+        RecomputeRun(0),
         Free((0,)),
         Run(1),
         Update(1, 2, preserves=True),
-        Turn((3,)),
+        BackwardStart((3,)),
         Run(2),
         Free((4, 2, 1)),
         Deliver((0,)),
@@ -289,7 +289,7 @@ def test_a_buffer_takes_the_value_of_the_latest_run_before_the_turn() -> None:
 def test_what_only_an_update_needs_is_gone_before_the_tangents_arrive() -> None:
     graph = updating((4,))
     linked = link(graph)
-    assert linked.events[3:5] == (Update(1, 2, preserves=False), Turn((1, 2, 3)))
+    assert linked.events[3:5] == (Update(1, 2, preserves=False), BackwardStart((1, 2, 3)))
     assert [(graph.values[a.value or 0].name, a.birth, a.death) for a in linked.allocations] == [
         ("a", 0, 4),
         ("c", 2, 8),
@@ -309,13 +309,13 @@ def test_each_memory_has_its_own_account(device: str) -> None:
         Op("op2", "aten.cos", (Ref(1),), {}, (1,), (2,), False, False, False, 5),
     )
     graph = Graph(values, ops, 3, (2,), (), (), (0, 1, 2), device)
-    timeline = simulate(link(graph, [FlatRerun(0, 2), FlatRerun(1, 2)]))
+    timeline = simulate(link(graph, [FlatRecompute(0, 2), FlatRecompute(1, 2)]))
     if device == "cpu":
         assert timeline.memories.keys() == {"device"}
         assert timeline.during[0] == 5056 + 12 + 100
         return
     assert timeline.memories.keys() == {"device", "host"}
-    # run 0, run 1, free, rerun 0, rerun 1, free, run 2, free, turn
+    # run 0, run 1, free, recompute 0, recompute 1, free, run 2, free, turn
     assert timeline.during == (0, 512 + 1000, 0, 0, 512 + 1000, 512, 1024, 512, 512)
     saved = 5056, 16  # of the CPU's generator and of CUDA's
     both = sum(saved)

@@ -8,12 +8,12 @@ from msgspec.structs import replace
 
 from remate_runtime import apply
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import expand
 from remate_runtime.format.reader import decode
 from remate_runtime.format.schedule import Constant
 from remate_runtime.format.writer import encode
-from remate_runtime.kernels import needed
+from remate_runtime.operator_calls import needed
 from remate_runtime.operators import OPERATORS, PERMISSION, REFUSED, VIEWS, permissible, permission, refusal
-from remate_runtime.step import expand
 
 from .strangers import edited, inputs, line, model
 

@@ -20,10 +20,10 @@ from remate_runtime import apply
 from remate_runtime.format.schedule import Schedule
 
 from .small import data, seeded
-from .stepping import everything, just_in_time, no_reruns, schedule_of
+from .stepping import everything, just_in_time, no_recomputes, schedule_of
 
 Model = Any
-RERUNS = {"none": no_reruns, "everything": everything, "just in time": just_in_time}
+RECOMPUTES = {"none": no_recomputes, "everything": everything, "just in time": just_in_time}
 NAMES = ("embed.weight", "first.weight", "first.bias", "norm.weight", "last.weight", "gain")
 
 
@@ -61,10 +61,13 @@ def arguments(seed: int, rows: int = 5, dtype: torch.dtype = torch.float32) -> d
 
 
 @functools.cache
-def schedule(reruns: str, dtype: torch.dtype) -> Schedule:
+def schedule(recomputes: str, dtype: torch.dtype) -> Schedule:
     given = arguments(0, dtype=dtype)
     return schedule_of(
-        seeded(Lively()).to(dtype), (given["x"], given["ids"], given["mask"]), {"scale": given["scale"]}, RERUNS[reruns]
+        seeded(Lively()).to(dtype),
+        (given["x"], given["ids"], given["mask"]),
+        {"scale": given["scale"]},
+        RECOMPUTES[recomputes],
     )
 
 
@@ -89,9 +92,9 @@ class Lives(RuleBasedStateMachine):
         self.models: list[Model] = []
         self.grown = 0
 
-    @initialize(reruns=st.sampled_from(sorted(RERUNS)))
-    def begin(self, reruns: str) -> None:
-        made, file = seeded(Lively()).to(self.dtype), schedule(reruns, self.dtype)
+    @initialize(recomputes=st.sampled_from(sorted(RECOMPUTES)))
+    def begin(self, recomputes: str) -> None:
+        made, file = seeded(Lively()).to(self.dtype), schedule(recomputes, self.dtype)
         planned = apply(made, file, otherwise="original", engine=self.engine)
         self.models = [planned.train(), seeded(Lively()).to(self.dtype).train()]
 

@@ -226,7 +226,7 @@ EQUAL = (
 @pytest.mark.compiled
 @pytest.mark.parametrize("loop", EQUAL, ids=lambda loop: loop.__name__)
 def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
-    schedule = schedule_of(net(), (X.clone().requires_grad_(),), reruns=just_in_time)
+    schedule = schedule_of(net(), (X.clone().requires_grad_(),), recomputes=just_in_time)
     ends = []
     for make in (net, lambda: apply(net(), schedule)):
         torch.manual_seed(7)
@@ -275,7 +275,7 @@ REFUSED: dict[Callable[[Any], None], tuple[type[Exception], str]] = {
 
 @pytest.mark.parametrize("act", REFUSED, ids=lambda act: act.__name__)
 def test_a_loop_that_cannot_run_is_told_what_can(act: Callable[[Any], None]) -> None:
-    schedule = schedule_of(net(), (X.clone().requires_grad_(),), reruns=just_in_time)
+    schedule = schedule_of(net(), (X.clone().requires_grad_(),), recomputes=just_in_time)
     kind, told = REFUSED[act]
     with pytest.raises(kind, match=told):
         act(apply(net(), schedule))

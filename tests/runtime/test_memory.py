@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import remate_runtime
 from remate.capture.capture_step import capture
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
 
 from .small import Mlp, Tied, data, seeded
-from .stepping import everything, just_in_time, no_reruns, predicted_peak, schedule_of, with_reruns
+from .stepping import everything, just_in_time, no_recomputes, predicted_peak, schedule_of, with_recomputes
 
 
 class Deep(nn.Module):
@@ -52,19 +52,19 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
 @pytest.mark.allocating
 @pytest.mark.parametrize("rows", [2, 512])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
-def test_measured_peak_is_the_predicted_one(reruns, between, rows):
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
+def test_measured_peak_is_the_predicted_one(recomputes, between, rows):
     """To the byte: with few rows, states of the generator, the root gradient and buffer updates are most of the peak."""
     model, x = seeded(Deep(between)), data(rows, 16)
     captured = capture(model, (x,))
-    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    schedule = with_recomputes(msgspec.structs.replace(captured, graph=costed(captured.graph)), recomputes)
     planned = apply(model, schedule)
     assert _measured(planned, x) == remate_runtime.predicted_peak(planned)
 
 
-def test_without_reruns_no_more_than_eager():
+def test_without_recomputes_no_more_than_eager():
     model, x = seeded(Deep()), data(512, 16)
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=no_recomputes))
     assert _measured(planned, x) <= _measured(model, x)
 
 
@@ -79,7 +79,7 @@ def test_outputs_that_the_caller_dropped_die_at_their_last_use():
             return out.pow(2).mean(), out
 
     model, x = seeded(Wide()), data(256, 16)
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=no_recomputes))
 
     def measured(module: nn.Module) -> int:
         def run() -> None:
@@ -105,7 +105,7 @@ def test_gradients_are_handed_over_not_copied():
             return self.model(x).sum()
 
     whole = WithLoss()
-    planned = apply(whole, schedule_of(whole, (x,), reruns=no_reruns))
+    planned = apply(whole, schedule_of(whole, (x,), recomputes=no_recomputes))
     gradients = sum(p.numel() * 4 for p in whole.parameters())
     assert _measured(planned, x) < gradients * 1.05
 
@@ -114,7 +114,7 @@ def test_gradients_are_handed_over_not_copied():
 def test_tangents_die_at_their_last_use():
     """A loss outside of the model: its gradient is as large as the output, and must not last until backward ends."""
     model, x = seeded(nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2048))), data(256, 16)
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=no_recomputes))
 
     class Inspect(torch.autograd.Function):
         @staticmethod
@@ -148,7 +148,7 @@ def test_outputs_dropped_without_backward_release_everything(make):
     """By reference counts alone: no cycle may keep a step's memory until the garbage collector runs."""
     model = seeded(make())
     x = torch.arange(5) if make is Tied else data(64, 16 if make is Deep else 8)
-    planned = apply(model, schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(model, schedule_of(model, (x,), recomputes=no_recomputes))
     planned(x)
     gc.collect()
     gc.disable()
@@ -165,7 +165,7 @@ def test_outputs_dropped_without_backward_release_everything(make):
 
 def test_backward_leaves_nothing_behind():
     model, x = seeded(Deep()), data(64, 16)
-    planned = apply(model, schedule_of(model, (x,), reruns=everything))
+    planned = apply(model, schedule_of(model, (x,), recomputes=everything))
     loss = planned(x)
     frame = loss.grad_fn.frame
     loss.backward()
@@ -176,7 +176,7 @@ def test_backward_leaves_nothing_behind():
 
 def test_no_grad_keeps_nothing():
     model, x = seeded(Deep()), data(512, 16)
-    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=no_recomputes))
 
     def peak(module: nn.Module) -> int:
         def run() -> None:
@@ -204,7 +204,7 @@ class Reconstructing(nn.Module):
 def test_a_loss_does_not_hold_the_elements_that_it_is_the_mean_of():
     model, x = seeded(Reconstructing()), data(128, 64)
     captured = capture(model, (x,))
-    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), no_reruns)
+    schedule = with_recomputes(msgspec.structs.replace(captured, graph=costed(captured.graph)), no_recomputes)
     planned = apply(model, schedule)
 
     def run() -> None:
@@ -232,7 +232,7 @@ def test_gradients_of_views_that_are_outputs():
     model, x = seeded(ReturnsViews()), data(32, 16).requires_grad_()
     captured = capture(model, (x,))
     assert "aten.clone" not in {op.op for op in captured.graph.operations}
-    schedule = schedule_of(model, (x,), reruns=no_reruns)
+    schedule = schedule_of(model, (x,), recomputes=no_recomputes)
     assert predicted_peak(schedule) == simulate(link(captured.graph)).peak
     found = []
     for module in (model, apply(copy.deepcopy(model), schedule)):

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from remate_runtime import apply
 from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.flat_step.graph import Op, Ref
 from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.kernels.overloads import (
+from remate_runtime.operator_calls.overloads import (
     check_kernels,
     check_operator,
     constant,
@@ -23,7 +24,6 @@ from remate_runtime.kernels.overloads import (
     overload,
 )
 from remate_runtime.operators.tables import COPIED, IN_PLACE, OPERATORS, RANDOM, VIEWS
-from remate_runtime.step.graph import Op, Ref
 
 from .small import Mlp, data
 from .stepping import schedule_of

@@ -16,8 +16,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import remate
 from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply, load, predicted_peak
-from remate_runtime.planned import original_of
-from remate_runtime.step.expansion import expand
+from remate_runtime.applied import original_of
+from remate_runtime.flat_step.expansion import expand
 
 from . import stepping
 from .small import data, seeded

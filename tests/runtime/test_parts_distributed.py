@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import remate
 from remate_runtime import BindError, Schedule, apply
-from remate_runtime.planned import original_of
-from remate_runtime.step import expand
+from remate_runtime.applied import original_of
+from remate_runtime.flat_step import expand
 
 from .small import data, seeded
 from .test_sharded import Block, flat, fully_sharded, needs_ranks
@@ -131,7 +131,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
     try:
         schedule = remate.plan(made(), (data(64, 8),), at="blocks.*", budget="80%", cost="cpu")
         assert isinstance(schedule, Schedule)
-        assert expand(schedule).reruns
+        assert expand(schedule).recomputes
         for loop in LOOPS:
             _equal(loop, schedule, rank)
         _refused(schedule)

@@ -89,7 +89,7 @@ def test_attributes_are_told_with_what_sets_them_back() -> None:
         apply(model, schedule)
 
 
-def test_sizes_that_the_file_leaves_open_are_asked_for_again() -> None:
+def test_sizes_that_the_file_leaves_open_are_requested_for_again() -> None:
     model = seeded(Net())
     planned = apply(model, remate.plan(model, (data(4, 8),), budget="100%", cost="cpu", dims={"x": {0: "b"}}))
     assert printed(planned, data(9, 8)) == "model.train(), (torch.zeros(9, 8),), budget=\"100%\", dims={'x': {0: 'b'}})"

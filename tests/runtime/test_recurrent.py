@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate.capture.capture_step import capture
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import ScheduleError, apply
 from remate_runtime.format.fingerprints import fingerprint
-from remate_runtime.kernels import workspace_as_told
+from remate_runtime.operator_calls import workspace_as_told
 
 from .small import data, seeded
 from .stepping import (
@@ -23,12 +23,12 @@ from .stepping import (
     everything,
     just_in_time,
     loss_of,
-    no_reruns,
+    no_recomputes,
     predicted_peak,
     same_in_low_precision,
     schedule_of,
     step,
-    with_reruns,
+    with_recomputes,
 )
 
 pytestmark = pytest.mark.skipif(not workspace_as_told(torch.float32), reason="another oneDNN")
@@ -87,12 +87,12 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", CALLS)
-def test_steps_are_eagers_to_the_bit(name: str, reruns: Any) -> None:
+def test_steps_are_eagers_to_the_bit(name: str, recomputes: Any) -> None:
     options, args, kwargs = CALLS[name]
     eager = seeded(Tagger(**options))
-    schedule = schedule_of(eager, args, kwargs, reruns)
+    schedule = schedule_of(eager, args, kwargs, recomputes)
     planned = apply(copy.deepcopy(eager), schedule)
     layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
     (block,) = schedule.blocks.values()
@@ -104,7 +104,7 @@ def test_steps_are_eagers_to_the_bit(name: str, reruns: Any) -> None:
 def test_loops_shared_weights_and_frozen_ones() -> None:
     eager = seeded(Looped())
     eager.one.bias_ih_l0.requires_grad_(False)
-    planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(3, 4, 6),), reruns=everything))
+    planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(3, 4, 6),), recomputes=everything))
     assert_same(step(planned, (data(3, 4, 6),)), step(eager, (data(3, 4, 6),)))
     with torch.no_grad():
         made = planned(data(3, 4, 6))
@@ -139,7 +139,7 @@ def test_the_peak_is_as_predicted() -> None:
     eager = seeded(Tagger(num_layers=2))
     args = (data(40, 16, 6),)
     captured = capture(eager, args)
-    schedule = with_reruns(replace(captured, graph=costed(captured.graph)), no_reruns)
+    schedule = with_recomputes(replace(captured, graph=costed(captured.graph)), no_recomputes)
     planned = apply(copy.deepcopy(eager), schedule)
 
     def run() -> None:

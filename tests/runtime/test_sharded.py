@@ -168,7 +168,7 @@ def _kept(model: Any, rank: int) -> None:
 
 
 def _grouped(model: Any, rank: int) -> None:
-    """Two blocks in one group; a layer of a block by itself."""
+    """Two blocks in one group; a layer of a block on its own."""
     from torch.distributed.fsdp import fully_shard
 
     fully_shard(model.blocks[0].up)
@@ -194,7 +194,7 @@ def _twice(model: Any, rank: int) -> None:
 
 
 def _checkpointed(model: Any, rank: int) -> None:
-    """torch reruns nothing where it sees no tensor that backward saved."""
+    """torch recomputations nothing where it sees no tensor that backward saved."""
     checkpoint(fully_sharded(model, True), data(4, 8), use_reentrant=False).sum().backward()
 
 
@@ -202,8 +202,8 @@ LOOPS = (_alone, _steps, _kept, _grouped, _accumulated, _frozen, _twice, _checkp
 
 
 def _equal(rank: int) -> None:
-    for reruns in (everything, just_in_time):
-        schedule = schedule_of(seeded(Blocks()), (data(4, 8),), reruns=reruns)
+    for recomputes in (everything, just_in_time):
+        schedule = schedule_of(seeded(Blocks()), (data(4, 8),), recomputes=recomputes)
         for loop in LOOPS:
             model, planned = seeded(Blocks()), seeded(Blocks())
             loop(model, rank)
@@ -237,7 +237,7 @@ def gathering() -> Iterator[list[tuple[str, str | None]]]:
 
 
 def _gathered(rank: int) -> None:
-    """Each block is gathered twice a step, by itself, and freed again, as without a schedule."""
+    """Each block is gathered twice a step, on its own, and freed again, as without a schedule."""
     schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
     found = []
     for model in (fully_sharded(seeded(Blocks()), True), fully_sharded(apply(seeded(Blocks()), schedule), True)):
@@ -259,7 +259,7 @@ def _freed(rank: int) -> None:
             for block in self.blocks:
                 block.up, block.down = nn.Linear(8, 40000), nn.Linear(40000, 8)
 
-    schedule = schedule_of(seeded(Wide()), (data(4, 8),), reruns=just_in_time)
+    schedule = schedule_of(seeded(Wide()), (data(4, 8),), recomputes=just_in_time)
     model = fully_sharded(apply(seeded(Wide()), schedule), True)
     called(model)
     with gathering() as seen:

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from torch import nn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply
+from remate_runtime.applied import step_at_size
+from remate_runtime.flat_step import Expanded, expand
 from remate_runtime.format import Dimension, at_size, decode, encode
-from remate_runtime.link import Rerun, Run, link, simulate
+from remate_runtime.link import RecomputeRun, Run, link, simulate
 from remate_runtime.link.fitting import fitted
-from remate_runtime.planned import step_at_size
-from remate_runtime.step import Expanded, expand
 
 from .sized import Attention, B, T, sized
 from .small import data, seeded
@@ -59,7 +59,7 @@ def attention() -> Schedule:
 
 @pytest.fixture(scope="module")
 def mlp() -> Schedule:
-    made = schedule_of(seeded(Mlp()), (data(B, 8),), reruns=just_in_time)
+    made = schedule_of(seeded(Mlp()), (data(B, 8),), recomputes=just_in_time)
     return sized(made, b=Dimension(min=2, max=40, planned=B))
 
 
@@ -67,8 +67,8 @@ def mlp() -> Schedule:
 def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) -> None:
     """Operation by operation, types, strides and arguments included."""
     model = seeded(Attention())
-    general = ranged(schedule_of(model, call(B, T), reruns=just_in_time))
-    own = schedule_of(model, call(*size), reruns=just_in_time)
+    general = ranged(schedule_of(model, call(B, T), recomputes=just_in_time))
+    own = schedule_of(model, call(*size), recomputes=just_in_time)
     here = at_size(general, {"b": size[0], "t": size[1]})
     assert expand(here) == expand(own)
     assert here.model.fingerprint == own.model.fingerprint
@@ -83,7 +83,7 @@ def test_gradients_are_eagers_and_the_peak_is_the_predicted_one(attention: Sched
     assert_same(step(planned, given), step(model, given))
     plan = fitted(attention, {"b": size[0], "t": size[1]}).schedule
     expanded = expand(plan)
-    predicted = simulate(link(expanded.graph, expanded.reruns)).peak
+    predicted = simulate(link(expanded.graph, expanded.recomputes)).peak
 
     def run() -> None:
         planned(*given)["loss"].backward()
@@ -95,9 +95,9 @@ def test_gradients_are_eagers_and_the_peak_is_the_predicted_one(attention: Sched
 
 
 def _at_peak(expanded: Expanded) -> str:
-    linked = link(expanded.graph, expanded.reruns)
+    linked = link(expanded.graph, expanded.recomputes)
     event = linked.events[simulate(linked).peak_at]
-    return expanded.graph.operations[event.op].id if isinstance(event, Run | Rerun) else ""
+    return expanded.graph.operations[event.op].id if isinstance(event, Run | RecomputeRun) else ""
 
 
 def test_the_mlp_at_every_size(mlp: Schedule) -> None:
@@ -107,20 +107,20 @@ def test_the_mlp_at_every_size(mlp: Schedule) -> None:
         assert_same(step(planned, (data(batch, 8),)), step(model, (data(batch, 8),)))
 
 
-def test_reruns_that_no_budget_calls_for_are_left_out(
+def test_recomputes_that_no_budget_calls_for_are_left_out(
     attention: Schedule, mlp: Schedule, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert fitted(mlp).dropped == fitted(mlp, {"b": B}).dropped == 0  # what is planned there is what the file says
     assert fitted(mlp, {"b": B + 1}).dropped > 0
     assert fitted(attention).dropped == 0
     assert fitted(attention, {"b": B}).dropped == 0
-    assert len(expand(fitted(attention).schedule).reruns) > 0
+    assert len(expand(fitted(attention).schedule).recomputes) > 0
     small = fitted(attention, {"b": 3})
-    assert small.dropped == len(expand(attention).reruns)
-    assert expand(small.schedule).reruns == ()
+    assert small.dropped == len(expand(attention).recomputes)
+    assert expand(small.schedule).recomputes == ()
     large = fitted(attention, {"b": 24})
     assert large.dropped == 0
-    assert len(expand(large.schedule).reruns) == small.dropped
+    assert len(expand(large.schedule).recomputes) == small.dropped
     planned = apply(seeded(Attention()), attention)
     with caplog.at_level(logging.INFO, "remate_runtime"):
         planned(*call(3, T))
@@ -131,23 +131,23 @@ def test_reruns_that_no_budget_calls_for_are_left_out(
     ]  # torch's compiler logs, too
     told = [record.getMessage() for record in ours if "engine" not in record.name]  # engines tell more
     assert told == [
-        f"schedule {attention.name!r} at b=3, t=13: {small.dropped} of its {small.dropped} reruns are left out, which the budget "
+        f"schedule {attention.name!r} at b=3, t=13: {small.dropped} of its {small.dropped} recomputations are left out, which the budget "
         "of 68.8 KiB does not call for"
     ]
 
 
-def test_some_reruns_are_left_out_where_the_budget_calls_for_some(attention: Schedule) -> None:
+def test_some_recomputes_are_left_out_where_the_budget_calls_for_some(attention: Schedule) -> None:
     """Between the sizes at which all are needed, and none."""
     model, dropped = seeded(Attention()), list[int]()
     planned = apply(copy.deepcopy(model), attention)
-    every = expand(attention).reruns
+    every = expand(attention).recomputes
     for batch in range(3, 24):
         here = fitted(attention, {"b": batch})
         expanded = expand(here.schedule)
-        peak = simulate(link(expanded.graph, expanded.reruns)).peak
+        peak = simulate(link(expanded.graph, expanded.recomputes)).peak
         assert peak <= attention.solve.budget or here.dropped == 0
-        assert [rerun for rerun in every if rerun in expanded.reruns] == [*expanded.reruns]
-        assert here.planned - here.dropped == len(expanded.reruns)
+        assert [recompute for recompute in every if recompute in expanded.recomputes] == [*expanded.recomputes]
+        assert here.planned - here.dropped == len(expanded.recomputes)
         if 0 < here.dropped < here.planned and here.dropped not in dropped:
             assert_same(step(planned, call(batch, T)), step(model, call(batch, T)))
         dropped.append(here.dropped)

@@ -15,19 +15,19 @@ from remate_runtime.errors import BindError, ExecutionError
 
 from . import stepping
 from .small import Mlp, Normed, Tied, TwoHeads, data, seeded
-from .stepping import assert_same, everything, just_in_time, no_reruns, same_in_low_precision, schedule_of, step
+from .stepping import assert_same, everything, just_in_time, no_recomputes, same_in_low_precision, schedule_of, step
 
-ALL = [no_reruns, everything, just_in_time]
+ALL = [no_recomputes, everything, just_in_time]
 
 
-@pytest.mark.parametrize("reruns", ALL)
+@pytest.mark.parametrize("recomputes", ALL)
 @pytest.mark.parametrize("make", [Mlp, lambda: Mlp(0.4), Normed, Tied, TwoHeads])
-def test_several_steps_equal_eager(make, reruns):
+def test_several_steps_equal_eager(make, recomputes):
     model = seeded(make())
     x = data(4, 3, 6, 6) if isinstance(model, Normed) else data(4, 8)
     if isinstance(model, Tied):
         x = torch.arange(5)
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), reruns=reruns))
+    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
     for seed in range(4):  # dropout: the second step must not reuse the generator state of the first
         assert_same(step(planned, (x,), seed=seed), step(eager, (x,), seed=seed))
 
@@ -63,10 +63,10 @@ def test_batch_norm_statistics_move_once_per_forward():
         assert model.norm.num_batches_tracked.item() == count
 
 
-@pytest.mark.parametrize("reruns", ALL)
-def test_two_forwards_before_backward(reruns):
+@pytest.mark.parametrize("recomputes", ALL)
+def test_two_forwards_before_backward(recomputes):
     model, x, y = seeded(Normed()), data(4, 3, 6, 6), data(4, 3, 6, 6, seed=2)
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), reruns=reruns))
+    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
     for module in (eager, planned):
         first, second = module(x), module(y)
         first.pow(2).sum().backward()
@@ -236,10 +236,10 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(out.sum(), [model.a.weight], create_graph=True)
 
 
-@pytest.mark.parametrize("reruns", ALL)
-def test_changes_between_forward_and_backward_are_refused(reruns):
+@pytest.mark.parametrize("recomputes", ALL)
+def test_changes_between_forward_and_backward_are_refused(recomputes):
     model, x = seeded(Mlp()), data(4, 8)
-    planned = apply(model, schedule_of(model, (x,), reruns=reruns))
+    planned = apply(model, schedule_of(model, (x,), recomputes=recomputes))
     out = planned(x)
     with torch.no_grad():
         model.b.weight.add_(1)
@@ -261,7 +261,7 @@ def test_outputs_that_backward_reads_are_watched():
             return torch.tanh(self.lin(x)).view(2, 2, 8)
 
     model, x = seeded(Squash()), data(4, 8)
-    planned = apply(model, schedule_of(model, (x,), reruns=no_reruns))
+    planned = apply(model, schedule_of(model, (x,), recomputes=no_recomputes))
     planned(x).sum().backward()
     out = planned(x)
     out.mul_(2)

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from remate_runtime import BindError, ExecutionError, apply
 from remate_runtime.engine.compiled.inductor import unavailable
+from remate_runtime.flat_step.expansion import expand
 from remate_runtime.format.schedule import Schedule
-from remate_runtime.step.expansion import expand
 
 from . import stepping
 from .small import Mlp, Normed, data, seeded
@@ -166,26 +166,26 @@ def test_a_model_that_gets_its_values_after_the_schedule(make: Any, x: torch.Ten
 
 
 @pytest.mark.parametrize("engine", ["eager", pytest.param("auto", marks=pytest.mark.slow)])
-def test_operations_are_ranges_of_the_profiler_where_that_is_asked_for(engine: str) -> None:
+def test_operations_are_ranges_of_the_profiler_where_that_is_requested_for(engine: str) -> None:
     if engine == "auto" and unavailable():
         pytest.skip("no compiler")
     model: Any = nn.Sequential(seeded(Mlp(0.3)))
-    schedule = schedule_of(model, (X,), reruns=just_in_time)
+    schedule = schedule_of(model, (X,), recomputes=just_in_time)
     opened = expand(schedule)
     runs = Counter(one.id for one in opened.graph.operations)
-    reruns = Counter(f"{opened.graph.operations[one.op].id} (rerun)" for one in opened.reruns)
-    wanted = runs + reruns
-    assert sum(reruns.values()) > 1
-    for asked in (True, False):
-        planned = apply(model, schedule, engine=engine, record_functions=asked)
+    recomputes = Counter(f"{opened.graph.operations[one.op].id} (recompute)" for one in opened.recomputes)
+    wanted = runs + recomputes
+    assert sum(recomputes.values()) > 1
+    for requested in (True, False):
+        planned = apply(model, schedule, engine=engine, record_functions=requested)
         for module in (planned, planned, copy.deepcopy(planned)):  # the first run judges; copies are asked the same
             with profile(activities=[ProfilerActivity.CPU]) as seen:
                 module(X).sum().backward()
             found = Counter(event.name for event in seen.events() or ())
             if engine == "eager" and not stepping.ROUNDING:
                 assert Counter({name: found[name] for name in wanted}) == (
-                    wanted if asked else Counter(dict.fromkeys(wanted, 0))
+                    wanted if requested else Counter(dict.fromkeys(wanted, 0))
                 )
-            else:  # dropout is interpreted, the rest is within segments that are told by their first and last operation
-                assert found["model.0.drop.native_dropout (rerun)"] == (2 if asked else 0)
-                assert any(" … " in name for name in found) == asked
+            else:  # dropout is interpreted, the rest is within segments that are reported by their first and last operation
+                assert found["model.0.drop.native_dropout (recompute)"] == (2 if requested else 0)
+                assert any(" … " in name for name in found) == requested

@@ -16,7 +16,7 @@ from remate.errors import InfeasibleError
 from remate_runtime import apply
 from remate_runtime.link.events import Run
 from remate_runtime.link.verifier import verify
-from remate_runtime.live import compare_models
+from remate_runtime.staleness import compare_models
 
 Write = Callable[[Tensor, Tensor], Tensor]
 
@@ -155,8 +155,8 @@ def test_writes_come_without_copies() -> None:
     assert [name for name, _ in runs if name == "aten.copy"] == []
     assert sum(name == "aten.slice_scatter" for name, _ in runs) == 7  # three writes, their gradients, and one product
     nothing = operators(lambda y, x: y)
-    turn = nothing.index(("aten.sum", False)) + 1  # forward ends with it
-    assert operators(identity)[:turn] == nothing[:turn]
+    backward_start = nothing.index(("aten.sum", False)) + 1  # forward ends with it
+    assert operators(identity)[:backward_start] == nothing[:backward_start]
 
 
 def shared(model: nn.Module, x: Tensor) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from remate.inspect.analysis import open_schedule
+from remate.schedule_tools.analysis import open_schedule
 from remate_runtime.addresses import Buffer, buffers_of, pack
 from remate_runtime.errors import ScheduleError
 
@@ -43,20 +43,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--effort", type=int, default=EFFORT)
     parser.add_argument("-o", "--output", type=Path)
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     rows = [("", "buffers", "load", "height", "height / load", "within", "CPU s")]
-    for name, capacity, buffers in instances(asked.folder):
+    for name, capacity, buffers in instances(requested.folder):
         start = time.process_time()
-        found = pack(buffers, asked.effort)
+        found = pack(buffers, requested.effort)
         seconds = time.process_time() - start
         within = "" if not capacity else f"{capacity:,}" if found.height <= capacity else f"not {capacity:,}"
         row = (f"{len(buffers):,}", f"{found.load:,}", f"{found.height:,}", f"{found.height / found.load:.5f}", within)
         rows.append((name, *row, f"{seconds:.1f}"))
         print(*rows[-1], flush=True)
-    text = f"{environment()}, effort {asked.effort:,}\n\n{table(rows)}\n"
+    text = f"{environment()}, effort {requested.effort:,}\n\n{table(rows)}\n"
     print(f"\n{text}")
-    if asked.output:
-        asked.output.write_text(text, encoding="utf-8")
+    if requested.output:
+        requested.output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

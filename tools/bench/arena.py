@@ -2,9 +2,9 @@
 
     python -m tools.bench.arena [NAME...] [--rounds 9]
 
-Schedules of 100 % (no reruns) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the clock of the
+Schedules of 100 % (no recomputations) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the clock of the
 thread, gradients set to None in it on both sides. Peaks: of a first step, by the profiler's memory events, block and gradients
-among it; of later ones the block is there already. Writes results/arena.txt when all models are asked for.
+among it; of later ones the block is there already. Writes results/arena.txt when all models are requested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from remate import plan
-from remate.measure.allocator import compare_times, peak_bytes
+from remate.step_measurement.allocator import compare_times, peak_bytes
 from remate_runtime import apply, predicted_peak
 from tests.models.case import Built
 from tests.models.convolutional import resnet, unet
@@ -47,7 +47,7 @@ ENGINES = ("eager", "arena")
 
 
 class Shares(logging.Handler):
-    """Hears what the engine tells of its block: percent of the bytes that operators make."""
+    """Hears what the engine describes its block: percent of the bytes that operators make."""
 
     def __init__(self) -> None:
         super().__init__()

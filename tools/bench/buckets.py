@@ -1,10 +1,10 @@
-"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each by itself.
+"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each on its own.
 
     python -m tools.bench.buckets -o tools/bench/results/buckets.txt
 
 The examples, costs from the roofline model of a CPU. The file is planned at the largest size within a share of its peak without
-reruns; that many bytes are the budget at every size. Overhead: time over that without reruns at the same size, in percent, for the
-plan of the file there (without reruns where none are needed) and for a plan that knows only that size. Where both are over the
+recomputations; that many bytes are the budget at every size. Overhead: time over that without recomputation at the same size, in percent, for the
+plan of the file there (without recomputation where none are needed) and for a plan that knows only that size. Where both are over the
 same step, the difference is what plans for several buckets of sizes could gain at most.
 """
 
@@ -24,11 +24,11 @@ from remate.api.plan import plan_step, prepare, settings_of
 from remate.dims.open_sizes import OpenSizes
 from remate.errors import InfeasibleError
 from remate.profile.costing import costed
-from remate.strategy import Instance, Request, effort_named, policy, solve
+from remate.strategy import Request, StepInstance, effort_named, policy, solve
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Dimension, Schedule, at_size, spelled
 from remate_runtime.link import fitted, link, simulate
-from remate_runtime.quantities import size
-from remate_runtime.step import expand
+from remate_runtime.support.quantities import size
 
 from .text import environment, table
 
@@ -53,7 +53,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def sizes(dims: dict[str, Dimension]) -> Iterator[dict[str, int]]:
-    """The largest, and smaller ones of each size by itself, down to half."""
+    """The largest, and smaller ones of each size individually, down to half."""
     most = {name: dim.max for name, dim in dims.items()}
     yield most
     for name, dim in dims.items():
@@ -64,9 +64,9 @@ def sizes(dims: dict[str, Dimension]) -> Iterator[dict[str, int]]:
 
 def row(schedule: Schedule, parts: Any, at: dict[str, int]) -> Row:
     graph = costed(expand(at_size(schedule, at)).graph, _COST)
-    instance, budget = Instance(graph, parts), schedule.solve.budget
+    instance, budget = StepInstance(graph, parts), schedule.solve.budget
     planned = expand(fitted(schedule, at).schedule)
-    linked = simulate(link(graph, planned.reruns))
+    linked = simulate(link(graph, planned.recomputes))
 
     def over(spent: int) -> float:
         return (spent / instance.baseline.time - 1) * 100
@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
     parser.add_argument(
-        "--budget", help="share of the peak without reruns at the largest size; default: that of the example"
+        "--budget", help="share of the peak without recomputation at the largest size; default: that of the example"
     )
     parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
     chosen = parser.parse_args()

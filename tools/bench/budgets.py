@@ -5,7 +5,7 @@
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Time: of forward and backward, as a ratio to eager's in the same round, median over rounds
-that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan without reruns.
+that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan without recomputation.
 Gradients: largest difference from eager's of any element, relative to the largest of its gradient.
 """
 
@@ -26,11 +26,11 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.measure.allocator import Times, compare_times, peak_bytes
+from remate.step_measurement.allocator import Times, compare_times, peak_bytes
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
-from remate_runtime.live import Difference, clear_gradients, compare_models, training_step
-from remate_runtime.quantities import size
+from remate_runtime.staleness import NumericalDifference, clear_gradients, compare_models, training_step
+from remate_runtime.support.quantities import size
 from tests.models import ZOO
 from tests.models.case import Built
 
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, frozen=True):
     schedule: Schedule | None = None
     peak: int = 0
     seconds: float = 0.0
-    difference: Difference | None = None
+    difference: NumericalDifference | None = None
     failed: str = ""
 
 
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument(
         "models", nargs="*", default=every, metavar="MODEL", help="name in tests/models, or FILE.py with build()"
     )
-    parser.add_argument("--budgets", default=",".join(BUDGETS), help="bytes or shares of the keep-all peak")
+    parser.add_argument("--budgets", default=",".join(BUDGETS), help="bytes or shares of the baseline peak")
     parser.add_argument("--repeats", type=int, default=9, help="rounds of timing, default 9")
     parser.add_argument("--cost", default="measured", help="as of `remate plan`, default measured")
     parser.add_argument("--time-limit", type=float, default=60, help="seconds for the solver at one budget, default 60")

@@ -5,7 +5,7 @@
 Cold: in a process whose TORCHINDUCTOR_CACHE_DIR is empty (Inductor's precompiled header, which lies elsewhere and which the
 first process of a machine makes, is made before). Warm: in a second process, with what the first has left there.
 CPU seconds of the process and of those that it starts (the C++ compiler's are most of it), beyond making the model; the
-step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without reruns, or
+step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without recomputation, or
 100 % where no schedule is below) and not by either process. Nothing is compiled side by side: on a machine of its own these
 are about the seconds that pass.
 """
@@ -26,7 +26,7 @@ import torch
 
 import remate
 from remate_runtime import apply
-from remate_runtime.live import training_step
+from remate_runtime.staleness import training_step
 
 from .subjects import SUBJECTS
 from .text import environment, table
@@ -35,7 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "compile_time.txt"
 HEAD = ("model", "torch.compile, cold", "warm", "remate compiled, cold", "warm")
 MODELS = "gpt2,resnet18,unet"
 _BUDGET = "60%"
-_WITHOUT_RERUNS = "100%"
+_WITHOUT_RECOMPUTES = "100%"
 
 
 def taken(name: str, schedule: str) -> float:
@@ -57,7 +57,7 @@ def row(name: str) -> tuple[str, ...]:
     try:
         schedule = remate.plan(model, args, kwargs, budget=_BUDGET, cost="cpu")
     except remate.InfeasibleError:
-        schedule = remate.plan(model, args, kwargs, budget=_WITHOUT_RERUNS, cost="cpu")
+        schedule = remate.plan(model, args, kwargs, budget=_WITHOUT_RECOMPUTES, cost="cpu")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "schedule.json")
         schedule.save(path)
@@ -81,17 +81,17 @@ def main() -> None:
     parser.add_argument("--update", action="store_true", help="write results/compile_time.txt")
     parser.add_argument("--first-step", metavar="MODEL", help=argparse.SUPPRESS)  # what a measured process is asked
     parser.add_argument("--schedule", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     torch.set_num_threads(1)
-    if asked.first_step:
-        print(taken(asked.first_step, asked.schedule))
+    if requested.first_step:
+        print(taken(requested.first_step, requested.schedule))
         return
     torch.compile(lambda x: x + 1)(torch.zeros(64))  # makes the header
-    rows = _stored() if asked.update else {}
-    for name in asked.models.split(","):
+    rows = _stored() if requested.update else {}
+    for name in requested.models.split(","):
         rows[name] = row(name)
         print("  ".join(rows[name]), flush=True)
-        if asked.update:
+        if requested.update:
             RESULTS.write_text(f"{environment()}, {_today()}\n\n{table([HEAD, *rows.values()])}\n", encoding="utf-8")
     sys.stdout.write(f"{table([HEAD, *rows.values()])}\n")
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from remate import InfeasibleError, plan
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
-from remate_runtime.live import clear_gradients, training_step
+from remate_runtime.staleness import clear_gradients, training_step
 from tests.models import ZOO
 
 from .text import environment, table
@@ -70,16 +70,16 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(ZOO))
     parser.add_argument("--budgets", default="50%,70%,90%")
     parser.add_argument("--update", action="store_true", help="write results/compiled_memory.txt")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
-    rows = _stored() if asked.update else {}
-    for name in asked.models.split(","):
-        for budget in asked.budgets.split(","):
+    rows = _stored() if requested.update else {}
+    for name in requested.models.split(","):
+        for budget in requested.budgets.split(","):
             rows[name, budget] = row(name, budget)
             print("  ".join(rows[name, budget]), flush=True)
             gc.collect()
-            if asked.update:
+            if requested.update:
                 RESULTS.write_text(f"{environment()}\n{NOTE}\n\n{_table(rows)}\n", encoding="utf-8")
     sys.stdout.write(f"{_table(rows)}\n")
 

@@ -1,9 +1,9 @@
-"""A step by what becomes of its gradients: keep-all peak, measured and predicted, eager's beside it, and the proven floor.
+"""A step by what becomes of its gradients: baseline peak, measured and predicted, eager's beside it, and the proven floor.
 
     python -m tools.bench.gradients           # ResNet-18 as in `subjects`; others by name
 
 Peaks are read from the allocator's own events, on the CPU with one thread, with `.grad` as the assumption says: none, one
-that exists, or one that a hook lets go of as soon as it is there.
+that exists, or one that a hook frees as soon as it is there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
-from remate.strategy import Instance
+from remate.step_measurement.allocator import peak_bytes
+from remate.strategy import StepInstance
+from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Gradients, Schedule
-from remate_runtime.live import default_loss, tensors_of
-from remate_runtime.quantities import size
-from remate_runtime.step import expand
+from remate_runtime.staleness import default_loss, tensors_of
+from remate_runtime.support.quantities import size
 
 from .subjects import SUBJECTS, Subject
 from .text import environment, table
@@ -34,7 +34,7 @@ from .text import environment, table
 def measured(model: nn.Module, step: Callable[[], object], kind: Gradients) -> int:
     """Bytes of a step after one that warms up."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    hooks = [p.register_post_accumulate_grad_hook(_let_go) for p in trained if kind == "consumed"]
+    hooks = [p.register_post_accumulate_grad_hook(_free) for p in trained if kind == "consumed"]
     peak = 0
     for _ in range(2):
         for parameter in trained:
@@ -46,7 +46,7 @@ def measured(model: nn.Module, step: Callable[[], object], kind: Gradients) -> i
     return peak
 
 
-def _let_go(parameter: torch.Tensor) -> None:
+def _free(parameter: torch.Tensor) -> None:
     parameter.grad = None
 
 
@@ -66,7 +66,7 @@ def rows(subject: Subject) -> list[tuple[str, ...]]:
     applied = remate_runtime.apply(ours, schedule)
     found: list[tuple[str, ...]] = [("gradients", "eager", "schedule", "predicted", "proven floor")]
     for kind in GRADIENTS:
-        instance = Instance(replace(graph, delivered=kind))
+        instance = StepInstance(replace(graph, delivered=kind))
         peaks = [
             measured(owner, lambda called=called: _step(called, args, kwargs), kind)
             for owner, called in ((eager, eager), (ours, applied))

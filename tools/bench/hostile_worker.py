@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from remate.inspect.analysis import open_text
-from remate.inspect.check import findings
 from remate.present.faults import render
 from remate.present.text import count
+from remate.schedule_tools.analysis import open_text
+from remate.schedule_tools.check import findings
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import read
 from tools.fuzz.oracle import expanded

@@ -170,8 +170,8 @@ def _picture(graph: str, cells: Sequence[Cell]) -> str:
         if line:
             plane.line([*line, (100, 0.0)], color, strategy.partition(":")[0], dots=3)
     return plane.svg(
-        f"{graph}: time over that without reruns, nodes in the given order",
-        ("budget, % of the peak without reruns", "extra time"),
+        f"{graph}: time over that without recomputation, nodes in the given order",
+        ("budget, % of the peak without recomputation", "extra time"),
         ([float(at) for at in (*budgets, 100)], [float(at) for at in round_numbers(top, 5)]),
         (lambda at: f"{at:g}%", lambda at: f"{at:g}%"),
     )

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 import torch
 
-from remate.bare import BareInstance, read, solve
 from remate.errors import InfeasibleError, NotApplicableError
+from remate.standalone_graphs import BareInstance, read, solve
 
 from .instance_tables import NONE_FITS, NOT_APPLICABLE, PUBLISHED, Cell, pictures, text
 

@@ -2,7 +2,7 @@
 
     python -m tools.bench.large -o tools/bench/results/large.txt
 
-The step is synthetic: 420 equal layers, half of them rerun, in templates and written flat. Commands run in processes of
+The step is synthetic: 420 equal layers, half of them recompute, in templates and written flat. Commands run in processes of
 their own, start and imports included.
 """
 
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from remate.fold.folding import fold, fold_flat
+from remate.block_templates.folding import fold, fold_flat
 from remate.partition.partitioning import partition
+from remate_runtime.flat_step import FlatRecompute, expand
 from remate_runtime.format import Schedule, decode, encode, fingerprint
 from remate_runtime.link import link, simulate
-from remate_runtime.step import FlatRerun, expand
 from tests.planner.folding import schedule_of
 from tests.planner.synthetic import layers
 
@@ -37,14 +37,14 @@ COMMANDS = (["check"], ["fmt", "--check"], ["diff"], ["lint"], ["show"], ["expla
 def schedules() -> dict[str, Schedule]:
     step = partition(layers(420))
     graph = step.captured.graph
-    reruns = [
-        FlatRerun(op, part.backward[0])
+    recomputes = [
+        FlatRecompute(op, part.backward[0])
         for part in step.parts[1:-1:2]
         for op in range(*part.forward)
         if not graph.operations[op].view
     ]
-    reruns.sort(key=lambda rerun: rerun.before)
-    made = {"templates": fold(step.captured, reruns, step), "flat": fold_flat(step.captured, reruns)}
+    recomputes.sort(key=lambda recompute: recompute.before)
+    made = {"templates": fold(step.captured, recomputes, step), "flat": fold_flat(step.captured, recomputes)}
     found = {name: schedule_of(folded) for name, folded in made.items()}
     return {n: replace(s, model=replace(s.model, fingerprint=fingerprint(s))) for n, s in found.items()}
 
@@ -53,12 +53,12 @@ def parts(schedule: Schedule) -> dict[str, float]:
     """Least CPU seconds of three runs of each part of loading a file."""
     text = encode(schedule)
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.reruns)
+    linked = link(expanded.graph, expanded.recomputes)
     work: dict[str, Callable[[], object]] = {
         "encode": lambda: encode(schedule),
         "decode": lambda: decode(text),
         "expand": lambda: expand(schedule),
-        "link": lambda: link(expanded.graph, expanded.reruns),
+        "link": lambda: link(expanded.graph, expanded.recomputes),
         "simulate": lambda: simulate(linked),
     }
     return {name: min(_cpu(run) for _ in range(3)) for name, run in work.items()}

@@ -21,7 +21,7 @@ import torch
 from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError, NotApplicableError
-from remate.strategy import Instance, Request, policy, solve
+from remate.strategy import Request, StepInstance, policy, solve
 
 from .low_budget_models import MODELS
 from .text import environment, table
@@ -32,15 +32,15 @@ FLOOR = "floor"
 BUDGETS = ("80%", "60%", "40%", "20%", FLOOR)
 ABOVE = 1.02  # times the floor
 TARGETS = {"80%": 0.5, "60%": 0.5, "40%": 0.5, "20%": 3.0, FLOOR: 5.0}  # gap between plan and proof, %
-HEAD = f"""Budget: a share of the peak without reruns, or {ABOVE} times the least that is proven to be needed (floor); in brackets what it
-is of the peak. Plan, bound: time over that without reruns, in %, costs of an H200 by roofline; gap: between the two; aim: what it
+HEAD = f"""Budget: a share of the peak without recomputation, or {ABOVE} times the least that is proven to be needed (floor); in brackets what it
+is of the peak. Plan, bound: time over that without recomputation, in %, costs of an H200 by roofline; gap: between the two; aim: what it
 is to be at most (! : missed). again: operations that run again. CPU: seconds of one solve from nothing, one thread, normal
 effort, capture not in it (aim: 60). below: the budget is below the floor, so nothing fits. The machine was busy with other
 work. Rows that are not there were not run."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One solve. operations: of the step. share: of the peak without reruns. plan, bound: % of the time without reruns; plan is
+    """One solve. operations: of the step. share: of the peak without recomputation. plan, bound: % of the time without recomputation; plan is
     None where nothing was found; least: then, the smallest peak that was, as a share. below: the budget is below the floor.
     cpu: seconds."""
 
@@ -62,15 +62,15 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.model, self.budget, self.strategy
 
 
-def instance(name: str) -> Instance:
+def instance(name: str) -> StepInstance:
     """A network, captured and priced."""
     step = prepare(*MODELS[name][1](), cost="h200")
-    return Instance(step.captured.graph, step.parts)
+    return StepInstance(step.captured.graph, step.parts)
 
 
-def measured(name: str, budget: str, strategy: str, known: Instance) -> Row:
+def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
     """One solve from nothing of what the step's views are built anew for."""
-    about = Instance(known.graph, known.blocks)
+    about = StepInstance(known.graph, known.blocks)
     base, before = about.baseline.peak, time.process_time()
     most = int(ABOVE * about.floor) if budget == FLOOR else parse_budget(budget).resolve(base)
     row = Row(name, budget, strategy, len(about.graph.operations), most / base)
@@ -86,7 +86,7 @@ def measured(name: str, budget: str, strategy: str, known: Instance) -> Row:
         row,
         plan=plan,
         bound=bound,
-        again=len(found.reruns),
+        again=len(found.recomputes),
         cpu=time.process_time() - before,
         found_by=found.strategy,
     )

@@ -1,4 +1,4 @@
-"""What a step without reruns takes of eager's CPU time, on models of many small operations.
+"""What a step without recomputation takes of eager's CPU time, on models of many small operations.
 
     python -m tools.bench.overhead [NAME...] [--ms 1500]
 
@@ -180,7 +180,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    heads = ("a step without reruns", "eager, ms", "ours, ms", "ratio", "10-90 %", "bitwise")
+    heads = ("a step without recomputation", "eager, ms", "ours, ms", "ratio", "10-90 %", "bitwise")
     print(table([heads, *(row(name, args.ms) for name in args.names)]))
 
 

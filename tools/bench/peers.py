@@ -28,10 +28,10 @@ from typing import Any
 import msgspec
 import torch
 
-from remate.measure.allocator import compare_times, peak_bytes
+from remate.step_measurement.allocator import compare_times, peak_bytes
 from remate_runtime import predicted_peak
 from remate_runtime.errors import RemateError
-from remate_runtime.live import clear_gradients, training_step
+from remate_runtime.staleness import clear_gradients, training_step
 
 from .peers_report import TABLE, Measured, Model, kept, picture, report, store
 from .subjects import SUBJECTS
@@ -78,16 +78,16 @@ def _made_ready(name: str, key: str, peaks: Mapping[str, int]) -> _Ready:
     way = WAYS[key]
     if way.at and way.at not in peaks:
         raise RuntimeError(f"its budget is the peak of {way.at}, which is not known")
-    asked = {"budget": peaks[way.at]} if way.at else {}
-    made = way.prepare(model, SUBJECTS[name], args, kwargs, **asked)
+    requested = {"budget": peaks[way.at]} if way.at else {}
+    made = way.prepare(model, SUBJECTS[name], args, kwargs, **requested)
     step = partial(training_step, made, args, kwargs)
     for _ in range(_STEPS_TO_WARM_UP):
         step()
     clear_gradients(made, args, kwargs)
-    foreseen = predicted_peak(made) if key.startswith("remate") else None
+    predicted = predicted_peak(made) if key.startswith("remate") else None
     peak = peak_bytes(step)
     clear_gradients(made, args, kwargs)
-    return _Ready(step, peak, foreseen)
+    return _Ready(step, peak, predicted)
 
 
 def _tree() -> str:

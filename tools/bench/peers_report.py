@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate.present.plane import BLUE, GREY, INK, RED, Plane, round_numbers
-from remate_runtime.quantities import size
+from remate_runtime.support.quantities import size
 
 from .text import table
 from .ways import Way
@@ -76,15 +76,15 @@ def _table(model: Model, ways: Mapping[str, Way]) -> str:
         if one.failed:
             rows.append((ways[key].label, one.failed, "", "", "", "", ""))
             continue
-        foreseen = "" if one.predicted is None else f"{(one.peak / one.predicted - 1) * 100:+.2f}%"
-        figures = size(one.peak), foreseen, f"{one.time:.3f}", f"{one.low:.3f}–{one.high:.3f}"
+        predicted = "" if one.predicted is None else f"{(one.peak / one.predicted - 1) * 100:+.2f}%"
+        figures = size(one.peak), predicted, f"{one.time:.3f}", f"{one.low:.3f}–{one.high:.3f}"
         rows.append((ways[key].label, *figures, one.tree, better.get(key, "")))
     return f"{model.name}: {model.describe}; {model.environment}\n{table(rows)}\n"
 
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
     """By others' way, whether a schedule, on whichever engine, takes neither more memory nor more time. Between measurements, which
-    their commits tell apart, times are told apart if they differ by 5%; eager's is 1 in all."""
+    their commits distinguish, times are distinguished if they differ by 5%; eager's is 1 in all."""
     ours = [one for key, one in model.rows.items() if ways[key].family.startswith("remate") and not one.failed]
     found: dict[str, str] = {}
     for key, one in model.rows.items():

@@ -2,12 +2,12 @@
 
     python -m tools.bench.sizes -o tools/bench/results/sizes.txt
 
-The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without reruns at the planned size. Sizes: the
+The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without recomputation at the planned size. Sizes: the
 ends of the range in all combinations, the planned one, odd ones, and some by chance. `bitwise`: at how many of them loss, gradients and
 buffers are eager's to the last bit, two steps in a row. `as predicted`: at how many the peak from the allocator's events is what the file
 says to the byte; `at most over`: how far the prediction is above it elsewhere, where the workspace of an operator is a bound (named).
 `check says within`: at how many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did
-are `within`. `reruns`: at the planned size, and at how many sizes fewer or none are needed.
+are `within`. `recomputes`: at the planned size, and at how many sizes fewer or none are needed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.inspect.sizes import Range, over_range
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import MEASURED, costed
+from remate.schedule_tools.sizes import BudgetedRange, over_range
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import Schedule
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Dimension, spelled
 from remate_runtime.link import fitted, link, simulate
-from remate_runtime.live import clear_gradients, tensors_of, training_step
-from remate_runtime.step import expand
+from remate_runtime.staleness import clear_gradients, tensors_of, training_step
 
 from .sized_models import CASES, Call, Case
 from .text import environment, table
@@ -48,7 +48,7 @@ _SIZES = 24  # of each file
 class AtSize(msgspec.Struct, frozen=True):
     """off: the largest difference from eager in a loss, gradient or buffer, over its largest number; 0: none in any bit. measured: the
     peak of a step. predicted: by the file; exact: by what operators need there as measured at this size. within: `check` says
-    that the budget holds. reruns: of the step there."""
+    that the budget holds. recomputes: of the step there."""
 
     sizes: dict[str, int]
     off: float
@@ -56,7 +56,7 @@ class AtSize(msgspec.Struct, frozen=True):
     predicted: int
     exact: int
     within: bool
-    reruns: int
+    recomputes: int
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ def outcome(case: Case, budget: str, **options: Any) -> Outcome:
 
 
 def _at(
-    sizes: dict[str, int], call: Call, schedule: Schedule, ours: nn.Module, applied: nn.Module, allowed: Range
+    sizes: dict[str, int], call: Call, schedule: Schedule, ours: nn.Module, applied: nn.Module, allowed: BudgetedRange
 ) -> AtSize:
     theirs = copy.deepcopy(ours)
     pairs = zip(_two_steps(theirs, theirs, call), _two_steps(ours, applied, call), strict=True)
@@ -108,12 +108,12 @@ def _at(
     written = expand(fitted(schedule, sizes).schedule)
     clear_gradients(ours)
     measured = peak_bytes(lambda: training_step(applied, *call))
-    exact = simulate(link(costed(written.graph, MEASURED), written.reruns)).peak
-    predicted = simulate(link(written.graph, written.reruns)).peak
-    return AtSize(sizes, off, measured, predicted, exact, says_within(allowed, sizes), len(written.reruns))
+    exact = simulate(link(costed(written.graph, MEASURED), written.recomputes)).peak
+    predicted = simulate(link(written.graph, written.recomputes)).peak
+    return AtSize(sizes, off, measured, predicted, exact, says_within(allowed, sizes), len(written.recomputes))
 
 
-def says_within(allowed: Range, sizes: Mapping[str, int]) -> bool:
+def says_within(allowed: BudgetedRange, sizes: Mapping[str, int]) -> bool:
     """Whether a reader of `remate check` takes a size to be within the budget: nothing of it is larger than in a line of the list."""
     if allowed.everywhere:
         return True
@@ -162,12 +162,12 @@ def row(name: str, found: Outcome) -> tuple[str, ...]:
         f"{over:.2%}" if over else "",
         str(len(said)),
         str(sum(one.measured <= budget for one in said)),
-        f"{planned.reruns}; fewer at {sum(one.reruns < planned.reruns for one in every)}",
+        f"{planned.recomputes}; fewer at {sum(one.recomputes < planned.recomputes for one in every)}",
         f"{found.longer - 1:.1%}",
     )
 
 
-HEAD = ("", "range", "planned at", "sizes", "bitwise", "as predicted", "at most over", "check says within", "within", "reruns", "file longer by")  # fmt: skip
+HEAD = ("", "range", "planned at", "sizes", "bitwise", "as predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
 
 
 def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -4,8 +4,8 @@ classical strategies would pay at the same budgets.
     python -m tools.bench.suite                       # everything; a quarter of an hour
     python -m tools.bench.suite gpt2 unet --budgets 60%,40%
 
-Costs: roofline model of an H200, so anyone gets the same plans. Budget and peak: share of the peak without reruns, of
-bytes beyond parameters, buffers and inputs. Overhead, bound, gap: of the step's time without reruns. Solve: seconds of one
+Costs: roofline model of an H200, so anyone gets the same plans. Budget and peak: share of the peak without recomputation, of
+bytes beyond parameters, buffers and inputs. Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one
 solve, from nothing, on one thread. Blocks, Chen, Rotor: overhead of per-block checkpointing, of Chen's segments and of
 Rotor's dynamic programme at the same budget, - where they do not fit; an exclamation mark where one is faster than ours,
 or where a figure misses its target. The last rows of a table are ours at the smallest peaks of these three.
@@ -28,7 +28,7 @@ from remate.api.plan import prepare, schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.strategy import Candidate, Context, Deadline, Instance, Request, Solution, candidates, solve
+from remate.strategy import Candidate, Context, Deadline, Request, Solution, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
 from remate_runtime.format import encode
 
@@ -76,7 +76,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     built, args, kwargs = model.build()
     step = prepare(built, args, kwargs, COST)
     seconds = time.monotonic() - started
-    about = Instance(step.captured.graph, step.parts)
+    about = StepInstance(step.captured.graph, step.parts)
     limits = [(text, parse_budget(text).resolve(about.baseline.peak)) for text in budgets]
     seen = _classical(about, [limit for _, limit in limits])
     smallest = {name: min(c.peak for c in found) for name, found in seen.items()}
@@ -91,7 +91,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     return Report(model, operations, seconds, about.baseline, about.floor, smallest, rows)
 
 
-def _classical(about: Instance, limits: Sequence[int]) -> dict[str, list[Candidate]]:
+def _classical(about: StepInstance, limits: Sequence[int]) -> dict[str, list[Candidate]]:
     """All that the classical strategies find for any of the budgets, and for one that is too small."""
     with Deadline() as deadline:
         return {
@@ -111,7 +111,7 @@ def _row(step: Hierarchy, label: str, limit: int, time_limit: float, seen: dict[
     }
     started = time.monotonic()
     try:
-        ours = solve(Instance(step.captured.graph, step.parts), Request(limit), time_limit=time_limit)
+        ours = solve(StepInstance(step.captured.graph, step.parts), Request(limit), time_limit=time_limit)
     except InfeasibleError as error:
         return Row(label, limit, time.monotonic() - started, None, error.smallest, 0.0, theirs)
     seconds = time.monotonic() - started
@@ -130,7 +130,7 @@ def lines(report: Report) -> str:
     head = ["budget", "", "peak", "overhead", "bound", "gap", "by", "stopped", "solve", "file", *SHORT.values()]
     about = (
         f"{model.name}: {model.describe}; {report.operations:,} operations, prepared in {report.seconds:.1f} s\n"
-        f"without reruns {base.peak / 2**30:.2f} GiB, {base.time / 1e6:.1f} ms; "
+        f"without recomputation {base.peak / 2**30:.2f} GiB, {base.time / 1e6:.1f} ms; "
         f"target: {model.seconds:g} s, gap {model.gap:.1%}"
     )
     least = ", ".join(f"{SHORT.get(name, name)} {peak / base.peak:.1%}" for name, peak in report.smallest.items())
@@ -174,7 +174,7 @@ def _import_all() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(LARGE), metavar="MODEL", help=f"of {', '.join(LARGE)}")
-    parser.add_argument("--budgets", default=",".join(BUDGETS), help="bytes or shares of the keep-all peak")
+    parser.add_argument("--budgets", default=",".join(BUDGETS), help="bytes or shares of the baseline peak")
     parser.add_argument("--time-limit", type=float, default=180.0, help="seconds for one solve, default 180")
     chosen = parser.parse_args()
     unknown = [name for name in chosen.models if name not in LARGE]

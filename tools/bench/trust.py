@@ -22,9 +22,9 @@ from torch import nn
 
 from remate import plan
 from remate_runtime import BindError, Schedule, ScheduleError, SteppedAsideWarning, apply
-from remate_runtime.kernels import operators
-from remate_runtime.live import Code, Guard, compare_digest
-from remate_runtime.step import expand
+from remate_runtime.flat_step import expand
+from remate_runtime.operator_calls import operators
+from remate_runtime.staleness import Code, Guard, compare_digest
 from tests.runtime.hostile_files import files as hostile_files
 from tests.runtime.strangers import inputs as small_inputs
 from tests.runtime.strangers import model as small_model
@@ -120,7 +120,7 @@ def timed(call: Callable[[], Any], repeats: int) -> float:
 
 
 class Dropouts(nn.Module):
-    """As many rates of dropout as it is told, all different attributes."""
+    """As many rates of dropout as it is reported, all different attributes."""
 
     def __init__(self, layers: int) -> None:
         super().__init__()

@@ -82,13 +82,13 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
 
 
 def planned(engine: str = "eager", cost: str = "measured", share: int | None = None) -> Prepare:
-    """share: the budget in % of the peak without reruns; None: what `prepare` is told, in bytes."""
+    """share: the budget in % of the peak without recomputation; None: what `prepare` is reported, in bytes."""
 
     def prepare(
         model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any], budget: int | None = None
     ) -> nn.Module:
-        asked = f"{share}%" if budget is None else budget
-        return remate_runtime.apply(model, remate.plan(model, args, kwargs, budget=asked, cost=cost), engine=engine)
+        requested = f"{share}%" if budget is None else budget
+        return remate_runtime.apply(model, remate.plan(model, args, kwargs, budget=requested, cost=cost), engine=engine)
 
     return prepare
 
@@ -104,7 +104,9 @@ WAYS: dict[str, Way] = {
     },
     "compile-checkpoint": Way("compile over checkpoint", "compile over checkpoint", compiled(None, blocks=True)),
     **{
-        f"remate-{share}": Way(f"remate, {share}%", "remate", planned(share=share))  # % of the peak without reruns
+        f"remate-{share}": Way(
+            f"remate, {share}%", "remate", planned(share=share)
+        )  # % of the peak without recomputation
         for share in (100, 80, 60, 40)
     },
     "remate-100-compiled": Way("remate compiled, 100%", "remate compiled", planned("compiled", share=100)),

@@ -86,11 +86,11 @@ def _expanded_arguments(size: int) -> bytes:
 
 
 def _expanded_plans(size: int) -> bytes:
-    """Every instance follows a plan of many reruns that name nothing but an instance of views."""
+    """Every instance follows a plan of many recomputations that name nothing but an instance of views."""
     view = (
         '{"inputs": {"x": "f32[2]"}, "forward": [{"id": "v", "op": "aten.view", "args": ["%x", [2]], "out": "f32[2]"}]}'
     )
-    plan = _times('{"rerun":["v"],"before":"v"}', size // 3)
+    plan = _times('{"recompute":["v"],"before":"v"}', size // 3)
     inner = f'{{"instances": [{{"id":"v","block":"v","with":{{"x":"%x"}}}}], "inputs": {{"x": "f32[2]"}}, "plans": {{"p": [{plan}]}}}}'
     program = _times('{"id":"i{n}","block":"c","plan":"p","with":{"x":"%x"}}', size // 2)
     return (
@@ -101,13 +101,13 @@ def _expanded_plans(size: int) -> bytes:
 
 
 def _remade_views(size: int) -> bytes:
-    """A chain of views that every rerun of its base makes anew."""
+    """A chain of views that every recomputation of its base makes anew."""
     links = max(2, size // 160)
     lines = ['{"id":"v0","op":"aten.rand","args":[[2]],"out":"f32[2]"}']
     lines += [f'{{"id":"v{k}","op":"aten.view","args":["%v{k - 1}",[2]],"out":"f32[2]"}}' for k in range(1, links)]
     lines += [f'{{"id":"n","op":"aten.neg","args":["%v{links - 1}"],"out":"f32[2]"}}']
     backward = '{"id": "b", "op": "aten.neg", "args": ["%n"], "out": "f32[2]"}'
-    plan = _times('{"rerun":["v0","n"],"before":"b"}', size // 2)
+    plan = _times('{"recompute":["v0","n"],"before":"b"}', size // 2)
     block = f'{{"forward": [{",".join(lines)}], "backward": [{backward}], "plans": {{"p": [{plan}]}}}}'
     return _with(f'"b": {block}', '{"id":"i","block":"b","plan":"p"}')
 
@@ -117,10 +117,10 @@ def _refused_expansion(size: int) -> bytes:
     return _padded(_with(blocks, program), size)
 
 
-def _reruns(size: int) -> bytes:
+def _recomputes(size: int) -> bytes:
     leaf = _LEAF[:-1] + ', "backward": [{"id": "b", "op": "aten.neg", "args": ["%f"], "out": "f32[2]"}]}'
     blocks, program = _tree(13, leaf)
-    entry = '{"rerun":["all"],"before":"all"}'
+    entry = '{"recompute":["all"],"before":"all"}'
     return _with(blocks, program, f', "statements": [{_times(entry, min(size, 3800))}]')
 
 
@@ -132,9 +132,9 @@ def _names(size: int, wrong: str) -> bytes:
     return _with(f'"b": {{"forward": [{",".join(made + missed)}]}}', '{"id":"i","block":"b"}')
 
 
-def _misspelt_reruns(size: int) -> bytes:
+def _misspelt_recomputes(size: int) -> bytes:
     made = [f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(size // 150)]
-    plan = _times('{"rerun":["layer.{n}.y"],"before":"layer.{n}.z"}', size // 2)
+    plan = _times('{"recompute":["layer.{n}.y"],"before":"layer.{n}.z"}', size // 2)
     return _with(
         f'"b": {{"forward": [{",".join(made)}], "plans": {{"p": [{plan}]}}}}', '{"id":"i","block":"b","plan":"p"}'
     )
@@ -249,10 +249,10 @@ FAMILIES: dict[str, Family] = {
         b'"out":"f32[2]"', b'"out":[%s]' % _times('"f32[2]"', n).encode()
     ),
     "many names that differ little": lambda n: _names(n, "y"),
-    "reruns of names that differ little": _misspelt_reruns,
+    "recomputations of names that differ little": _misspelt_recomputes,
     "many plans": _block('"forward": [], "plans": {@}', '"p{n}":[]'),
-    "many empty reruns": _top('"statements": [@]', '{"rerun":[],"before":"x"}'),
-    "many reruns of nothing": _top('"statements": [@]', '{"rerun":["x"],"before":"x"}'),
+    "many empty recomputations": _top('"statements": [@]', '{"recompute":[],"before":"x"}'),
+    "many recomputations of nothing": _top('"statements": [@]', '{"recompute":["x"],"before":"x"}'),
     "unknown statements": _top('"statements": [@]', '{"reran":["x"]}'),
     "many outputs of the model": _of_model('"outputs": {"tuple": [@]}', '{"value":"%x{n}","name":"o{n}"}'),
     "outputs that are no tree": _of_model('"outputs": {"tuple": [@]}', "0"),
@@ -304,9 +304,9 @@ FAMILIES: dict[str, Family] = {
     "instances of many inputs": _expanded_block('"inputs": {@}, "forward": []'),
     "instances of many parameters": _expanded_block('"parameters": {@}, "forward": []'),
     "instances of many arguments": _expanded_arguments,
-    "instances of many reruns of views": _expanded_plans,
+    "instances of many recomputations of views": _expanded_plans,
     "views made again and again": _remade_views,
     "a small file of 32,768 operations": _expanded,
     "a small file of 2^31 operations": _refused_expansion,
-    "a small file of very many reruns": _reruns,
+    "a small file of very many recomputations": _recomputes,
 }

@@ -77,7 +77,7 @@ def mutated_tree(data: bytes, dice: random.Random) -> bytes:
             other, name = dice.choice(holders)
             holder[key] = copy.deepcopy(other[name]) if name in other or isinstance(other, list) else None
         elif kind == 3 and isinstance(holder, dict):
-            holder[dice.choice(("note", "", "id", "a/b", "plans", "keep-all", "instances"))] = copy.deepcopy(
+            holder[dice.choice(("note", "", "id", "a/b", "plans", "baseline", "instances"))] = copy.deepcopy(
                 holder[key]
             )
         elif isinstance(holder, list):
@@ -88,7 +88,7 @@ def mutated_tree(data: bytes, dice: random.Random) -> bytes:
 
 
 def mutated_plan(data: bytes, dice: random.Random) -> bytes:
-    """Damage to plans, reruns, choices of plans, costs and notes alone: such files are often legal."""
+    """Damage to plans, recomputations, choices of plans, costs and notes alone: such files are often legal."""
     tree = json.loads(data)
     for _ in range(dice.choice((1, 1, 2, 4, 8))):
         block = dice.choice([b for b in tree["blocks"].values() if b.get("forward")])
@@ -96,7 +96,7 @@ def mutated_plan(data: bytes, dice: random.Random) -> bytes:
         kind = dice.randrange(4)
         if kind == 0:
             instance = dice.choice(tree["program"])
-            instance["plan"] = dice.choice(["keep-all", "other", *tree["blocks"][instance["block"]].get("plans", {})])
+            instance["plan"] = dice.choice(["baseline", "other", *tree["blocks"][instance["block"]].get("plans", {})])
         elif kind == 1:
             change = dice.choice([{}, {"note": "%x"}, {"workspace": dice.choice((0, 64, -1))}])
             operation = dice.choice(operations)
@@ -106,7 +106,9 @@ def mutated_plan(data: bytes, dice: random.Random) -> bytes:
                 costs[operation["id"]] = dice.randrange(1 << 40)
         elif dice.random() < 0.2:
             full = f"{dice.choice(tree['program'])['id']}.{dice.choice(operations)['id']}"
-            tree.setdefault("statements", []).append({"rerun": [full], "before": dice.choice(tree["program"])["id"]})
+            tree.setdefault("statements", []).append(
+                {"recompute": [full], "before": dice.choice(tree["program"])["id"]}
+            )
         else:
             plan = block.setdefault("plans", {}).setdefault(dice.choice([*block.get("plans", {}), "new"]), [])
             _rearrange(
@@ -122,12 +124,12 @@ def _rearrange(plan: list[dict[str, Any]], forward: list[str], points: list[str]
     kind = dice.randrange(5) if plan else 0
     if kind == 0:
         names = dice.choices(forward, k=dice.choice((1, 1, 3)))
-        plan.insert(dice.randrange(len(plan) + 1), {"rerun": names, "before": dice.choice(points)})
+        plan.insert(dice.randrange(len(plan) + 1), {"recompute": names, "before": dice.choice(points)})
     elif kind == 1:
         del plan[dice.randrange(len(plan))]
     elif kind == 2:
         dice.choice(plan)["before"] = dice.choice(points)
     elif kind == 3:
-        dice.shuffle(dice.choice(plan)["rerun"])
+        dice.shuffle(dice.choice(plan)["recompute"])
     else:
-        dice.choice(plan)["rerun"].append(dice.choice([*forward, "nothing", points[0]]))
+        dice.choice(plan)["recompute"].append(dice.choice([*forward, "nothing", points[0]]))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import expand, lay_out
 from remate_runtime.format import decode
 from remate_runtime.link import link
-from remate_runtime.step import expand, lay_out
 
 from .bombs import allowed_bytes, allowed_seconds
 
@@ -26,7 +26,7 @@ def expanded(data: bytes) -> int:
         places, _ = lay_out(schedule)
         count += sum(1 + len(p.block.forward) + len(p.block.backward) for p in places)
         made = expand(schedule)
-        count += len(link(made.graph, made.reruns).events)
+        count += len(link(made.graph, made.recomputes).events)
     except ScheduleError:
         pass
     return count

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import torch
 
-from remate.inspect.analysis import Analysis, open_text
-from remate.inspect.check import findings
-from remate.inspect.lint import CODES as LINT
-from remate.inspect.lint import lint
-from remate.present.faults import FAULTS, FORMATS, Kind, render
+from remate.present.faults import FAULTS, FORMATS, FaultReport, render
+from remate.schedule_tools.analysis import Analysis, open_text
+from remate.schedule_tools.check import findings
+from remate.schedule_tools.lint import CODES as LINT
+from remate.schedule_tools.lint import lint
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import CODES, decode, encode, locate
-from remate_runtime.kernels import constant, operators
+from remate_runtime.operator_calls import constant, operators
 
 from .oracle import within_its_share
 
 _CPU = torch.device("cpu")
-_WARNINGS = Kind("warning", LINT, "warnings")
+_WARNINGS = FaultReport("warning", LINT, "warnings")
 
 
 def consume_within_its_share(data: bytes) -> None:
@@ -63,7 +63,7 @@ def _refused(data: bytes, error: ScheduleError) -> None:
     _shown(data, error.faults, FAULTS)
 
 
-def _shown(data: bytes, faults: list[ScheduleError] | tuple[ScheduleError, ...], kind: Kind) -> None:
+def _shown(data: bytes, faults: list[ScheduleError] | tuple[ScheduleError, ...], kind: FaultReport) -> None:
     for form in FORMATS:
         shown = render(form, "s.json", data, faults, kind)
         assert form != "text" or all(line.isprintable() for line in shown.split("\n")), "control characters"

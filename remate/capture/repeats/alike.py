@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 
 from .candidates import LEAST, SHARE
-from .recording import BlockCall, Event, Modes, Recorder
+from .recording import BlockCall, CallRecorder, Event, Modes
 from .specs import GRAD, OPAQUE, Tensor, is_opaque, renamed, tensors
 
 _LOOKS_FARTHER = ("as_strided", "as_strided_", "set_", "resize_", "resize_as_")  # than the layout of a tensor
 
 
-class Form(msgspec.Struct, frozen=True):
+class CallForm(msgspec.Struct, frozen=True):
     """What a call does, with names of its own for tensors. key: equal for calls that do the same. inputs, outputs: numbers of
     the tensors that it is given, and of those that it makes and returns. made: spec of the result."""
 
@@ -28,16 +28,16 @@ class Form(msgspec.Struct, frozen=True):
     made: Any
 
 
-class Block(msgspec.Struct, frozen=True):
+class CallBlock(msgspec.Struct, frozen=True):
     """A call that is not traced. used: of its outputs, whether anything is computed from them. modes: in which it begins."""
 
     call: BlockCall
-    form: Form
+    form: CallForm
     used: tuple[bool, ...]
     modes: Modes
 
 
-def form(call: BlockCall, events: Sequence[Event]) -> Form | None:
+def form(call: BlockCall, events: Sequence[Event]) -> CallForm | None:
     """None for what cannot be compared. events: of all of forward."""
     names: dict[int, Any] = {number: ("own", name) for number, (name, _, _) in call.own.items()}
     inputs = [tensor for tensor in tensors(call.given) if tensor.number not in names]
@@ -67,10 +67,10 @@ def form(call: BlockCall, events: Sequence[Event]) -> Form | None:
     if is_opaque((result, call.given)) or {t.number for t in tensors(call.made)} & call.own.keys():
         return None
     key = (type(call.module), own, renamed(call.given, known), tuple(steps), result)
-    return Form(key, tuple(t.number for t in inputs), outputs, call.made)
+    return CallForm(key, tuple(t.number for t in inputs), outputs, call.made)
 
 
-def blocks(recorder: Recorder, delivered: Sequence[int]) -> list[list[Block]]:
+def blocks(recorder: CallRecorder, delivered: Sequence[int]) -> list[list[CallBlock]]:
     """Calls that do the same, by kind; of calls within calls the outer ones. None where most of forward would be traced all the
     same. delivered: numbers of tensors that get a gradient from outside."""
     uses = _Uses(recorder, delivered)
@@ -78,16 +78,16 @@ def blocks(recorder: Recorder, delivered: Sequence[int]) -> list[list[Block]]:
     enough = SHARE * len(recorder.events)
     if sum(call.end - call.start for call in _outer(recorder.calls, usable)) < enough:
         return []
-    chosen: list[list[Block]] = []
+    chosen: list[list[CallBlock]] = []
     level = [call for call in recorder.calls if call.above is None]
     while level:
-        kinds: dict[Any, list[Block]] = {}
+        kinds: dict[Any, list[CallBlock]] = {}
         for call in level:
             found = form(call, recorder.events) if id(call) in usable else None
             if found is not None and uses.closed(call, found):
                 modes = recorder.events[call.start].modes
                 used = tuple(uses.last.get(number, -1) >= call.end for number in found.outputs)
-                kinds.setdefault((found.key, call.graph, used), []).append(Block(call, found, used, modes))
+                kinds.setdefault((found.key, call.graph, used), []).append(CallBlock(call, found, used, modes))
         repeated = [kind for kind in kinds.values() if len(kind) >= LEAST and any(kind[0].used)]
         chosen += repeated
         taken = {id(block.call) for kind in repeated for block in kind}
@@ -109,7 +109,7 @@ def _outer(calls: Sequence[BlockCall], usable: set[int]) -> list[BlockCall]:
 class _Uses:
     """When each tensor is used, first and last, by event; what forward returns is used at the end."""
 
-    def __init__(self, recorder: Recorder, delivered: Sequence[int]) -> None:
+    def __init__(self, recorder: CallRecorder, delivered: Sequence[int]) -> None:
         self._events = recorder.events
         self.first: dict[int, int] = {}
         self.last: dict[int, int] = {}
@@ -124,7 +124,7 @@ class _Uses:
         self.last |= dict.fromkeys(recorder.final, len(recorder.events))
         self._differentiated |= dict.fromkeys(delivered, len(recorder.events))
 
-    def closed(self, call: BlockCall, found: Form) -> bool:
+    def closed(self, call: BlockCall, found: CallForm) -> bool:
         """Nothing that a call makes is used elsewhere, but for what it returns, and nothing of its own."""
         within = {tensor.number for event in self._events[call.start : call.end] for tensor in tensors(event.made)}
         made = within.difference(call.own, found.inputs, found.outputs)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 LEAST = 3
-"""Modules that do the same: tracing one by itself takes about as long as tracing it twice in its place."""
+"""Modules that do the same: tracing one on its own takes about as long as tracing it twice in its place."""
 SHARE = 0.5
 """Of a step, that need not be traced: below it the first run of forward, which is thrown away, costs more than that saves."""
 

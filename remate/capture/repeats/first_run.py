@@ -1,4 +1,4 @@
-"""The first run of forward in a trace, recorded: tells whether blocks repeat before anything is traced."""
+"""The first run of forward in a trace, recorded: reports whether blocks repeat before anything is traced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from ..step import TracedModule
-from .alike import Block, blocks
-from .recording import Recorder, Replay, recording, replaced_forwards
+from .alike import CallBlock, blocks
+from .recording import CallRecorder, CallReplay, recording, replaced_forwards
 
 
 class Repeats(Exception):  # noqa: N818
     """Raised out of a trace that is given up after its first run: kinds of blocks that need be traced but once."""
 
-    def __init__(self, kinds: list[list[Block]]) -> None:
+    def __init__(self, kinds: list[list[CallBlock]]) -> None:
         super().__init__()
         self.kinds = kinds
 
@@ -33,7 +33,7 @@ def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None
         if not is_first:
             return usual(*leaves)
         is_first = False
-        recorder = Recorder()
+        recorder = CallRecorder()
         noted = step.reads.noting(recorder.wrote), step.watch.followed_by(recorder)
         with noted[0], noted[1], replaced_forwards(modules, recording(recorder)):
             made = usual(*leaves)
@@ -50,17 +50,17 @@ def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None
         vars(step).pop("forward")
 
 
-def _kinds(step: TracedModule, recorder: Recorder) -> list[list[Block]]:
+def _kinds(step: TracedModule, recorder: CallRecorder) -> list[list[CallBlock]]:
     if recorder.failed or step.lost or step.reads.changes():
         return []
     differ = [output.grad for output in step.outputs]
     return blocks(recorder, [number for number, grad in zip(recorder.final, differ, strict=False) if grad])
 
 
-def _again(step: TracedModule, forward: Any, recorder: Recorder, leaves: Any) -> None:
+def _again(step: TracedModule, forward: Any, recorder: CallRecorder, leaves: Any) -> None:
     """Forward once more, as a trace would run it: it must ask the same."""
     try:
-        with step.watch.repeating(Replay(recorder)):
+        with step.watch.repeating(CallReplay(recorder)):
             forward(*leaves)
     except Exception:  # forward runs code that is not repeated so, such as an autograd.Function
         forward(*leaves)

@@ -51,7 +51,7 @@ def _made(of: list[torch.Tensor], what: str) -> list[torch.Tensor]:
     ]
 
 
-class Parts(msgspec.Struct, frozen=True):
+class BlockParts(msgspec.Struct, frozen=True):
     """What stands for a block. number: of it. forward, backward: texts. plain: of its outputs, those that have no gradient. tangents: layouts
     of the gradients of the others. wanted: for each tensor that it takes, its place among the gradients, None if it has none."""
 
@@ -63,11 +63,11 @@ class Parts(msgspec.Struct, frozen=True):
     wanted: tuple[int | None, ...]
 
 
-class Opaque(torch.autograd.Function):
+class OpaqueBlock(torch.autograd.Function):
     """`apply(parts, *tensors)`: the outputs of a block, traced as one node, and as one more in backward."""
 
     @staticmethod
-    def forward(ctx: Any, parts: Parts, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, parts: BlockParts, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.parts = parts
         made = STANDS_FOR(list(tensors), parts.forward)
@@ -76,7 +76,7 @@ class Opaque(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        parts: Parts = ctx.parts
+        parts: BlockParts = ctx.parts
         given = [grad for at, grad in enumerate(grads) if at not in parts.plain]
         if any(grad is None for grad in given):
             raise UnlikeError("a gradient is missing")
@@ -89,7 +89,7 @@ class Opaque(torch.autograd.Function):
 
 
 class Laid(torch.autograd.Function):
-    """`apply(tensor, what)`: the tensor, whose gradient becomes the one that the text `what` tells of."""
+    """`apply(tensor, what)`: the tensor, whose gradient becomes the one that the text `what` describes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, what: str) -> torch.Tensor:

@@ -16,14 +16,14 @@ from .opaque import FORWARD, STANDS_FOR, Standing, standing
 from .template import PATH, Key, Template
 
 
-class Instance(msgspec.Struct, frozen=True):
+class PastedInstance(msgspec.Struct, frozen=True):
     """template: of the block at `path`."""
 
     template: Template
     path: str
 
 
-def paste(module: GraphModule, instances: Mapping[int, Instance]) -> None:
+def paste(module: GraphModule, instances: Mapping[int, PastedInstance]) -> None:
     """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be the graph
     of the whole."""
     constants: dict[tuple[int, str], str] = {}
@@ -57,7 +57,7 @@ def _copy(
     module: GraphModule,
     place: Node,
     what: Standing,
-    instance: Instance,
+    instance: PastedInstance,
     env: dict[Node, Node],
     constants: dict[tuple[int, str], str],
 ) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
 
-from ..places import Place, calling_place
+from ..places import SourcePlace, calling_place
 from .errors import UnlikeError
 from .specs import OPAQUE, Tensor, is_opaque, layout, spec, tensors
 
@@ -38,7 +38,7 @@ class Event(NamedTuple):
     args: Any
     made: Any
     module: str
-    place: Place
+    place: SourcePlace
     modes: Modes
     opaque: bool
 
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 class BlockCall(msgspec.Struct):
     """One call of a module's forward. events: `start` up to `end`. own: parameters and buffers of the module, by the number of the
     tensor: name, layout, whether it is a parameter. given, made: specs of arguments and result. tensors: the arguments
-    themselves. fault: why it cannot be traced by itself. caller: the line that called, if it is the user's. graph: what
+    themselves. fault: why it cannot be traced individually. caller: the line that called, if it is the user's. graph: what
     autograd noted, by name. above: the call that it is part of. versions: of the tensors that it was given and made, and how often they were written to then.
     """
 
@@ -56,7 +56,7 @@ class BlockCall(msgspec.Struct):
     given: Any
     own: dict[int, tuple[str, tuple[Any, ...], bool]]
     tensors: tuple[tuple[Any, ...], dict[str, Any]]
-    caller: Place
+    caller: SourcePlace
     above: BlockCall | None
     end: int = 0
     made: Any = None
@@ -65,7 +65,7 @@ class BlockCall(msgspec.Struct):
     versions: list[tuple[torch.Tensor, int]] = []
 
 
-class Recorder:
+class CallRecorder:
     """Of one run of forward. Tensors have numbers, in the order in which they were met; they are kept, so that ids stay theirs.
     failed: something was asked that cannot be recorded."""
 
@@ -80,7 +80,7 @@ class Recorder:
         self._numbers: dict[int, int] = {}
         self._kept: list[torch.Tensor] = []
 
-    def called(self, function: Any, args: Any, kwargs: Any, made: Any, module: str, place: Place) -> None:
+    def called(self, function: Any, args: Any, kwargs: Any, made: Any, module: str, place: SourcePlace) -> None:
         """Call where no mode sees what is asked of tensors here."""
         if self.failed:
             return
@@ -117,7 +117,7 @@ class Recorder:
                 own[self._tensor(tensor).number] = (name, layout(tensor), is_parameter)
         place, is_users = calling_place(sys._getframe(2))
         given = spec((args, kwargs), self._tensor)
-        caller = place if is_users else Place()
+        caller = place if is_users else SourcePlace()
         above = self._open[-1] if self._open else None
         call = BlockCall(module, path, len(self.events), given, own, (args, kwargs), caller, above)
         call.versions = [(self._kept[number], self._kept[number]._version) for number in self._touched(call)]
@@ -140,7 +140,7 @@ class Recorder:
         call.fault = call.fault or fault or ("it returns an object" if is_opaque(call.made) else "")
 
     def settled(self) -> Iterator[BlockCall]:
-        """The calls that may be traced by themselves as far as is seen in each alone, once forward is over."""
+        """The calls that may be traced on its own as far as is seen in each alone, once forward is over."""
         met: dict[int, int] = {}
         for call in self.calls:
             met[id(call.module)] = met.get(id(call.module), 0) + 1
@@ -172,14 +172,14 @@ class Recorder:
         return number
 
 
-class Replay:
+class CallReplay:
     """The calls of a recorded run, once more: nothing is computed, every call returns what it returned."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: CallRecorder) -> None:
         self._recorder = recorder
         self._at = 0
 
-    def called(self, function: Any, args: Any, kwargs: Any, module: str, place: Place) -> Any:
+    def called(self, function: Any, args: Any, kwargs: Any, module: str, place: SourcePlace) -> Any:
         """What a call returned in the recorded run. Raises UnlikeError if there it was another call."""
         at, self._at = self._at, self._at + 1
         before = self._recorder.events[at] if at < len(self._recorder.events) else None
@@ -210,7 +210,7 @@ def replaced_forwards(modules: dict[str, nn.Module], wrap: Callable[[str, nn.Mod
             vars(module).pop("forward", None)
 
 
-def recording(recorder: Recorder) -> Callable[[str, nn.Module, Any], Any]:
+def recording(recorder: CallRecorder) -> Callable[[str, nn.Module, Any], Any]:
     """For `replaced_forwards`: forward as it is, noted by `recorder`."""
 
     def wrap(path: str, module: nn.Module, forward: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A block traced by itself, on tensors like those that it is given in its place."""
+"""A block traced individually, on tensors like those that it is given in its place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 from .. import torch_api, trees
 from ..step import TracedModule
 from ..torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Traced
-from .alike import Block, form
+from .alike import CallBlock, form
 from .errors import UnlikeError
-from .opaque import BACKWARD, FORWARD, STANDS_FOR, TANGENT, Laid, Parts, of_layout, standing, tangent_layout, text
-from .recording import AUTOCAST, Recorder
+from .opaque import BACKWARD, FORWARD, STANDS_FOR, TANGENT, BlockParts, Laid, of_layout, standing, tangent_layout, text
+from .recording import AUTOCAST, CallRecorder
 from .specs import GRAD, Tensor, layout, tensors
 
 PATH = "block"  # of the block in what is traced
@@ -38,12 +38,12 @@ class Template(msgspec.Struct, frozen=True):
     plain: tuple[int, ...]
     takes: tuple[Key, ...]
 
-    def parts(self, number: int) -> Parts:
+    def parts(self, number: int) -> BlockParts:
         """What stands for the block that has this number."""
         made = [node.meta["val"] for node in self.outputs]
         grads = list(self.grads)
         tangents = {key[1]: node.meta["val"] for node, key in self.placeholders.items() if key[0] == "grad"}
-        return Parts(
+        return BlockParts(
             number,
             text(number, FORWARD, made),
             text(number, BACKWARD, [self.grads[key].meta["val"] for key in grads]),
@@ -58,7 +58,7 @@ class _Alone(nn.Module):
     gradient. Its arguments are none of the step's leaves, of which autocast keeps casts. laid: texts of gradients of outputs, by place;
     others lie as tracing has them."""
 
-    def __init__(self, block: Block, laid: Mapping[int, str]) -> None:
+    def __init__(self, block: CallBlock, laid: Mapping[int, str]) -> None:
         super().__init__()
         self.block = block.call.module
         self._of, self._laid = block, laid
@@ -66,7 +66,7 @@ class _Alone(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         assert self.traced is not None
-        watch, recorder = self.traced.watch, Recorder()
+        watch, recorder = self.traced.watch, CallRecorder()
         args, kwargs = pytree.tree_map_only(torch.Tensor, torch.ops.aten.alias.default, (args, kwargs))
         with watch.followed_by(recorder), watch.within(PATH, self._of.call.caller), self._cast():
             with torch._C.DisableTorchFunction():
@@ -76,7 +76,7 @@ class _Alone(nn.Module):
             recorder.left(call, made, recorder.written)
             found = form(call, recorder.events)
             if found is None or found.key != self._of.form.key:
-                raise UnlikeError("it does something else by itself")
+                raise UnlikeError("it does something else on its own")
             leaves = recorder.tensors(found.outputs)
             made = (t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
             laid = self._laid
@@ -92,8 +92,8 @@ class _Alone(nn.Module):
             yield
 
 
-def template(block: Block, mode: Any, layouts: tuple[Any, ...] = ()) -> Template:
-    """Trace `block` by itself. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where that is not what
+def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Template:
+    """Trace `block` on its own. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where that is not what
     it does in its place, and whatever tracing raises."""
     args, kwargs = block.call.tensors
     differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
@@ -117,7 +117,7 @@ def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
         return whole.as_strided(shape, strides, offset).requires_grad_(grad)
 
 
-def _outputs(block: Block) -> list[Tensor]:
+def _outputs(block: CallBlock) -> list[Tensor]:
     by_number = {tensor.number: tensor for tensor in tensors(block.call.made)}
     return [by_number[number] for number in block.form.outputs]
 
@@ -138,7 +138,7 @@ def _with_laid(traced: Traced) -> Traced:
     return torch_api.read(traced.module)
 
 
-def _read(traced: Traced, block: Block, differ: list[bool]) -> Template:
+def _read(traced: Traced, block: CallBlock, differ: list[bool]) -> Template:
     def key(port: Any) -> Key:
         if port.kind in (PARAMETER, BUFFER):
             return _OWN, port.key.removeprefix(f"model.{PATH}.")
@@ -160,11 +160,11 @@ def _read(traced: Traced, block: Block, differ: list[bool]) -> Template:
         raise UnlikeError("it returns what it is given")
     for node, kind in zip(made, _outputs(block), strict=True):
         if layout(node.meta["val"])[:5] != kind.layout[:5]:
-            raise UnlikeError("what it makes is laid out otherwise")
+            raise UnlikeError("what it makes has a different memory layout")
     takes = [(_OWN, name) for name, _, _ in block.call.own.values()]
     takes += [(_IN, at) for at in range(len(block.form.inputs))]
     if not {key for key in placeholders.values() if key[0] != "grad"} <= set(takes):
-        raise UnlikeError("it takes something else by itself")
+        raise UnlikeError("it takes something else on its own")
     plain = tuple(at for at, differs in enumerate(differ) if not differs)
     return Template(traced.module, placeholders, made, grads, plain, tuple(takes))
 

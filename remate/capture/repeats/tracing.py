@@ -1,7 +1,7 @@
 """The joint graph of a step, its repeated blocks traced once.
 
 A trace runs forward twice; what it asks of torch is recorded the first time. Where most of it are calls of modules that ask the
-same as others, the trace is given up then. One block of each kind is traced by itself, and must ask the same there; the step is
+same as others, the trace is given up then. One block of each kind is traced individually, and must ask the same there; the step is
 traced with a node for each block, the rest of forward must ask what it asked before; and the blocks' graphs take the
 places of the nodes. Wherever anything differs the whole step is traced as it is.
 """
@@ -18,17 +18,17 @@ from .. import torch_api
 from ..branches import Branches
 from ..step import TracedModule
 from ..torch_api import Traced
-from .alike import Block
+from .alike import CallBlock
 from .candidates import candidates
 from .errors import OtherLayoutError, UnlikeError
 from .first_run import Repeats, recorded
-from .opaque import Opaque, Parts
-from .pasting import Instance, paste
+from .opaque import BlockParts, OpaqueBlock
+from .pasting import PastedInstance, paste
 from .recording import replaced_forwards
 from .specs import layout, renamed, spec, value
 from .template import Template, template
 
-_TRIES = 4  # templates for gradients that lie otherwise
+_TRIES = 4  # templates for gradients that have a different memory layout
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ def traced(step: TracedModule, leaves: list[torch.Tensor], branches: Branches) -
 def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced | None:
     """None where what repeats cannot be shown to."""
     try:
-        with warnings.catch_warnings():  # tracing finds anomalies, and would tell of an UnlikeError in backward
+        with warnings.catch_warnings():  # tracing finds anomalies, and would report an UnlikeError in backward
             warnings.filterwarnings("ignore", message="Error detected in OpaqueBackward")
             return _pasted(step, fakes, mode, repeats)
     except Exception as error:  # tracing the whole step says what is wrong
@@ -63,7 +63,7 @@ def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repea
 def _pasted(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: Repeats) -> Traced:
     kinds = _Kinds(repeats, mode)
     if not kinds.blocks:
-        raise UnlikeError("no block can be traced by itself")
+        raise UnlikeError("no block can be traced individually")
     decisions = None if step.sizes is None else list(step.sizes.decisions)
     told = step.tree, step.outputs, step.opaque, step.lost
     step.watch.expect_without(sorted((block.call.start, block.call.end) for block in kinds.blocks))
@@ -88,19 +88,19 @@ def _around(step: TracedModule, fakes: list[torch.Tensor], kinds: _Kinds) -> Tra
     pairs = enumerate(zip(kinds.blocks, kinds.instances, strict=True))
     places = {block.call.path: (block, made.template.parts(number)) for number, (block, made) in pairs}
     modules = {path: block.call.module for path, (block, _) in places.items()}
-    with replaced_forwards(modules, lambda path, module, forward: _stand_in(*places[path])):
+    with replaced_forwards(modules, lambda path, module, forward: _fake_module(*places[path])):
         return torch_api.joint(step, fakes)
 
 
 class _Kinds:
-    """The blocks that can be traced by themselves, and the template of each. A block's number is its place among them."""
+    """The blocks that can be traced on its own, and the template of each. A block's number is its place among them."""
 
     def __init__(self, repeats: Repeats, mode: Any) -> None:
         self._mode = mode
         self._made: dict[tuple[int, Any], Template] = {}
-        self._of: list[list[Block]] = []  # by number: all of its kind
-        self.blocks: list[Block] = []
-        self.instances: list[Instance] = []
+        self._of: list[list[CallBlock]] = []  # by number: all of its kind
+        self.blocks: list[CallBlock] = []
+        self.instances: list[PastedInstance] = []
         for kind in repeats.kinds:
             made = _template(kind[0], mode)
             if made is None:
@@ -108,7 +108,7 @@ class _Kinds:
             for block in kind:
                 self._of.append(kind)
                 self.blocks.append(block)
-                self.instances.append(Instance(made, block.call.path))
+                self.instances.append(PastedInstance(made, block.call.path))
 
     def lay_out(self, number: int, layouts: tuple[Any, ...]) -> None:
         """From here on down, towards what backward comes to later, blocks of one kind are given gradients with `layouts`; as far as
@@ -119,18 +119,18 @@ class _Kinds:
             self._made[key] = template(kind[0], self._mode, layouts)
         for at in range(number + 1):
             if self._of[at] is kind:
-                self.instances[at] = Instance(self._made[key], self.blocks[at].call.path)
+                self.instances[at] = PastedInstance(self._made[key], self.blocks[at].call.path)
 
 
-def _template(block: Block, mode: Any) -> Template | None:
+def _template(block: CallBlock, mode: Any) -> Template | None:
     try:
         return template(block, mode) if block.modes.grads else None
     except Exception as error:
-        _log.debug("%s cannot be traced by itself: %s", block.call.path, error, exc_info=True)
+        _log.debug("%s cannot be traced individually: %s", block.call.path, error, exc_info=True)
         return None
 
 
-def _stand_in(block: Block, parts: Parts) -> Any:
+def _fake_module(block: CallBlock, parts: BlockParts) -> Any:
     """A forward that makes one node of the block."""
     form = block.form
     wanted = renamed(block.call.given, lambda tensor: ("tensor", tensor.layout))
@@ -148,7 +148,7 @@ def _stand_in(block: Block, parts: Parts) -> Any:
                 raise UnlikeError("it is given something else")
             module = block.call.module
             own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            made = Opaque.apply(parts, *(own[name] for name, _, _ in block.call.own.values()), *given)
+            made = OpaqueBlock.apply(parts, *(own[name] for name, _, _ in block.call.own.values()), *given)
             tensors = dict(zip(form.outputs, made, strict=True)) | dict(zip(form.inputs, given, strict=True))
             return value(form.made, lambda tensor: tensors[tensor.number])
 

@@ -1,4 +1,4 @@
-"""What every plan of every block keeps and reruns, added up over the instances that follow it."""
+"""What every plan of every block keeps and recomputations, added up over the instances that follow it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 
 import msgspec
 
-from remate_runtime.step import InstanceSpan
+from remate_runtime.flat_step import InstanceSpan
 
-from ...inspect.analysis import Analysis, held_at
-from ...inspect.names import owners
+from ...schedule_tools.analysis import Analysis, held_at
+from ...schedule_tools.names import owners
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Of one instance: bytes that its forward keeps for backward, number of its reruns and their ns."""
+    """Of one instance: bytes that its forward keeps for backward, number of its recomputations and their ns."""
 
     kept: int
-    reruns: int
+    recomputes: int
     ns: int
 
 
@@ -68,22 +68,22 @@ def _shares(opened: Analysis) -> list[Share]:
     places, graph = opened.expanded.places, opened.graph
     numbers = {place.id: at for at, place in enumerate(places)}
     home = [numbers[place.id] for place in owners(opened)]
-    kept, reruns, spent = [0] * len(places), [0] * len(places), [0] * len(places)
-    turn = opened.timeline.turn
-    for allocation in held_at(opened, turn) if opened.timeline.during else ():
-        value = [value for start, value in opened.contents[allocation] if start <= turn][-1]
+    kept, recomputes, spent = [0] * len(places), [0] * len(places), [0] * len(places)
+    backward_start = opened.timeline.backward_start
+    for allocation in held_at(opened, backward_start) if opened.timeline.during else ():
+        value = [value for start, value in opened.contents[allocation] if start <= backward_start][-1]
         producer = graph.values[value].producer if value is not None else -1
         if producer >= 0:
             kept[home[producer]] += allocation.nbytes
-    for rerun in opened.expanded.reruns:
-        reruns[home[rerun.op]] += 1
-        spent[home[rerun.op]] += graph.operations[rerun.op].ns
+    for recompute in opened.expanded.recomputes:
+        recomputes[home[recompute.op]] += 1
+        spent[home[recompute.op]] += graph.operations[recompute.op].ns
     for at in range(len(places) - 1, -1, -1):  # those inside come after those around them
         parent = places[at].parent
         if parent >= 0:
-            for column in (kept, reruns, spent):
+            for column in (kept, recomputes, spent):
                 column[parent] += column[at]
-    return [Share(k, r, n) for k, r, n in zip(kept, reruns, spent, strict=True)]
+    return [Share(k, r, n) for k, r, n in zip(kept, recomputes, spent, strict=True)]
 
 
 def listed(ids: tuple[str, ...]) -> str:

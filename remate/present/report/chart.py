@@ -12,24 +12,24 @@ from .scene import Scene, Stretch
 WIDTH, HEIGHT = 10_000, 1_000  # units of the stretched drawings
 _BUCKETS = 600
 _HEADROOM = 1.12
-_LANES = {"forward": 320, "backward": 320, "rerun": 680}  # tops; above them the script names the blocks
+_LANES = {"forward": 320, "backward": 320, "recompute": 680}  # tops; above them the script names the blocks
 _LANE = 290  # height
 
 
 def memory_chart(scene: Scene) -> str:
-    """Memory over the step: keep-all, the schedule, what was measured, the budget, the peak, the turn."""
+    """Memory over the step: baseline, the schedule, what was measured, the budget, the peak, the forward/backward boundary."""
     limit = scene.top * _HEADROOM
     title = (
         f"Memory over the step: peak {size(scene.peak)} of a budget of {size(scene.budget)}, "
-        f"without reruns {size(max(scene.keep_all.memory))}"
+        f"without recomputation {size(max(scene.baseline.memory))}"
     )
     curves = [
-        _path("base", _line(scene.keep_all.times, scene.keep_all.memory, scene.span, limit, close=True)),
+        _path("base", _line(scene.baseline.times, scene.baseline.memory, scene.span, limit, close=True)),
         _path("ours", _line(scene.ours.times, scene.ours.memory, scene.span, limit, close=True)),
     ]
     if scene.measured[0]:
         curves.append(_path("measured", _line(*scene.measured, scene.span, limit)))
-    turn, peak = _percent(scene.turn, scene.span), _percent(scene.peak_at, scene.span)
+    backward_start, peak = _percent(scene.backward_start, scene.span), _percent(scene.peak_at, scene.span)
     budget, top = _percent(limit - scene.budget, limit), _percent(limit - scene.peak, limit)
     return "\n".join(
         [
@@ -39,8 +39,10 @@ def memory_chart(scene: Scene) -> str:
             *curves,
             "</svg>",
             f'<line class="budget" x1="0" x2="100%" y1="{budget}" y2="{budget}"/>',
-            f'<g class="turn"><line x1="{turn}" x2="{turn}" y1="0" y2="100%"/>',
-            _text(turn, "13", "forward", "end", -6) + _text(turn, "13", "backward", "start", 6) + "</g>",
+            f'<g class="backward_start"><line x1="{backward_start}" x2="{backward_start}" y1="0" y2="100%"/>',
+            _text(backward_start, "13", "forward", "end", -6)
+            + _text(backward_start, "13", "backward", "start", 6)
+            + "</g>",
             f'<circle class="peak" cx="{peak}" cy="{top}" r="5"/>',
             '<g class="cursor" visibility="hidden"><line x1="0" x2="0" y1="0" y2="100%"/>'
             '<circle cx="0" cy="0" r="5"/></g>',
@@ -50,11 +52,11 @@ def memory_chart(scene: Scene) -> str:
 
 
 def lanes(scene: Scene) -> str:
-    """When forward, backward and reruns execute."""
+    """When forward, backward and recomputations execute."""
     paths = [_path(kind, _boxes(scene.stretches, kind, scene.span)) for kind in _LANES]
     return "\n".join(
         [
-            '<svg id="lanes" class="lanes" role="img" aria-label="Operations above, reruns below, over time">',
+            '<svg id="lanes" class="lanes" role="img" aria-label="Operations above, recomputations below, over time">',
             f'<svg class="plane" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">',
             *paths,
             '</svg><g class="blocks"></g><g class="cursor" visibility="hidden"><line x1="0" x2="0" y1="0" y2="100%"/></g></svg>',
@@ -87,7 +89,7 @@ def _line(times: Sequence[int], levels: Sequence[int], span: int, limit: float, 
 
 
 def _boxes(stretches: Iterable[Stretch], kind: str, span: int) -> str:
-    """Boxes of one kind; those too narrow to tell apart are drawn as one."""
+    """Boxes of one kind; those too narrow to distinguish are drawn as one."""
     top = _LANES[kind]
     merged: list[list[int]] = []
     for one in stretches:

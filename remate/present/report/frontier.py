@@ -10,7 +10,7 @@ import msgspec
 from remate_runtime.errors import RemateError
 from remate_runtime.format import fingerprint
 
-from ...inspect.analysis import Analysis, open_schedule
+from ...schedule_tools.analysis import Analysis, open_schedule
 from ..frontier_summary import SUMMARY
 from ..plane import round_numbers
 from ..text import percent, size
@@ -21,24 +21,24 @@ _NAMED = 12  # points of a chart that have room for their names
 _TOP, _LEFT, _WIDTH, _HEIGHT = 6.0, 11.0, 84.0, 80.0  # of the plane, in percent of the drawing
 
 
-class Point(msgspec.Struct, frozen=True):
-    """A schedule. budget, peak: bytes. overhead, bound: of the step's time without reruns; bound null: nothing proven."""
+class FrontierPoint(msgspec.Struct, frozen=True):
+    """A schedule. budget, peak: bytes. overhead, bound: of the step's time without recomputation; bound null: nothing proven."""
 
     file: str
     budget: int
     peak: int
     overhead: float
     bound: float | None
-    reruns: int
+    recomputes: int
     here: bool  # it is the schedule of the page
 
 
 class Frontier(msgspec.Struct, frozen=True):
     """points: by budget. skipped: (file, why)."""
 
-    points: tuple[Point, ...]
+    points: tuple[FrontierPoint, ...]
     skipped: tuple[tuple[str, str], ...]
-    keep_all: int  # peak without reruns
+    baseline: int  # peak without recomputation
 
 
 def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
@@ -58,13 +58,13 @@ def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
         if fingerprint(other.schedule) != step:
             skipped.append((file.name, "a schedule of another step"))
             continue
-        if other.keep_all.time != opened.keep_all.time:
+        if other.baseline.time != opened.baseline.time:
             skipped.append((file.name, "planned with other times of the operations"))
             continue
         points.append(_point(other, file.name, False))
     skipped += [(file.name, f"more than {MAX_FILES} files") for file in files[MAX_FILES:]]
     points.append(_point(opened, _beside(here, folder), True))
-    return Frontier(tuple(sorted(points, key=lambda p: (p.budget, p.file))), tuple(skipped), opened.keep_all.peak)
+    return Frontier(tuple(sorted(points, key=lambda p: (p.budget, p.file))), tuple(skipped), opened.baseline.peak)
 
 
 def _beside(file: Path, folder: str) -> str:
@@ -72,24 +72,24 @@ def _beside(file: Path, folder: str) -> str:
     return file.name if file.parent == Path(folder).resolve() else f"{file.parent.name}/{file.name}"
 
 
-def _point(opened: Analysis, name: str, here: bool) -> Point:
-    solve, base = opened.schedule.solve, opened.keep_all.time
+def _point(opened: Analysis, name: str, here: bool) -> FrontierPoint:
+    solve, base = opened.schedule.solve, opened.baseline.time
     bound = solve.lower_bound
-    return Point(
+    return FrontierPoint(
         name,
         solve.budget,
         opened.timeline.peak,
         opened.timeline.time / base - 1 if base else 0.0,
         bound / base - 1 if bound is not None and base else None,
-        len(opened.expanded.reruns),
+        len(opened.expanded.recomputes),
         here,
     )
 
 
 def frontier_section(found: Frontier) -> str:
     """Chart, table, and what was left out."""
-    head = ("Schedule", "Budget", "of keep-all", "Peak", "Overhead", "Proven bound", "Reruns")
-    rows = [_row(point, found.keep_all) for point in found.points]
+    head = ("Schedule", "Budget", "of the baseline", "Peak", "Overhead", "Proven bound", "Recomputes")
+    rows = [_row(point, found.baseline) for point in found.points]
     parts = [_chart(found), table("Schedules of this step, by budget", head, rows, right=(1, 2, 3, 4, 5, 6))]
     if found.skipped:
         reasons = "".join(f"<li>{text(name)}: {text(why)}</li>" for name, why in found.skipped)
@@ -97,11 +97,18 @@ def frontier_section(found: Frontier) -> str:
     return "\n".join(parts)
 
 
-def _row(point: Point, keep_all: int) -> tuple[str, ...]:
+def _row(point: FrontierPoint, baseline: int) -> tuple[str, ...]:
     name = f"<strong>{text(point.file)}</strong> (this one)" if point.here else text(point.file)
     bound = "–" if point.bound is None else f"{point.bound * 100:+.2f}%"
-    share = percent(point.budget / keep_all, 1) if keep_all else "–"
-    figures = (size(point.budget), share, size(point.peak), f"{point.overhead * 100:+.2f}%", bound, f"{point.reruns:,}")
+    share = percent(point.budget / baseline, 1) if baseline else "–"
+    figures = (
+        size(point.budget),
+        share,
+        size(point.peak),
+        f"{point.overhead * 100:+.2f}%",
+        bound,
+        f"{point.recomputes:,}",
+    )
     return name, *figures
 
 

@@ -9,8 +9,8 @@ from string import Template
 
 from remate_runtime.version import __version__
 
-from ...inspect.analysis import Analysis
-from ...measure.memory_trace import MemoryTrace
+from ...schedule_tools.analysis import Analysis
+from ...step_measurement.memory_trace import MemoryTrace
 from ..text import PEAK_NOTE, escape
 from . import tables
 from .chart import lanes, memory_chart, time_axis
@@ -46,7 +46,7 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | N
         blocks=tables.blocks(opened),
         at_peak=tables.at_peak(opened),
         kept=tables.kept(opened),
-        reruns=tables.reruns(opened),
+        recomputes=tables.recomputes(opened),
         frontier=_section(found) if found is not None else "",
         about=tables.about(opened),
         peak_note=escape(" ".join(PEAK_NOTE.split())),
@@ -58,7 +58,7 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | N
 def _section(found: Frontier) -> str:
     head = '<section aria-labelledby="other"><h2 id="other">Other budgets</h2>'
     keys = '<ul class="keys"><li class="ours">schedules</li><li class="bound">proven lower bound</li></ul>'
-    return f"{head}<p>What a budget costs: time added to the step without reruns.</p>{keys}{frontier_section(found)}</section>"
+    return f"{head}<p>What a budget costs: time added to the step without recomputation.</p>{keys}{frontier_section(found)}</section>"
 
 
 def _policy(style: str, script: str) -> str:

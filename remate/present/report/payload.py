@@ -1,6 +1,6 @@
 """What the page's script needs to name who holds memory at any moment, as compact as JSON allows.
 
-The page counts the events that take time or memory: runs, reruns, buffer updates, the turn from forward to backward.
+The page counts the events that take time or memory: runs, recomputations, buffer updates, the forward/backward boundary.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import json
 from itertools import accumulate
 from typing import Any
 
-from remate_runtime.link import Computation, Rerun, Turn, Update
-from remate_runtime.plain import plain
+from remate_runtime.link import BackwardStart, Computation, RecomputeRun, Update
+from remate_runtime.support.plain_text import plain
 
-from ...inspect.analysis import Analysis
-from ...inspect.names import owners
-from ...inspect.roles import ROLES, Roles
-from ...measure.memory_trace import MemoryTrace
+from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.names import owners
+from ...schedule_tools.roles import ROLES, Roles
+from ...step_measurement.memory_trace import MemoryTrace
 from ..thinning import thin
 from .scene import Scene
 
@@ -32,7 +32,7 @@ class _Table:
         return self.texts.setdefault(text, len(self.texts))
 
 
-class _Names:
+class _FullIds:
     """Full ids as (instance, local name): templates repeat their local names in every instance."""
 
     def __init__(self, opened: Analysis) -> None:
@@ -54,7 +54,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
     """Plain data for JSON. Parallel lists stand for lists of records."""
     graph, timeline = opened.graph, opened.timeline
     events = opened.linked.events
-    shown = [at for at, event in enumerate(events) if isinstance(event, Computation | Update | Turn)]
+    shown = [at for at, event in enumerate(events) if isinstance(event, Computation | Update | BackwardStart)]
     flags = bytearray(len(events))
     for at in shown:
         flags[at] = 1
@@ -62,7 +62,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
     found = [events[at] for at in shown]
     used = sorted({event.op for event in found if isinstance(event, Computation)})
     number = {op: at for at, op in enumerate(used)}
-    names, overloads, sources = _Names(opened), _Table(), _Table()
+    names, overloads, sources = _FullIds(opened), _Table(), _Table()
     pairs = [names.pair(graph.operations[op].id, op) for op in used]
     ops = {
         "place": [place for place, _ in pairs],
@@ -75,7 +75,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
     return {
         "budget": opened.schedule.solve.budget,
         "peak": rank[timeline.peak_at] if shown else 0,
-        "turn": rank[timeline.turn] if shown else 0,
+        "backward_start": rank[timeline.backward_start] if shown else 0,
         "span": scene.span,
         "top": scene.top,
         "costed": timeline.time > 0,
@@ -84,7 +84,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "ops": ops,
         "steps": {
             "op": [number[event.op] if isinstance(event, Computation) else -1 for event in found],
-            "again": [at for at, event in enumerate(found) if isinstance(event, Rerun)],
+            "again": [at for at, event in enumerate(found) if isinstance(event, RecomputeRun)],
             "during": [timeline.during[at] for at in shown],
             "after": [timeline.after[at] for at in shown],
         },
@@ -92,12 +92,12 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "locals": list(names.local.texts),
         "overloads": list(overloads.texts),
         "sources": [plain(source) for source in sources.texts],
-        "keepAll": _thinned(scene.keep_all.times, scene.keep_all.memory),
+        "keepAll": _thinned(scene.baseline.times, scene.baseline.memory),
         "measured": _thinned(*scene.measured) if trace is not None else None,
     }
 
 
-def _held(opened: Analysis, names: _Names, rank: list[int]) -> dict[str, list]:
+def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list]:
     """Stretches of held memory: first step (less that of the one before), further steps, bytes, role, name, type.
 
     One stretch for every content of a storage, in the order of their first steps.

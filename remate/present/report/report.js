@@ -33,7 +33,7 @@
   const stretches = [];
   for (let at = 0; at < count; at++) {
     const place = steps.op[at] < 0 ? -1 : ops.place[steps.op[at]], latest = stretches[stretches.length - 1];
-    if (latest && latest.place === place && at !== data.turn + 1) latest.end = starts[at + 1];
+    if (latest && latest.place === place && at !== data.backward_start + 1) latest.end = starts[at + 1];
     else if (place >= 0) stretches.push({ place, start: starts[at], end: starts[at + 1] });
   }
 
@@ -100,8 +100,8 @@
 
   // ---- the readout
 
-  const partOf = (at) => (at === data.turn ? "turn" : again[at] ? "rerun" : at < data.turn ? "forward" : "backward");
-  const titleOf = (at) => (steps.op[at] >= 0 ? idOf(steps.op[at]) : at === data.turn ? "turn to backward" : "update of a buffer");
+  const partOf = (at) => (at === data.backward_start ? "backward_start" : again[at] ? "recompute" : at < data.backward_start ? "forward" : "backward");
+  const titleOf = (at) => (steps.op[at] >= 0 ? idOf(steps.op[at]) : at === data.backward_start ? "backward_start to backward" : "update of a buffer");
 
   function figures(at) {
     const op = steps.op[at];
@@ -264,12 +264,12 @@
     set("ours", line(ours, true));
     set("base", line(points(data.keepAll), true));
     if (data.measured) set("measured", line(points(data.measured), false));
-    for (const [kind, top] of [["forward", 320], ["backward", 320], ["rerun", 680]]) {
+    for (const [kind, top] of [["forward", 320], ["backward", 320], ["recompute", 680]]) {
       lanes.querySelector(`path.${kind}`).setAttribute("d", boxes(kind, top));
     }
     blocks();
-    for (const piece of memory.querySelectorAll(".turn > *")) {
-      for (const name of piece.tagName === "line" ? ["x1", "x2"] : ["x"]) piece.setAttribute(name, percent(x(starts[data.turn])));
+    for (const piece of memory.querySelectorAll(".backward_start > *")) {
+      for (const name of piece.tagName === "line" ? ["x1", "x2"] : ["x"]) piece.setAttribute(name, percent(x(starts[data.backward_start])));
     }
     memory.querySelector("circle.peak").setAttribute("cx", percent(x(starts[data.peak])));
     const step = ticks(to - from, stage.clientWidth < 560 ? 3 : 6), marks = [];

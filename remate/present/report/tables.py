@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...inspect.analysis import Analysis, Group, grouped, operation_at, rerunning
-from ...measure.memory_trace import MemoryTrace
+from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
+from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
 from ..sizes import sizes_text
 from ..text import count, duration, percent, size
@@ -18,11 +18,16 @@ _SHOWN = 12
 
 def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
     """The figures that matter, each with what it is compared to."""
-    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.keep_all
-    spent = sum(opened.graph.operations[rerun.op].ns for rerun in opened.expanded.reruns)
+    solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
+    spent = sum(opened.graph.operations[recompute.op].ns for recompute in opened.expanded.recomputes)
     fits = timeline.peak <= solve.budget
     cards = [
-        ("Peak", size(timeline.peak), f"{_share(timeline.peak, base.peak)} of {size(base.peak)} without reruns", ""),
+        (
+            "Peak",
+            size(timeline.peak),
+            f"{_share(timeline.peak, base.peak)} of {size(base.peak)} without recomputation",
+            "",
+        ),
         (
             "Budget",
             size(solve.budget),
@@ -34,10 +39,10 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         (
             "Overhead",
             _overhead(timeline.time, base.time),
-            f"{duration(timeline.time)} a step, without reruns {duration(base.time)}",
+            f"{duration(timeline.time)} a step, without recomputation {duration(base.time)}",
             "",
         ),
-        ("Reruns", f"{len(opened.expanded.reruns):,}", f"{duration(spent)} a step", ""),
+        ("Recomputes", f"{len(opened.expanded.recomputes):,}", f"{duration(spent)} a step", ""),
     ]
     if solve.lower_bound is not None:
         over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
@@ -74,7 +79,10 @@ def about(opened: Analysis) -> str:
     ]
     if solve.gap is not None:
         rows.append(
-            ("Gap", f"{percent(solve.gap)} of the time without reruns, between this schedule and the lower bound")
+            (
+                "Gap",
+                f"{percent(solve.gap)} of the time without recomputation, between this schedule and the lower bound",
+            )
         )
     if (solve.peak, solve.time) != (opened.timeline.peak, opened.timeline.time):
         stated = (
@@ -86,7 +94,7 @@ def about(opened: Analysis) -> str:
 
 
 def blocks(opened: Analysis) -> str:
-    """A table for each block: plans, what they keep and rerun, who follows them."""
+    """A table for each block: plans, what they keep and recomputed, who follows them."""
     return "\n".join(_block(opened, use) for use in block_uses(opened))
 
 
@@ -98,12 +106,12 @@ def _block(opened: Analysis, use: BlockUse) -> str:
         else (f"{made} of other blocks, {use.forward:,} forward and {use.backward:,} backward operations")
     )
     note = f'<p class="note">{remark(use.note)}</p>' if use.note else ""
-    head = ("Plan", "Used", "Kept for backward", "Reruns", "Rerun time", "Instances")
+    head = ("Plan", "Used", "Kept for backward", "Recomputes", "Recompute time", "Instances")
     rows = [_plan(plan) for plan in use.plans]
     body = table(f"Plans of {use.name}; figures are for one instance", head, rows, right=(1, 2, 3, 4), ids=5)
-    stated = "".join(_reruns_of(opened, use, plan) for plan in use.plans)
+    stated = "".join(_recomputes_of(opened, use, plan) for plan in use.plans)
     return f"<h3>{text(use.name)}</h3><p>{of}.</p>{note}{body}" + (
-        folded("What the plans rerun", stated) if stated else ""
+        folded("What the plans recompute", stated) if stated else ""
     )
 
 
@@ -114,7 +122,7 @@ def _plan(use: PlanUse) -> tuple[str, ...]:
         code(use.plan),
         f"{len(use.instances)}×",
         kept,
-        _range(use.shares, lambda s: s.reruns, lambda n: f"{n:,}"),
+        _range(use.shares, lambda s: s.recomputes, lambda n: f"{n:,}"),
         _range(use.shares, lambda s: s.ns, lambda ns: duration(ns) if ns else "–"),
         who,
     )
@@ -127,12 +135,12 @@ def _range(shares: Sequence[Share], of: Callable[[Share], int], shown: Callable[
     return low if low == high else f"{low} – {high}"
 
 
-def _reruns_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
+def _recomputes_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
     stated = opened.schedule.blocks[block.name].plans.get(use.plan, ())
     if not stated:
         return ""
     lines = "".join(
-        f"<li>before {code(one.before)}: {', '.join(map(code, one.rerun))}"
+        f"<li>before {code(one.before)}: {', '.join(map(code, one.recompute))}"
         + (f' <span class="note">{remark(one.note)}</span>' if one.note else "")
         + "</li>"
         for one in stated
@@ -144,7 +152,7 @@ def kept(opened: Analysis) -> str:
     """What is held when backward starts."""
     if not opened.timeline.during:
         return "<p>The step has no operations.</p>"
-    return _holders("Held when backward starts", grouped(opened, opened.timeline.turn))
+    return _holders("Held when backward starts", grouped(opened, opened.timeline.backward_start))
 
 
 def at_peak(opened: Analysis) -> str:
@@ -152,12 +160,12 @@ def at_peak(opened: Analysis) -> str:
     timeline = opened.timeline
     if not timeline.during:
         return ""
-    part = "forward" if timeline.peak_at < timeline.turn else "backward"
+    part = "forward" if timeline.peak_at < timeline.backward_start else "backward"
     where = f"<p>In {part}, while {code(operation_at(opened, timeline.peak_at))} runs.</p>"
     return where + _holders("Held at the peak", grouped(opened, timeline.peak_at))
 
 
-def _holders(caption: str, groups: list[Group]) -> str:
+def _holders(caption: str, groups: list[StorageGroup]) -> str:
     total = sum(group.nbytes for group in groups)
     rows = [
         (
@@ -172,23 +180,23 @@ def _holders(caption: str, groups: list[Group]) -> str:
     return _cut(f"{caption}: {size(total)}", ("Bytes", SHARE, "Count", "Value", "Type"), rows, right=(0, 2))
 
 
-def reruns(opened: Analysis) -> str:
+def recomputes(opened: Analysis) -> str:
     """What runs again, by name without numbers."""
-    found = rerunning(opened)
+    found = recomputing(opened)
     if not found:
         return "<p>None: every value is kept until its last use.</p>"
     total = sum(r.ns for r in found)
     rows = [
         (
             duration(r.ns),
-            bar(r.ns / total if total else 0.0, "rerun"),
+            bar(r.ns / total if total else 0.0, "recompute"),
             f"{r.count}×",
             code(r.name),
             code(r.operator),
         )
         for r in found
     ]
-    caption = f"Reruns: {duration(total)} in {count(len(opened.expanded.reruns), 'rerun')}"
+    caption = f"Recomputations: {duration(total)} in {count(len(opened.expanded.recomputes), 'recomputation')}"
     return _cut(caption, ("Time", SHARE, "Count", "Operation", "Operator"), rows, right=(0, 2))
 
 

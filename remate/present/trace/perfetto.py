@@ -1,6 +1,6 @@
 """The predicted step in the Trace Event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Operations are slices on three tracks (forward, backward, reruns), inside the slices of their blocks; memory and budget
+Operations are slices on three tracks (forward, backward, recomputations), inside the slices of their blocks; memory and budget
 are counters in bytes. Views, which take no time, are left out. Times in the format are microseconds.
 """
 
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from remate_runtime.link import Computation, Rerun
-from remate_runtime.plain import plain
+from remate_runtime.link import Computation, RecomputeRun
+from remate_runtime.support.plain_text import plain
 
-from ...inspect.analysis import Analysis
-from ...inspect.names import owners
+from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.names import owners
 from ..curve import curve
 
 _PROCESS = 1
-_TRACKS = {"forward": 1, "backward": 2, "rerun": 3}
-_NAMES = {"forward": "forward", "backward": "backward", "rerun": "reruns"}
+_TRACKS = {"forward": 1, "backward": 2, "recompute": 3}
+_NAMES = {"forward": "forward", "backward": "backward", "recompute": "recomputes"}
 _NS = 1000
 
 
@@ -38,8 +38,8 @@ def perfetto(opened: Analysis) -> dict[str, Any]:
         "peak_bytes": timeline.peak,
         "budget_bytes": solve.budget,
         "time_ns": timeline.time,
-        "keep_all_peak_bytes": opened.keep_all.peak,
-        "keep_all_time_ns": opened.keep_all.time,
+        "baseline_peak_bytes": opened.baseline.peak,
+        "baseline_time_ns": opened.baseline.time,
     }
     return {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
 
@@ -61,12 +61,18 @@ def _slices(opened: Analysis, starts: list[int], end: int, scale: int) -> list[d
         if not isinstance(event, Computation):
             continue
         op, place = graph.operations[event.op], home[event.op]
-        kind = "rerun" if isinstance(event, Rerun) else "forward" if at < opened.timeline.turn else "backward"
+        kind = (
+            "recompute"
+            if isinstance(event, RecomputeRun)
+            else "forward"
+            if at < opened.timeline.backward_start
+            else "backward"
+        )
         start, stop = _time(starts[at], scale), _time(ends[at], scale)
         block = around.get(kind)
-        if kind == "rerun" or block is None or block["name"] != place.id:
+        if kind == "recompute" or block is None or block["name"] != place.id:
             about = {"block": place.block_name, "plan": place.instance.plan}
-            if kind == "rerun":  # reruns lie apart in time: each stands for itself
+            if kind == "recompute":  # recomputations lie apart in time: each stands for itself
                 block = None
             else:
                 block = around[kind] = _slice(place.id, "block", kind, start, stop, about)

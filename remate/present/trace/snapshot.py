@@ -11,11 +11,11 @@ import pickle
 from typing import Any
 
 from remate_runtime.link import Allocation, Computation, Execution
-from remate_runtime.plain import plain
+from remate_runtime.support.plain_text import plain
 
-from ...inspect.analysis import Analysis
-from ...inspect.names import owners
-from ...inspect.roles import Roles
+from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.names import owners
+from ...schedule_tools.roles import Roles
 from ..curve import curve
 
 BASE = 0x7F00_0000_0000  # where the made-up addresses begin
@@ -34,7 +34,7 @@ def snapshot(opened: Analysis) -> dict[str, Any]:
     return _Snapshot(opened).result()
 
 
-class _Space:
+class _AddressSpace:
     """Made-up addresses."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Snapshot:
     def __init__(self, opened: Analysis) -> None:
         self.opened, self.graph = opened, opened.graph
         self.roles, self.home = Roles(opened), owners(opened)
-        self.space = _Space()
+        self.space = _AddressSpace()
         self.events: list[dict[str, Any]] = []
         self.blocks: dict[int, dict[str, Any]] = {}  # by address: the event that made the block
 
@@ -92,8 +92,8 @@ class _Snapshot:
 
     def _frames(self, allocation: Allocation | None, at: int, index: int | None) -> list[dict[str, Any]]:
         """Innermost first: what was made, by which operation, in which block, in which part."""
-        turn = self.opened.timeline.turn
-        part = "forward" if at < turn else "backward" if at > turn else "turn to backward"
+        backward_start = self.opened.timeline.backward_start
+        part = "forward" if at < backward_start else "backward" if at > backward_start else "turn to backward"
         frames = []
         if index is not None:
             op, place = self.graph.operations[index], self.home[index]

@@ -16,31 +16,33 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import Formulation
 from ..milp.place import place
-from ..milp.windows import rerun_windows
+from ..milp.windows import recompute_windows
 from ..pareto import undominated
 from ..problem import Problem
 from .block_plan import BlockPlan, simulated_plan
 
 MOST = 10  # plans of a block
-LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without reruns
+LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without recomputation
 
 
 def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = ()) -> list[BlockPlan]:
-    """Plans of a block that no other one dominates, least retained first; the one without reruns is always there. once:
+    """Plans of a block that no other one dominates, least retained first; the one without recomputation is always there. once:
     operations of the block that may not run again."""
     keep = simulated_plan(leaf, ())
-    found = {keep.reruns: keep}
+    found = {keep.recomputes: keep}
     problem = Problem(leaf.graph, once)
     allowed = [f for f in _needed(problem) if f not in problem.once]
     if allowed and leaf.graph.backward_start < len(leaf.graph.operations):
-        windows = rerun_windows(problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed})
+        windows = recompute_windows(
+            problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed}
+        )
         peak = max(keep.forward_peak, keep.backward_peak)
         formulation = Formulation(problem, windows, peak)
         for limit in LIMITS:
             for plan in trade_off(
                 _Prices(leaf, formulation, limit * peak, deadline, effort).solve, effort.prices, deadline
             ):
-                found.setdefault(plan.reruns, plan)
+                found.setdefault(plan.recomputes, plan)
     return worth_having(found.values(), keep)
 
 
@@ -104,7 +106,7 @@ def worth_having(plans: Iterable[BlockPlan], keep: BlockPlan) -> list[BlockPlan]
 
 def _undominated(plans: Iterable[BlockPlan]) -> list[BlockPlan]:
     """Without the plans that another one equals or betters in every figure, those that retain least first."""
-    kept = undominated(sorted(plans, key=lambda plan: len(plan.reruns)), lambda plan: plan.figures)
+    kept = undominated(sorted(plans, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)
     return sorted(kept, key=lambda plan: (plan.retained, plan.time))
 
 

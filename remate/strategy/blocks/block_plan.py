@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
+from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.link import link, simulate
-from remate_runtime.step import FlatRerun
 
 from ...partition.leaf_graph import LeafGraph
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
-    """reruns: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
-    forward_peak and backward_peak of the block alone. time: ns of forward and backward, reruns included."""
+    """recomputations: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
+    forward_peak and backward_peak of the block alone. time: ns of forward and backward, recomputations included."""
 
-    reruns: tuple[FlatRerun, ...]
+    recomputes: tuple[FlatRecompute, ...]
     retained: int
     forward_peak: int
     backward_peak: int
@@ -25,14 +25,14 @@ class BlockPlan(msgspec.Struct, frozen=True):
         return self.retained, self.forward_peak, self.backward_peak, self.time
 
 
-def simulated_plan(leaf: LeafGraph, reruns: tuple[FlatRerun, ...]) -> BlockPlan:
+def simulated_plan(leaf: LeafGraph, recomputes: tuple[FlatRecompute, ...]) -> BlockPlan:
     """A plan of a block with the simulator's figures."""
-    timeline = simulate(link(leaf.graph, reruns))
-    turn = timeline.turn
+    timeline = simulate(link(leaf.graph, recomputes))
+    backward_start = timeline.backward_start
     return BlockPlan(
-        tuple(reruns),
-        timeline.after[turn],
-        max(timeline.during[: turn + 1]),
-        max(timeline.during[turn + 1 :], default=0),
+        tuple(recomputes),
+        timeline.after[backward_start],
+        max(timeline.during[: backward_start + 1]),
+        max(timeline.during[backward_start + 1 :], default=0),
         timeline.time,
     )

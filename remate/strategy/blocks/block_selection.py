@@ -11,7 +11,7 @@ every other call.
 
 Backward runs the instances in reverse, so what a later instance retains is gone first: among equal instances the later
 ones retain more. That also takes the symmetry away, which would cost the solver most of its time. The bases are what
-the simulator finds in the step without reruns beside the blocks' own bytes. (H-Rockmate, Gusak et al., ICML 2025,
+the simulator finds in the step without recomputation beside the blocks' own bytes. (H-Rockmate, Gusak et al., ICML 2025,
 chooses among plans of blocks in the same way, without bases or order.)
 """
 
@@ -22,9 +22,9 @@ from typing import Any
 
 import pyomo.environ as pyo
 
-from remate_runtime.gc_pause import gc_paused
+from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import Execution, link, simulate
-from remate_runtime.step import FlatRerun, Graph
+from remate_runtime.support.gc_pause import gc_paused
 
 from ...partition.canonical import exports, form, readers_of, storages
 from ...partition.hierarchy import BlockSpan
@@ -33,7 +33,7 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..feedback import Answer
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import Engine
+from ..milp.highs import HighsModel
 from ..problem import Problem
 from .block_frontier import block_frontier
 from .block_plan import BlockPlan
@@ -73,7 +73,7 @@ class BlockSelection:
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
 
     def plans(self, p: int) -> list[BlockPlan]:
         return self.frontiers[self.template[p]]
@@ -92,7 +92,7 @@ class BlockSelection:
         self.base: list[tuple[int, int]] = []
         before = 0
         for p, (forward, backward) in enumerate(worst):
-            keep = next(plan for plan in self.plans(p) if not plan.reruns)
+            keep = next(plan for plan in self.plans(p) if not plan.recomputes)
             self.base.append((forward - before - keep.forward_peak, backward - before - keep.backward_peak))
             before += keep.retained
 
@@ -110,7 +110,7 @@ class BlockSelection:
 
         others = self.problem.graph.calls - 1
         beside = [m.before[count]] if others else []
-        retained = sum(next(plan for plan in self.plans(p) if not plan.reruns).retained for p in range(count))
+        retained = sum(next(plan for plan in self.plans(p) if not plan.recomputes).retained for p in range(count))
         kept = self.problem.held.kept - retained if others else 0  # beside what the blocks retain
 
         def chain(m: Any, p: int) -> Any:
@@ -158,25 +158,25 @@ class BlockSelection:
         ]
         return Answer(tuple(self._flat(chosen)), budget, None)
 
-    def least(self) -> tuple[FlatRerun, ...]:
+    def least(self) -> tuple[FlatRecompute, ...]:
         """Every block by the plan that retains least."""
         return tuple(self._flat([0] * len(self.leaves)))
 
-    def _flat(self, chosen: list[int]) -> list[FlatRerun]:
+    def _flat(self, chosen: list[int]) -> list[FlatRecompute]:
         flat = [r for p, o in enumerate(chosen) for r in self._mapped(p, self.plans(p)[o])]
         return sorted(flat, key=lambda r: r.before)  # stable: the plan's own order within a point
 
-    def _mapped(self, p: int, plan: BlockPlan) -> list[FlatRerun]:
+    def _mapped(self, p: int, plan: BlockPlan) -> list[FlatRecompute]:
         operations = self.operations[p]
-        return [FlatRerun(operations[r.op], operations[r.before]) for r in plan.reruns]
+        return [FlatRecompute(operations[r.op], operations[r.before]) for r in plan.recomputes]
 
-    def menu(self, most: int) -> list[tuple[FlatRerun, ...]]:
+    def menu(self, most: int) -> list[tuple[FlatRecompute, ...]]:
         """For every template with several instances, a few plans along its frontier, over its first instance."""
-        found: list[tuple[FlatRerun, ...]] = []
+        found: list[tuple[FlatRecompute, ...]] = []
         for template, plans in enumerate(self.frontiers):
             if self.template.count(template) > 1:
-                rerun = [plan for plan in plans if plan.reruns]
-                picked = {round(n * (len(rerun) - 1) / max(1, most - 1)) for n in range(min(most, len(rerun)))}
+                recompute = [plan for plan in plans if plan.recomputes]
+                picked = {round(n * (len(recompute) - 1) / max(1, most - 1)) for n in range(min(most, len(recompute)))}
                 first = self.template.index(template)
-                found += [tuple(self._mapped(first, rerun[n])) for n in sorted(picked)]
+                found += [tuple(self._mapped(first, recompute[n])) for n in sorted(picked)]
         return found

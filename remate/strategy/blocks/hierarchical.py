@@ -6,7 +6,7 @@ from ..base import MENU, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
 from ..effort import Effort
 from ..feedback import feedback
-from ..instance import Instance
+from ..instance import StepInstance
 from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
 from .block_selection import BlockSelection
@@ -14,7 +14,7 @@ from .block_selection import BlockSelection
 OFFERED = 4  # plans of a repeated block that a file offers beside those in use
 
 
-def hierarchical(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def hierarchical(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Choose among the plans of the blocks."""
     selection = block_selection(instance, request.effort, context.deadline)
     heard = yield from feedback(
@@ -24,7 +24,7 @@ def hierarchical(instance: Instance, request: Request, context: Context) -> Prop
         yield Proposal(selection.least())
 
 
-def block_selection(instance: Instance, effort: Effort, deadline: Deadline) -> BlockSelection:
+def block_selection(instance: StepInstance, effort: Effort, deadline: Deadline) -> BlockSelection:
     """The plans of an instance's blocks, found once for each effort; again, if the deadline came between."""
     key = ("block selection", effort)
     if key in instance.kept:

@@ -4,19 +4,19 @@ Take cuts: operations k1 < k2 < … of the backward, or of a step that has none.
 that some operation after a cut reads is resident while the cut's operation runs, or its producer runs again after the cut
 (and then whatever that producer reads is resident, or made again after the cut, too). What is resident fits into what the
 budget leaves beside the bytes that are live there in any schedule. What is resident at a later cut was resident at the
-earlier one, or made again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and rerun[f, c, d]
+earlier one, or made again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and recomputed[f, c, d]
 (f runs again in the stretch, once or more often),
 
-    minimise  sum of time[f] * rerun[f, c, c + 1]
-    need      hold[s, c] + rerun[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
-    closure   rerun[f, c, d] <= hold[u, c] + rerun[producer(u), c, d]    for every forward storage u that f reads
-    chain     hold[s, d] <= hold[s, c] + rerun[producer(s), c, d]
-    parts     rerun[f, c, d] <= sum of rerun[f, part], and >= each       for the shorter stretches that make up (c, d)
+    minimise  sum of time[f] * recompute[f, c, c + 1]
+    need      hold[s, c] + recompute[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
+    closure   recompute[f, c, d] <= hold[u, c] + recompute[producer(u), c, d]    for every forward storage u that f reads
+    chain     hold[s, d] <= hold[s, c] + recompute[producer(s), c, d]
+    parts     recompute[f, c, d] <= sum of recomputation[f, part], and >= each       for the shorter stretches that make up (c, d)
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
 
 has an optimum that no schedule beats. (Where cuts are in the forward, what is first made after a cut is there for nothing:
 rows of it, in stretches from that cut, do not hold.) Any dual bound of it will do. Integers need no stretch but those from
-one cut to the next; fractions do: a relaxation spreads one rerun over many of them, and a long stretch says again what two cuts
+one cut to the next; fractions do: a relaxation spreads one recomputation over many of them, and a long stretch says again what two cuts
 alone would. Assumptions, all of them the format's own rules: the forward, then the backward operations run once each in
 the given order; besides, forward operations run again, whole, anywhere; a storage is resident in full or not at all;
 operations cost what the profile says. No partition is assumed.
@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
-from remate_runtime.gc_pause import gc_paused
+from remate_runtime.support.gc_pause import gc_paused
 
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import Engine, Result
+from ..milp.highs import HighsModel, Result
 from ..problem import Problem
 from .floor import arguments
 
@@ -75,7 +75,7 @@ class CutModel:
         self.operations, self.storages = useful(problem)
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
         self.variables = len(self.engine.cost)
         self._hold: Mapping[tuple[int, int], int] = {key: self.engine.column(v) for key, v in self.model.hold.items()}
 
@@ -86,26 +86,28 @@ class CutModel:
         m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes left beside what is live in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
         bounds = {f: (0, int(f not in problem.once)) for f in self.operations}
-        m.rerun = pyo.Var(self.operations, list(self.stretches), domain=pyo.Binary, bounds=lambda m, f, c, d: bounds[f])
+        m.recompute = pyo.Var(
+            self.operations, list(self.stretches), domain=pyo.Binary, bounds=lambda m, f, c, d: bounds[f]
+        )
 
         def available(s: int, c: int, d: int) -> list[Any]:
-            return [m.hold[s, c], m.rerun[problem.producer[s], c, d]]
+            return [m.hold[s, c], m.recompute[problem.producer[s], c, d]]
 
         def need(m: Any, s: int, c: int, d: int) -> Any:
             return linear(available(s, c, d)) >= 0
 
         def closure(m: Any, f: int, u: int, c: int, d: int) -> Any:
-            return linear([*available(u, c, d), m.rerun[f, c, d]], [1, 1, -1]) >= 0
+            return linear([*available(u, c, d), m.recompute[f, c, d]], [1, 1, -1]) >= 0
 
         def chain(m: Any, s: int, c: int, d: int) -> Any:
             return linear([*available(s, c, d), m.hold[s, d]], [1, 1, -1]) >= 0
 
         def parted(m: Any, f: int, c: int, d: int) -> Any:
-            parts = [m.rerun[f, a, b] for a, b in self.stretches[c, d]]
-            return linear([*parts, m.rerun[f, c, d]], [*[1] * len(parts), -1]) >= 0
+            parts = [m.recompute[f, a, b] for a, b in self.stretches[c, d]]
+            return linear([*parts, m.recompute[f, c, d]], [*[1] * len(parts), -1]) >= 0
 
         def part(m: Any, f: int, c: int, d: int, a: int, b: int) -> Any:
-            return linear([m.rerun[f, c, d], m.rerun[f, a, b]], [1, -1]) >= 0
+            return linear([m.recompute[f, c, d], m.recompute[f, a, b]], [1, -1]) >= 0
 
         spans = list(self.stretches)
         whole = [(c, d) for (c, d), parts in self.stretches.items() if parts]
@@ -123,7 +125,7 @@ class CutModel:
         )
         keys = [(f, c) for f in self.operations for c in cuts]
         cost = [problem.time[f] / self.percent for f, _ in keys]
-        m.time = pyo.Objective(expr=linear([m.rerun[f, c, c + 1] for f, c in keys], cost))
+        m.time = pyo.Objective(expr=linear([m.recompute[f, c, c + 1] for f, c in keys], cost))
         return m
 
     def nanoseconds(self, extra: float) -> int:
@@ -165,7 +167,7 @@ class CutModel:
         return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
 
     def _made_between(self, places: list[int]) -> None:
-        """What a stretch makes for the first time, or a later one does, is there for its reruns and for its end."""
+        """What a stretch makes for the first time, or a later one does, is there for its recomputations and for its end."""
         producer, infinity = self.problem.producer, float("inf")
         for (_, u, c, _), row in self.model.closure.items():
             self.engine.set_rhs(row, 0.0 if producer[u] < places[c] else -1.0, infinity)
@@ -180,7 +182,7 @@ def variables(problem: Problem, count: int, overlapping: bool) -> int:
 
 
 def useful(problem: Problem) -> tuple[list[int], list[int]]:
-    """Forward operations and storages that a rerun could ever need, after a cut."""
+    """Forward operations and storages that a recomputation could ever need, after a cut."""
     first = problem.backward_start if problem.backward else 0
     operations: set[int] = set()
     storages: set[int] = set()

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base import Bound, Context, Request
 from ..deadline import Deadline
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.ledger import Ledger
 from ..milp.highs import SOLVER
 from ..problem import Problem
@@ -22,10 +22,10 @@ LARGEST = 500  # variables of a model of several cuts, for each cut that the eff
 HOPEFUL = 0.9  # of what is proven: a relaxation that says less is no reason to ask for integers
 
 
-def one_cut(instance: Instance, request: Request, context: Context) -> int:
+def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
     """The best bound of a single cut. Cut short, it is the trivial one: every operation once."""
     single, forced = instance.view(cut_model, 1, False), forced_bytes(instance.problem)
-    ask = _Asked(single, request, context.deadline, forced)
+    ask = _Requested(single, request, context.deadline, forced)
     found = _scored(instance.problem, ask)
     if not found:
         return instance.problem.baseline_time
@@ -35,14 +35,14 @@ def one_cut(instance: Instance, request: Request, context: Context) -> int:
     return single.nanoseconds(best)
 
 
-def several_cuts(instance: Instance, request: Request, context: Context) -> int:
+def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
     """The best bound of several cuts at once: what must run again before each of several peaks of the backward. A step too
     large for it gets the trivial bound. Stops when no schedule can be much better than the best one known."""
     problem, single = instance.problem, instance.view(cut_model, 1, False)
     if context.best is None or not single.storages:
         return problem.baseline_time
     forced, wanted = forced_bytes(problem), context.best.time - context.slack
-    scored = _scored(problem, _Asked(single, request, context.deadline, forced))
+    scored = _scored(problem, _Requested(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
     for share, overlapping in SHAPES:
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
@@ -55,13 +55,13 @@ def several_cuts(instance: Instance, request: Request, context: Context) -> int:
             break
         if size <= LARGEST * request.effort.cuts:
             together = instance.view(cut_model, len(places), overlapping)
-            ask = _Asked(together, request, context.deadline, forced)
+            ask = _Requested(together, request, context.deadline, forced)
             if ask.proven(places, relax=True) >= HOPEFUL * extra:
                 extra = max(extra, ask.proven(places, relax=False))
     return single.nanoseconds(extra)
 
 
-class _Asked:
+class _Requested:
     """A model asked under one budget."""
 
     def __init__(self, model: CutModel, request: Request, deadline: Deadline, forced: np.ndarray) -> None:
@@ -74,7 +74,7 @@ class _Asked:
         return max(0.0, result.bound) if result.status != "failed" else 0.0
 
 
-def _scored(problem: Problem, ask: _Asked) -> list[tuple[float, int]]:
+def _scored(problem: Problem, ask: _Requested) -> list[tuple[float, int]]:
     """What the relaxations of single cuts prove, with their places, the best first; nothing where backward reads nothing that
     forward makes."""
     if not ask.model.storages:
@@ -121,7 +121,7 @@ def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     return [records[round(n * (len(records) - 1) / (most - 1))] for n in range(most)]
 
 
-def cut_model(instance: Instance, count: int, overlapping: bool) -> CutModel:
+def cut_model(instance: StepInstance, count: int, overlapping: bool) -> CutModel:
     """The model of `count` cuts of a step."""
     return CutModel(instance.problem, count, instance.baseline.peak, overlapping=overlapping)
 

@@ -23,7 +23,7 @@ def proven_floor(problem: Problem) -> int:
 
 
 def least_need(problem: Problem) -> int:
-    """Bytes that some operation needs by itself, in whatever order operations run: what it reads and makes, and its
+    """Bytes that some operation needs on its own, in whatever order operations run: what it reads and makes, and its
     workspace, less the largest argument whose place its result may take."""
 
     def need(i: int) -> int:
@@ -36,7 +36,7 @@ def least_need(problem: Problem) -> int:
 
 def forced_bytes(problem: Problem) -> np.ndarray:
     """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
-    workspace, backward values still to be read, gradients already made, and after the turn the outputs of the model
+    workspace, backward values still to be read, gradients already made, and after the forward/backward boundary the outputs of the model
     (before it, they too can be dropped and made again)."""
     made = [(sum(problem.size[s] for s in problem.writes[i]), i, i) for i in problem.forward if not _shares(problem, i)]
     workspace = [(problem.workspace[i], i, i) for i, real in enumerate(problem.real) if real]

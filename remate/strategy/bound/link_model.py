@@ -3,7 +3,7 @@
 With two cuts k and l, operations of the backward, after which what is read is resident or made again (`cut_model`), and a
 price for every byte that is resident at either:
 
-    minimise  sum of time[f] * (rerun[f, k, l] + rerun[f, l, end]) + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
+    minimise  sum of time[f] * (recompute[f, k, l] + recompute[f, l, end]) + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
 
 over the operations and storages of the link alone; what others hand to it is there for nothing, but for the source of the
 link, of which is asked whether it is there between the cuts, and after them. What it makes for the next link may be demanded
@@ -19,20 +19,20 @@ import msgspec
 import numpy as np
 import pyomo.environ as pyo
 
-from remate_runtime.gc_pause import gc_paused
+from remate_runtime.support.gc_pause import gc_paused
 
 from ..deadline import Deadline
 from ..milp.formulation import linear
-from ..milp.highs import Engine
+from ..milp.highs import HighsModel
 from ..problem import Problem
 from .floor import arguments
-from .spine import Link
+from .spine import SpineLink
 
 SAFE = 1 - 1e-7  # of what a relaxation says
 SCALE = 1e3  # ns in one unit of the model
 
 
-class Asked(msgspec.Struct, frozen=True):
+class LinkQuery(msgspec.Struct, frozen=True):
     """between, after: the link's source is there between the cuts, and after the second. made, left: so must be what it makes."""
 
     between: bool
@@ -54,7 +54,7 @@ class Shape(msgspec.Struct, frozen=True):
 SOURCE = -1
 
 
-def shape_of(problem: Problem, link: Link, first: int, second: int, *, top: bool) -> Shape:
+def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top: bool) -> Shape:
     """A link and two cuts. second: the end of the step for none. top: what it makes is there for nothing."""
     storages = [s for s in link.storages if not (top and s == link.made)]
     number = {s: n for n, s in enumerate(storages)}
@@ -87,23 +87,23 @@ class LinkModel:
         self.shape = shape
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
         column, m = self.engine.column, self.model
         self._time, self._first, self._second = (np.zeros(len(self.engine.cost)) for _ in range(3))
-        for (f, _), variable in m.rerun.items():
+        for (f, _), variable in m.recompute.items():
             self._time[column(variable)] = shape.operations[f][0]
         for (s, c), variable in m.hold.items():
             (self._second if c else self._first)[column(variable)] = shape.storages[s][0]
-        self._asked = self.engine.columns(m.asked.values())
-        self._known: dict[tuple[float, float, Asked], float] = {}
+        self._requested = self.engine.columns(m.requested.values())
+        self._known: dict[tuple[float, float, LinkQuery], float] = {}
 
-    def least(self, deadline: Deadline, first: float, second: float, asked: Asked) -> float:
+    def least(self, deadline: Deadline, first: float, second: float, requested: LinkQuery) -> float:
         """In ns, with prices in ns for each byte at the cuts; infinite where it cannot be done."""
-        key = first, second, asked
+        key = first, second, requested
         if key not in self._known:
-            bits = np.array(msgspec.structs.astuple(asked), dtype=float)
+            bits = np.array(msgspec.structs.astuple(requested), dtype=float)
             self.engine.set_cost((self._time + first * self._first + second * self._second) / SCALE)
-            self.engine.set_bounds(self._asked, bits, bits)
+            self.engine.set_bounds(self._requested, bits, bits)
             result = self.engine.solve(deadline, relax=True)
             found = max(0.0, result.bound * SCALE * SAFE) if result.status != "infeasible" else float("inf")
             if deadline.stopped():
@@ -123,12 +123,12 @@ class LinkModel:
             return int(shape.storages[s][3 + c]), 1
 
         m.hold = pyo.Var(storages, (0, 1), bounds=held)
-        m.rerun = pyo.Var(operations, (0, 1), bounds=lambda m, f, c: (0, int(not shape.operations[f][1])))
-        m.asked = pyo.Var(range(4), bounds=(0, 1))  # as the fields of Asked
+        m.recompute = pyo.Var(operations, (0, 1), bounds=lambda m, f, c: (0, int(not shape.operations[f][1])))
+        m.requested = pyo.Var(range(4), bounds=(0, 1))  # as the fields of Asked
         m.rows = pyo.ConstraintList()
 
         def there(s: int, c: int) -> list[Any]:
-            return [m.asked[c]] if s == SOURCE else [m.hold[s, c], m.rerun[producer[s], c]]
+            return [m.requested[c]] if s == SOURCE else [m.hold[s, c], m.recompute[producer[s], c]]
 
         def at_least(variables: list[Any], less: Any, least: float) -> None:
             given = [1.0] * len(variables) + [-1.0] * (less is not None)
@@ -142,10 +142,10 @@ class LinkModel:
         for f in operations:
             for u in shape.operations[f][2]:
                 for c in (0, 1):
-                    at_least(there(u, c), m.rerun[f, c], 0.0)
+                    at_least(there(u, c), m.recompute[f, c], 0.0)
         if shape.made >= 0:
-            at_least(there(shape.made, 0), m.asked[2], 0.0)
-            at_least(there(shape.made, 1), m.asked[3], 0.0)
-        every = [*m.hold.values(), *m.rerun.values(), *m.asked.values()]
+            at_least(there(shape.made, 0), m.requested[2], 0.0)
+            at_least(there(shape.made, 1), m.requested[3], 0.0)
+        every = [*m.hold.values(), *m.recompute.values(), *m.requested.values()]
         m.all = pyo.Objective(expr=linear(every, [1.0] * len(every)))
         return m

@@ -19,13 +19,13 @@ linear programme (`link_model`) says what it costs; a segment of links costs
 
     S(a, b, l) = max over q of  least sum over its links - q * (budget - forced[l])
 
-Of several cuts, the third holds for all behind the first rerun of that operation, and the second for those before: so one of them is
+Of several cuts, the third holds for all behind the first recomputation of that operation, and the second for those before: so one of them is
 the first with the third, or none is. With F(b, m) the least that the links below b cost where m bytes of K are among them,
 
     F(b + 1, m) = min over what is true of  max of  link b without its source + F(b, m),
                                                     min over a of  max over l of S(a, b, l) + p * bytes[source of a] + F(a, m - bytes[source of a])
 
-The time of reruns is at least F(all, free) - p * (budget - forced[k]), for every p. `forced` is what is live in any schedule.
+The time of recomputations is at least F(all, free) - p * (budget - forced[k]), for every p. `forced` is what is live in any schedule.
 The rules of schedules are those of `cut_model`. Sizes of K are rounded down, so that few numbers m need to be looked at.
 """
 
@@ -36,15 +36,15 @@ import numpy as np
 
 from ..base import Bound, Context, Request
 from ..deadline import Deadline
-from ..instance import Instance
+from ..instance import StepInstance
 from ..milp.highs import SOLVER
 from ..problem import Problem
 from .floor import arguments, forced_bytes
-from .link_model import Asked, LinkModel, Shape, shape_of
-from .spine import Link, spine
+from .link_model import LinkModel, LinkQuery, Shape, shape_of
+from .spine import SpineLink, spine
 
 KEPT = (1.2, 2.0)  # prices of memory at k: times the time of the forward over the bytes of the spine
-HELD = tuple(0.01 * 1.6**n for n in range(11))  # prices at l
+RESIDENT = tuple(0.01 * 1.6**n for n in range(11))  # prices at l
 BELOW = (0, 1, 2)  # l: where most is live in the backward of so many links below the topmost, or in its own
 PARTS = 48  # numbers that the bytes of K are rounded to
 SCARCE = 3  # times what there is room for: a spine that is smaller is mostly kept, and other bounds say more
@@ -58,7 +58,7 @@ class Cut(msgspec.Struct, frozen=True):
     room: int
 
 
-class Segment(msgspec.Struct, frozen=True):
+class LinkSegment(msgspec.Struct, frozen=True):
     """Links from `first` on. cost: in ns. bytes: of the kept source of the first."""
 
     first: int
@@ -66,7 +66,7 @@ class Segment(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def passes(instance: Instance, request: Request, context: Context) -> int:
+def passes(instance: StepInstance, request: Request, context: Context) -> int:
     """The bound for the best of a few prices of memory at the worst moment of the backward."""
     base, links = instance.problem.baseline_time, spine(instance)
     scarce = sum(instance.problem.size[link.made] for link in links if link.made >= 0)
@@ -80,12 +80,12 @@ def passes(instance: Instance, request: Request, context: Context) -> int:
     return base + max(0, int(min(max(found), 1e18)))
 
 
-class Way(msgspec.Struct, frozen=True):
+class LinkWay(msgspec.Struct, frozen=True):
     """One thing that may be true of a link: it costs `alone` and what the links below it do, and one of `segments` holds, if there
     are any."""
 
     alone: float
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[LinkSegment, ...] = ()
 
 
 class _Passes:
@@ -93,7 +93,7 @@ class _Passes:
     behind: by link, the last operation that reads its storages, or those of a later one, and k behind all; earliest: the first
     from k on."""
 
-    def __init__(self, instance: Instance, links: tuple[Link, ...], budget: int, deadline: Deadline) -> None:
+    def __init__(self, instance: StepInstance, links: tuple[SpineLink, ...], budget: int, deadline: Deadline) -> None:
         self.instance, self.links, self.budget, self.deadline = instance, links, budget, deadline
         self.problem = problem = instance.problem
         self.forced = forced_bytes(problem)
@@ -110,7 +110,7 @@ class _Passes:
         self.earliest = [min(readers, default=len(problem.real)) for readers in late]
 
     def least(self, price: float, typical: float) -> float:
-        """ns of reruns, at least. price: ns for each byte at k. typical: ns for each byte that passing through makes."""
+        """ns of recomputations, at least. price: ns for each byte at k. typical: ns for each byte that passing through makes."""
         count, unit = len(self.links), max(1, self.free) / PARTS
         best = np.full((count + 1, PARTS + 1), INFINITE)  # F(b, m)
         best[0] = 0.0
@@ -129,44 +129,44 @@ class _Passes:
                 return 0.0
         return float(best[count][PARTS]) - price * self.room
 
-    def _ways(self, b: int, price: float, typical: float) -> list[Way]:
+    def _ways(self, b: int, price: float, typical: float) -> list[LinkWay]:
         """All that may be true of link b and those below it: its source is in K, or is first made again before one of the cuts, or
         behind all of them."""
         link, cuts = self.links[b], self._cuts(b)
-        there = self._cost(b, None, price, 0.0, Asked(between=True, after=True), top=True)
+        there = self._cost(b, None, price, 0.0, LinkQuery(between=True, after=True), top=True)
         if link.source < 0:
-            return [Way(there)]
+            return [LinkWay(there)]
         kept = self.problem.size[link.source]
-        without = Asked(between=False, after=True)
+        without = LinkQuery(between=False, after=True)
         if not cuts:  # nothing is known of the links below
-            return [Way(min(there, self._cost(b, None, price, 0.0, without, top=True)))]
-        ways = [Way(0.0, (Segment(b, there + price * kept, kept),))]
+            return [LinkWay(min(there, self._cost(b, None, price, 0.0, without, top=True)))]
+        ways = [LinkWay(0.0, (LinkSegment(b, there + price * kept, kept),))]
         alone = [0.0, *(self._cost(b, cut, price, 0.0, without, top=True) for cut in cuts)]
         found: dict[int, float] = {}
         for n in range(len(cuts), -1, -1):
-            ways.append(Way(alone[n], tuple(self._segment(a, cost, price) for a, cost in found.items())))
-            for share in HELD if n else ():
+            ways.append(LinkWay(alone[n], tuple(self._segment(a, cost, price) for a, cost in found.items())))
+            for share in RESIDENT if n else ():
                 for a, cost in self._passed(b, cuts[n - 1], price, share * typical):
                     found[a] = max(found.get(a, 0.0), cost)
         return ways
 
-    def _segment(self, a: int, cost: float, price: float) -> Segment:
+    def _segment(self, a: int, cost: float, price: float) -> LinkSegment:
         source = self.links[a].source
         kept = self.problem.size[source] if source >= 0 else 0
-        return Segment(a, cost + price * kept, kept)
+        return LinkSegment(a, cost + price * kept, kept)
 
     def _passed(self, b: int, cut: Cut, price: float, held: float) -> list[tuple[int, float]]:
         """For the links a below b: what the segment of a to b costs at least, with this price at this cut."""
         found: list[tuple[int, float]] = []
         unused, used = (
-            self._cost(b, cut, price, held, Asked(between=True, after=after), top=True) for after in (False, True)
+            self._cost(b, cut, price, held, LinkQuery(between=True, after=after), top=True) for after in (False, True)
         )
         used = min(used, unused)
         for a in range(b - 1, -1, -1):
             below = []
             for after in (False, True):
                 costs = (
-                    above + self._cost(a, cut, price, held, Asked(between=True, after=after, made=True, left=left))
+                    above + self._cost(a, cut, price, held, LinkQuery(between=True, after=after, made=True, left=left))
                     for left, above in ((False, unused), (True, used))
                 )
                 below.append(min(costs))
@@ -188,19 +188,21 @@ class _Passes:
                 cuts[at] = Cut(at, self.budget - int(self.forced[at]) - _bytes(self.problem, other))
         return [cuts[at] for at in sorted(cuts)]
 
-    def _cost(self, n: int, cut: Cut | None, price: float, held: float, asked: Asked, *, top: bool = False) -> float:
+    def _cost(
+        self, n: int, cut: Cut | None, price: float, held: float, requested: LinkQuery, *, top: bool = False
+    ) -> float:
         """Of a link. cut: l, None for none: then all that is read is read before it."""
         second = len(self.problem.real) if cut is None else cut.at
         if not top and self.earliest[n] > second:
             second = self.first  # all that is read is read behind l: the same wherever l is
-        return self.instance.view(_model, n, self.first, second, top=top).least(self.deadline, price, held, asked)
+        return self.instance.view(_model, n, self.first, second, top=top).least(self.deadline, price, held, requested)
 
 
-def _model(instance: Instance, n: int, first: int, second: int, top: bool) -> LinkModel:
+def _model(instance: StepInstance, n: int, first: int, second: int, top: bool) -> LinkModel:
     return instance.view(_of_shape, shape_of(instance.problem, spine(instance)[n], first, second, top=top))
 
 
-def _of_shape(instance: Instance, shape: Shape) -> LinkModel:
+def _of_shape(instance: StepInstance, shape: Shape) -> LinkModel:
     return LinkModel(shape)
 
 

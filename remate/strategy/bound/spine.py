@@ -11,14 +11,14 @@ from collections import deque
 import msgspec
 
 from ..chain.chain import Chain, chain_of
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from .cut_model import useful
 
 
-class Link(msgspec.Struct, frozen=True):
+class SpineLink(msgspec.Struct, frozen=True):
     """Forward operations between two values of a path. source: the storage that the operation that makes `made` reads, -1 where
-    a path begins. made: -1 behind the last one. operations, storages: those that a rerun could ever need."""
+    a path begins. made: -1 behind the last one. operations, storages: those that a recomputation could ever need."""
 
     source: int
     made: int
@@ -26,21 +26,21 @@ class Link(msgspec.Struct, frozen=True):
     storages: tuple[int, ...]
 
 
-def spine(instance: Instance) -> tuple[Link, ...]:
+def spine(instance: StepInstance) -> tuple[SpineLink, ...]:
     """The links of a step, in forward order: together, all operations of its forward."""
     return instance.view(_built)
 
 
-def _built(instance: Instance) -> tuple[Link, ...]:
+def _built(instance: StepInstance) -> tuple[SpineLink, ...]:
     problem = instance.problem
     operations, storages = map(frozenset, useful(problem))
-    found: list[Link] = []
+    found: list[SpineLink] = []
     begin = 0
     for source, made in _pairs(problem, chain_of(instance)):
         end = problem.producer[made] + 1 if made >= 0 else problem.backward_start
         inside = [f for f in range(begin, end) if f in operations]
         written = tuple(s for f in inside for s in problem.writes[f] if s in storages)
-        found.append(Link(source, made, tuple(inside), written))
+        found.append(SpineLink(source, made, tuple(inside), written))
         begin = end
     return tuple(found)
 

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
+from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import Execution, link, simulate
-from remate_runtime.step import FlatRerun, Graph
 
 from ...partition.canonical import readers_of
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
 from ..blocks.block_plan import BlockPlan, simulated_plan
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import Segments, aligned_stages, segment_length, segments, shut_stages
 
@@ -57,8 +57,8 @@ class Chain:
     order. keep[s], drop[s]: stage s
     alone, retaining everything and nothing but its outputs. before_backward[s]: bytes held when backward of stage s
     begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
-    the stage holds by itself. By the simulator, without reruns. lasting: storages that reach further than the next stage.
-    cheap: what is let go, with the operations that make it."""
+    the stage holds on its own. By the simulator, without recomputation. lasting: storages that reach further than the next stage.
+    cheap: what is freed, with the operations that make it."""
 
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
@@ -105,17 +105,17 @@ class Chain:
         if first == len(leaf.graph.operations):
             return self.keep[k]
         needs = [f - stage.forward[0] for f in stage.needs if f >= stage.forward[0]]
-        return simulated_plan(leaf, tuple(FlatRerun(f, first) for f in needs))
+        return simulated_plan(leaf, tuple(FlatRecompute(f, first) for f in needs))
 
     def _bases(self, of: Sequence[int]) -> None:
         linked = link(self.problem.graph)
         timeline = simulate(linked)
-        count, turn = len(self.stages), self.problem.backward_start
+        count, backward_start = len(self.stages), self.problem.backward_start
         self.baseline = timeline.peak
         self.before_backward, worst = [0] * count, [0] * count
         begun = [False] * count
         for n, event in enumerate(linked.events):
-            if not isinstance(event, Execution) or event.op < turn:
+            if not isinstance(event, Execution) or event.op < backward_start:
                 continue
             k = of[event.op]
             if not begun[k]:
@@ -126,15 +126,15 @@ class Chain:
         for k in range(count):
             self.in_backward[k] = max(0, worst[k] - below[k] - self.keep[k].backward_peak + further[k])
             self.before_backward[k] = max(0, self.before_backward[k] - below[k] - here[k] + further[k])
-        at_turn = timeline.after[timeline.turn]
+        at_backward_start = timeline.after[timeline.backward_start]
         for k in range(count - 1, -1, -1):  # a stage without backward: as the stage after it
             if not begun[k]:
-                self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_turn
+                self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_backward_start
 
     def _held(self, of: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
         """Bytes by stage k when its backward begins. What the stages below k, and k itself, hold there if nothing runs again:
         not what they would hold alone, for what only the forward of the next stage reads is gone by then. And what lasts
-        holds besides, because it waits for reruns; less what is let go until the backward of the last stage that reads it."""
+        holds besides, because it waits for recomputations; less what is freed until the backward of the last stage that reads it."""
         problem = self.problem
         read = [s for s in problem.storages if problem.readers[s] and s not in problem.returned]
         size = np.array([problem.size[s] for s in read], dtype=np.int64)
@@ -154,12 +154,12 @@ class Chain:
         return list(below), list(here), list(further)
 
 
-def chain_of(instance: Instance) -> Chain:
+def chain_of(instance: StepInstance) -> Chain:
     """The chain of a step, built once: of its blocks; of a step without any, of coarse segments."""
     return instance.view(_chain, FEW, aligned_stages)
 
 
-def chains_of(instance: Instance) -> tuple[Chain, ...]:
+def chains_of(instance: StepInstance) -> tuple[Chain, ...]:
     """All chains of a step, that of `chain_of` first: one, of its blocks; of a step without any, those of all segmentations."""
     ways: dict[tuple[BlockSpan, ...], tuple[int, Rule]] = {}
     for parts in (FEW, MOST):
@@ -168,11 +168,11 @@ def chains_of(instance: Instance) -> tuple[Chain, ...]:
     return tuple(instance.view(_chain, parts, rule) for parts, rule in ways.values())
 
 
-def _chain(instance: Instance, parts: int, rule: Rule) -> Chain:
+def _chain(instance: StepInstance, parts: int, rule: Rule) -> Chain:
     return Chain(instance.problem, instance.view(_blocks, parts, rule))
 
 
-def _blocks(instance: Instance, parts: int, rule: Rule) -> tuple[BlockSpan, ...]:
+def _blocks(instance: StepInstance, parts: int, rule: Rule) -> tuple[BlockSpan, ...]:
     problem = instance.problem
     return instance.blocks or segment_blocks(problem, segment_length(problem, LENGTH, parts), rule)
 
@@ -182,13 +182,17 @@ def segment_blocks(problem: Problem, length: int, rule: Rule = aligned_stages) -
     backward that is its own."""
     split = segments(problem, length)
     stages = rule(problem, split)
-    count, turn = len(split.ends), problem.backward_start
+    count, backward_start = len(split.ends), problem.backward_start
     spans: list[BlockSpan] = []
     for n, end in enumerate(split.ends):
         stage = count - 1 - n
         first, stop = bisect_left(stages, stage), bisect_right(stages, stage)
         begin = split.ends[n - 1] + 1 if n else 0
-        spans.append(BlockSpan(f"segment.{n}", "", f"segment.{n}", (begin, end + 1), (turn + first, turn + stop)))
+        spans.append(
+            BlockSpan(
+                f"segment.{n}", "", f"segment.{n}", (begin, end + 1), (backward_start + first, backward_start + stop)
+            )
+        )
     return tuple(spans)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ...partition.hierarchy import BlockSpan
 from ..base import Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from .chain import Chain, chains_of, closure
 
@@ -24,21 +24,21 @@ COUNTS = 32  # numbers of segments that are tried
 Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backward operations
 
 
-def checkpoint_blocks(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def checkpoint_blocks(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The fewest first blocks whose checkpointing fits the budget; all of them, if nothing does."""
     problem, segments = instance.problem, _blocks(instance.blocks)
     low, high = 0, len(segments)  # invariant: `high` is the answer unless fewer fit
     while low < high and not context.deadline.stopped():
         middle = (low + high) // 2
-        found = yield Proposal(segment_reruns(problem, segments[:middle]))
+        found = yield Proposal(segment_recomputes(problem, segments[:middle]))
         if found.peak <= request.budget:
             high = middle
         else:
             low = middle + 1
-    yield Proposal(segment_reruns(problem, segments[:high]))
+    yield Proposal(segment_recomputes(problem, segments[:high]))
 
 
-def chen(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def chen(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
     for chain in chains_of(instance):
         yield from _of_equal_bytes(chain, context)
@@ -63,7 +63,7 @@ def _of_equal_bytes(chain: Chain, context: Context) -> Proposals[None]:
             ((stages[a].forward[0], stages[b - 1].forward[1]), (stages[b - 1].backward[0], stages[a].backward[1]))
             for a, b in zip(starts, ends, strict=True)
         ]
-        yield Proposal(segment_reruns(chain.problem, segments[:-1]))
+        yield Proposal(segment_recomputes(chain.problem, segments[:-1]))
 
 
 def _counts(stages: int) -> list[int]:
@@ -72,13 +72,13 @@ def _counts(stages: int) -> list[int]:
     return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
 
 
-def segment_reruns(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRerun, ...]:
+def segment_recomputes(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRecompute, ...]:
     """Of every segment, what its backward reads is made again when that begins; what others read is kept."""
-    made: list[FlatRerun] = []
+    made: list[FlatRecompute] = []
     for (begin, end), (first, stop) in segments:
         if first == stop:
             continue
-        made += [FlatRerun(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
+        made += [FlatRecompute(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
     return tuple(sorted(made, key=lambda r: r.before))
 
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..bound.floor import arguments, forced_bytes
-from ..instance import Instance
+from ..instance import StepInstance
 from .chain import Chain
 
 SCARCE = 0.75  # of the budget: taken by the worst moment of the backward whatever is kept
 
 
-def cut_heads(instance: Instance, budget: int) -> tuple[Chain, ...]:
+def cut_heads(instance: StepInstance, budget: int) -> tuple[Chain, ...]:
     """Such chains of a step with blocks; none where the worst moment leaves much of the budget, or is not in the last block."""
     problem = instance.problem
     if not instance.blocks or not problem.backward:
@@ -33,7 +33,7 @@ def cut_heads(instance: Instance, budget: int) -> tuple[Chain, ...]:
     return tuple(instance.view(_cut, at, worst + 1) for at in places)
 
 
-def _cut(instance: Instance, forward: int, backward: int) -> Chain:
+def _cut(instance: StepInstance, forward: int, backward: int) -> Chain:
     """The chain with its last block cut at these operations."""
     *blocks, last = instance.leaves
     lower = replace(last, forward=(last.forward[0], forward), backward=(backward, last.backward[1]))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..blocks.block_plan import BlockPlan, simulated_plan
 from ..deadline import Deadline
 from ..effort import Effort, part_of
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.polish import as_late_as_possible, pruned
 from ..local.squeeze import MoveRanking, squeeze
 from ..pareto import undominated
@@ -26,7 +26,7 @@ LARGE = 320  # forward operations of a stage that greedy search is too slow for
 def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list[BlockPlan]:
     """Plans of stage k that no other one of these dominates."""
     leaf = chain.leaf[k]
-    instance, least = Instance(leaf.graph), part_of(effort, SHARE)
+    instance, least = StepInstance(leaf.graph), part_of(effort, SHARE)
     problem, found = instance.problem, list[BlockPlan]()
     if not instance.has_backward or len(problem.forward) > LARGE:
         return []
@@ -34,10 +34,10 @@ def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list
         budget = int(share * instance.floor)
         if budget >= instance.baseline.peak:
             break
-        for start in ((), chain.drop[k].reruns):
+        for start in ((), chain.drop[k].recomputes):
             for locality in RANKINGS:
                 if deadline.stopped():
                     return []
                 made = squeeze(problem, start, budget, least, deadline, ranking=MoveRanking(locality))
                 found.append(simulated_plan(leaf, tuple(as_late_as_possible(problem, pruned(problem, made)))))
-    return undominated(sorted(found, key=lambda plan: len(plan.reruns)), lambda plan: plan.figures)
+    return undominated(sorted(found, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)

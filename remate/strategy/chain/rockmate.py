@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_plan import BlockPlan
 from ..blocks.hierarchical import block_selection
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.polish import polish
 from ..local.squeeze import squeeze
 from ..milp.highs import SOLVER
@@ -17,7 +17,7 @@ from .rotor_step import programmed
 NEAR = 2  # schedules slightly over the budget that are squeezed into it
 
 
-def rockmate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def rockmate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Blocks that run again as a whole, beside their plans; what does not quite fit is a start for squeezing."""
     problem, budget, deadline = instance.problem, request.budget, context.deadline
     plans, chain = _plans(instance, request, context), chain_of(instance)
@@ -27,14 +27,14 @@ def rockmate(instance: Instance, request: Request, context: Context) -> Proposal
         seen = yield from programmed(instance, request, context, [(other, fitting)])
         over = {(c.time, c.peak): c for c in seen if c.peak > budget}
         for _, candidate in sorted(over.items())[:NEAR]:
-            found = yield Proposal(squeeze(problem, candidate.reruns, budget, request.effort, deadline))
+            found = yield Proposal(squeeze(problem, candidate.recomputes, budget, request.effort, deadline))
             seen = (*seen, found)
         best += sorted((c for c in seen if c.peak <= budget), key=lambda c: (c.time, c.peak))[:1]
     for candidate in best:
         yield from polish(problem, candidate, budget, deadline)
 
 
-def _plans(instance: Instance, request: Request, context: Context) -> dict[int, list[BlockPlan]]:
+def _plans(instance: StepInstance, request: Request, context: Context) -> dict[int, list[BlockPlan]]:
     """Plans of the stages of the chain: those of the leaves, where a stage is one, and lean ones."""
     selection, chain = block_selection(instance, request.effort, context.deadline), chain_of(instance)
     leaf = {part.forward: p for p, part in enumerate(instance.leaves)}

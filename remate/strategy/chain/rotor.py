@@ -10,7 +10,7 @@ least time to run backward of stages t … s from the input of s, with m bytes f
       min over s' of  sum of again(k), s <= k < s'  + C(s', t, m - carried(s'-1)) + C(s, s'-1, m)   if m >= m_none(s, s', t)
 
 where all(s) runs stage s and saves what its backward reads, and again(k) runs it for its output only. A stage may offer
-several ways to save less and rerun some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2): the
+several ways to save less and recomputed some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2): the
 first alternative is then taken over all of them. Differences to the papers: what is held beside the chain (gradients of
 parameters, values that reach far) is a base that depends on t, and the first run of a stage costs nothing extra, because
 every schedule has it.
@@ -27,9 +27,9 @@ SLOTS = 1600  # parts that memory is divided into
 CELLS = 12_000_000  # of the table, at most
 
 
-class Way(msgspec.Struct, frozen=True):
+class SavingWay(msgspec.Struct, frozen=True):
     """One way to save in a stage. In bytes: saved (its output included), in_forward and in_backward, the peaks of the
-    stage alone. extra: ns of its reruns inside backward."""
+    stage alone. extra: ns of its recomputations inside backward."""
 
     saved: int
     in_forward: int
@@ -37,7 +37,7 @@ class Way(msgspec.Struct, frozen=True):
     extra: int = 0
 
 
-class Link(msgspec.Struct, frozen=True):
+class ChainStage(msgspec.Struct, frozen=True):
     """A stage of the abstract chain. In bytes: carried, its output; in_passing, the peak of running it for its output
     only; base, held beside the chain when its backward begins. In ns: again, for its output only; every, for its output
     and what backward reads; last, for what backward reads."""
@@ -48,10 +48,10 @@ class Link(msgspec.Struct, frozen=True):
     again: int
     every: int
     last: int
-    ways: tuple[Way, ...]
+    ways: tuple[SavingWay, ...]
 
 
-class Move(msgspec.Struct, frozen=True):
+class StageRun(msgspec.Struct, frozen=True):
     """A run of a stage. kind: "again", for its output only | "all", saving what backward reads | "back", its
     backward."""
 
@@ -63,7 +63,7 @@ class Move(msgspec.Struct, frozen=True):
 class Table:
     """C(s, t, m) for all s, t and m up to `limit` bytes."""
 
-    def __init__(self, chain: Sequence[Link], limit: int) -> None:
+    def __init__(self, chain: Sequence[ChainStage], limit: int) -> None:
         self.chain = list(chain)
         count = len(self.chain)
         self.slots = max(50, min(SLOTS, CELLS // max(1, count * count), max(1, limit)))
@@ -85,28 +85,28 @@ class Table:
         feasible = np.flatnonzero(np.isfinite(self.cost[0, -1, :-1]))
         return int(feasible[0] * self.unit) + 1 if len(feasible) else None
 
-    def moves(self, memory: float) -> list[Move] | None:
+    def moves(self, memory: float) -> list[StageRun] | None:
         """The fastest sequence of stage runs within `memory` bytes, or None."""
         m = min(self.slots, int(memory / self.unit + 1e-9))
         if m < 0 or not self.chain or not np.isfinite(self.cost[0, -1, m]):
             return None
-        made: list[Move] = []
-        left: list[tuple[int, int, int] | Move] = [(0, len(self.chain) - 1, m)]
+        made: list[StageRun] = []
+        left: list[tuple[int, int, int] | StageRun] = [(0, len(self.chain) - 1, m)]
         while left:
             task = left.pop()
-            if isinstance(task, Move):
+            if isinstance(task, StageRun):
                 made.append(task)
                 continue
             s, t, m = task
             pick = int(self.choice[s, t, m])
             if pick < 0:
                 way = -1 - pick
-                made.append(Move("all", s, way))
-                left.append(Move("back", s, way))
+                made.append(StageRun("all", s, way))
+                left.append(StageRun("back", s, way))
                 if t > s:
                     left.append((s + 1, t, int(self._after_way[s][way][m])))
             else:
-                made += [Move("again", k) for k in range(s, pick)]
+                made += [StageRun("again", k) for k in range(s, pick)]
                 left.append((s, pick - 1, m))
                 left.append((pick, t, int(self._after_output[pick - 1][m])))
         return made
@@ -120,11 +120,11 @@ class Table:
         return self._m >= nbytes / self.unit - 1e-9
 
     def _fill(self, s: int, t: int) -> None:
-        link, rerun = self.chain[s], t < len(self.chain) - 1
+        link, recompute = self.chain[s], t < len(self.chain) - 1
         base = self.chain[t].base
         cost, choice = self.cost[s, t], self.choice[s, t]
         for n, way in enumerate(link.ways):
-            time = way.extra + ((link.every if t > s else link.last) if rerun else 0)
+            time = way.extra + ((link.every if t > s else link.last) if recompute else 0)
             found = np.full(self.slots + 1, float(time))
             if t > s:
                 found += self.cost[s + 1, t][self._after_way[s][n]]
@@ -138,7 +138,7 @@ class Table:
             stage = self.chain[k]
             held = max(held, before + stage.in_passing)
             before = stage.carried
-            time += stage.again if rerun else 0
+            time += stage.again if recompute else 0
             passing.append(base + held)
             spent.append(time)
         right = np.take_along_axis(self.cost[s + 1 : t + 1, t], self._after_output[s:t], axis=1)

@@ -1,17 +1,17 @@
-"""Rotor on a training step: its chain, and from the sequence of stage runs to reruns of operations."""
+"""Rotor on a training step: its chain, and from the sequence of stage runs to recomputations of operations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_plan import BlockPlan
 from ..feedback import Answer, feedback
-from ..instance import Instance
+from ..instance import StepInstance
 from .chain import Chain, chains_of
-from .rotor import Link, Move, Table, Way
+from .rotor import ChainStage, SavingWay, StageRun, Table
 
 ROOM = 1.3  # a table reaches above the budget: what it counts and is not there is made use of
 
@@ -34,29 +34,29 @@ class Programme:
             most = min(self.budget * ROOM, max(self.chain.baseline * 1.05, self.budget))
             self._table = Table(self.links, max(1, int(most)))
         moves = self._table.moves(budget)
-        return None if moves is None else Answer(self._reruns(moves), self.budget, None)
+        return None if moves is None else Answer(self._recomputes(moves), self.budget, None)
 
-    def least(self) -> tuple[FlatRerun, ...] | None:
-        """The schedule of least memory: of a fine table if that reaches, else of one that reaches as far as keep-all."""
+    def least(self) -> tuple[FlatRecompute, ...] | None:
+        """The schedule of least memory: of a fine table if that reaches, else of one that reaches as far as the baseline."""
         for limit in (max(self.budget, 2 * self.floor), self.chain.baseline + 1):
             table = Table(self.links, int(limit))
             least = table.smallest()
             moves = None if least is None else table.moves(least + table.unit)
             if moves is not None:
-                return self._reruns(moves)
+                return self._recomputes(moves)
         return None
 
-    def _reruns(self, moves: Sequence[Move]) -> tuple[FlatRerun, ...]:
-        return tuple(reruns(self.chain, moves, self.offered))
+    def _recomputes(self, moves: Sequence[StageRun]) -> tuple[FlatRecompute, ...]:
+        return tuple(recomputes(self.chain, moves, self.offered))
 
 
-def rotor(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def rotor(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The optimal persistent schedules of the chains, corrected by what the simulator says of them."""
     yield from programmed(instance, request, context, [(chain, None) for chain in chains_of(instance)])
 
 
 def programmed(
-    instance: Instance, request: Request, context: Context, chains: Iterable[tuple[Chain, Plans | None]]
+    instance: StepInstance, request: Request, context: Context, chains: Iterable[tuple[Chain, Plans | None]]
 ) -> Proposals[tuple[Candidate, ...]]:
     """As `rotor`, on these chains with plans of their stages. Where nothing fits, the schedules of least memory, too. Returns all
     candidates, whether they fit or not."""
@@ -71,21 +71,23 @@ def programmed(
     return tuple(tried)
 
 
-def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRerun]:
-    """Every run of a stage after its first becomes reruns of those of its operations that are needed."""
-    made: list[FlatRerun] = []
+def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRecompute]:
+    """Every run of a stage after its first becomes recomputations of those of its operations that are needed."""
+    made: list[FlatRecompute] = []
     waiting: list[int] = []
     ran: set[int] = set()
-    turn = chain.problem.backward_start
+    backward_start = chain.problem.backward_start
     for n, move in enumerate(moves):
         k, stage = move.stage, chain.stages[move.stage]
         if move.kind == "back":
             first, end = stage.backward
             if first == end:
                 continue  # what waits is for a stage below
-            made += [FlatRerun(f, first) for f in waiting]
+            made += [FlatRecompute(f, first) for f in waiting]
             waiting.clear()
-            made += [_mapped(stage.forward[0], first, turn, chain, k, r) for r in offered[k][move.way].reruns]
+            made += [
+                _mapped(stage.forward[0], first, backward_start, chain, k, r) for r in offered[k][move.way].recomputes
+            ]
         elif k not in ran:
             ran.add(k)
         elif move.kind == "again":
@@ -93,38 +95,40 @@ def reruns(chain: Chain, moves: Sequence[Move], offered: Sequence[Sequence[Block
         else:
             further = n + 1 < len(moves) and moves[n + 1].stage == k + 1
             waiting += sorted({*stage.needs, *stage.makes}) if further else stage.needs
-    return _let_go(chain, sorted(made, key=lambda r: r.before))  # stable
+    return _free(chain, sorted(made, key=lambda r: r.before))  # stable
 
 
-def _let_go(chain: Chain, made: list[FlatRerun]) -> list[FlatRerun]:
-    """With reruns of what is cheap and reaches far, before the first that reads it after the turn."""
-    problem, turn = chain.problem, chain.problem.backward_start
+def _free(chain: Chain, made: list[FlatRecompute]) -> list[FlatRecompute]:
+    """With recomputation of what is cheap and reaches far, before the first that reads it after the forward/backward boundary."""
+    problem, backward_start = chain.problem, chain.problem.backward_start
     for s in sorted(chain.lasting.intersection(chain.cheap)):
         readers = frozenset(problem.readers[s])
-        late = (n for n, rerun in enumerate(made) if rerun.before >= turn and rerun.op in readers)
-        at, first = next(late, None), next((i for i in problem.readers[s] if i >= turn), None)
+        late = (n for n, recompute in enumerate(made) if recompute.before >= backward_start and recompute.op in readers)
+        at, first = next(late, None), next((i for i in problem.readers[s] if i >= backward_start), None)
         if at is not None and (first is None or made[at].before <= first):
             first = made[at].before
         elif first is not None:
-            at = next((n for n, rerun in enumerate(made) if rerun.before > first), len(made))
+            at = next((n for n, recompute in enumerate(made) if recompute.before > first), len(made))
         else:
             continue
-        made[at:at] = [FlatRerun(f, first) for f in chain.cheap[s]]
+        made[at:at] = [FlatRecompute(f, first) for f in chain.cheap[s]]
     return made
 
 
-def _mapped(begin: int, first: int, turn: int, chain: Chain, k: int, rerun: FlatRerun) -> FlatRerun:
-    """A rerun of a plan of stage k over the whole step."""
+def _mapped(
+    begin: int, first: int, backward_start: int, chain: Chain, k: int, recompute: FlatRecompute
+) -> FlatRecompute:
+    """A recomputation of a plan of stage k over the whole step."""
     local = chain.leaf[k].graph.backward_start
-    before = first + rerun.before - local if rerun.before >= local else begin + rerun.before
-    return FlatRerun(begin + rerun.op, before)
+    before = first + recompute.before - local if recompute.before >= local else begin + recompute.before
+    return FlatRecompute(begin + recompute.op, before)
 
 
 def _offered(chain: Chain, k: int, plans: Plans) -> list[BlockPlan]:
-    return [chain.keep[k], *(plan for plan in plans.get(k, ()) if plan.reruns)]
+    return [chain.keep[k], *(plan for plan in plans.get(k, ()) if plan.recomputes)]
 
 
-def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
+def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> ChainStage:
     problem, stage, keep = chain.problem, chain.stages[k], chain.keep[k]
 
     def time(operations: Sequence[int]) -> int:
@@ -132,7 +136,7 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
 
     beside = chain.in_backward[k]
     ways = tuple(
-        Way(
+        SavingWay(
             chain.retained(k, plan) + _waiting(chain, k, plan),
             plan.forward_peak,
             beside + plan.backward_peak,
@@ -141,7 +145,7 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
         for plan in offered
     )
     every = sorted({*stage.needs, *stage.makes})
-    return Link(
+    return ChainStage(
         stage.carried,
         chain.drop[k].forward_peak,
         chain.before_backward[k],
@@ -153,9 +157,9 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> Link:
 
 
 def _waiting(chain: Chain, k: int, plan: BlockPlan) -> int:
-    """Bytes of cheap inputs that stage k made for itself and that its backward, or a rerun within it, still reads."""
+    """Bytes of cheap inputs that stage k made for itself and that its backward, or a recomputation within it, still reads."""
     problem, stage = chain.problem, chain.stages[k]
-    late = [*range(*stage.backward), *(chain.leaf[k].operations[rerun.op] for rerun in plan.reruns)]
+    late = [*range(*stage.backward), *(chain.leaf[k].operations[recompute.op] for recompute in plan.recomputes)]
     read = {s for i in late for s in problem.reads[i]}
     return sum(
         problem.size[s] for s in read & chain.cheap.keys() - chain.lasting if problem.producer[s] < stage.forward[0]

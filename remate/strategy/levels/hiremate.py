@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ...errors import NotApplicableError
 from ...partition.canonical import exports, form, readers_of, storages
@@ -29,7 +29,7 @@ from ..blocks.block_selection import BlockSelection
 from ..deadline import Deadline
 from ..effort import Effort, shared_effort
 from ..feedback import Answer, feedback
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.polish import polish
 from ..milp.checkmate import checkmate, checkmate_fits
 from ..milp.highs import SOLVER
@@ -37,27 +37,27 @@ from ..milp.retention import TIGHT
 from ..pool import better
 from ..problem import Problem
 from .level_model import LevelModel
-from .options import Part, part
+from .options import LevelPart, part
 from .tree import LARGEST, Node, tree
 
-LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without reruns
+LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without recomputation
 FEWER = 4  # part of the solves that a leaf gets for each limit
 SHARED = 10  # solves of a node between leaf and root that take together what one solve of the root may take
 LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
 
-Frontier = Callable[[LeafGraph, Collection[int], Sequence[Part], Deadline, Effort], list[BlockPlan]]
+Frontier = Callable[[LeafGraph, Collection[int], Sequence[LevelPart], Deadline, Effort], list[BlockPlan]]
 
 
 class Solvers(msgspec.Struct, frozen=True):
     """What plans a leaf, and a node between the leaves and the root: the node's step, its operations that may not run again,
-    and its parts with what they offer -> plans that are worth having, the one without reruns among them."""
+    and its parts with what they offer -> plans that are worth having, the one without recomputation among them."""
 
     leaf: Frontier
     inner: Frontier
 
 
 def retained(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
 ) -> list[BlockPlan]:
     """A leaf, by the retention model, and running all of it again."""
     plans = block_frontier(leaf, deadline, effort, once)
@@ -65,24 +65,24 @@ def retained(
 
 
 def levelled(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[Part], deadline: Deadline, effort: Effort
+    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
 ) -> list[BlockPlan]:
     """A node by the integer program over its parts, under several limits on its own peak."""
     keep = simulated_plan(leaf, ())
     problem = Problem(leaf.graph, once)
     model, each = LevelModel(problem, parts), shared_effort(effort, SHARED)
-    found = {keep.reruns: keep}
+    found = {keep.recomputes: keep}
     for limit in LIMITS:
         bytes_ = limit * model.baseline
 
         def solve(price: float, bytes_: float = bytes_) -> BlockPlan | None:
             result = model.solve(deadline, bytes_, each, price=price, gap=TIGHT, stage="level")
-            return None if result.x is None else simulated_plan(leaf, tuple(model.reruns(result)))
+            return None if result.x is None else simulated_plan(leaf, tuple(model.recomputes(result)))
 
         for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):
-            found.setdefault(plan.reruns, plan)
-    for reruns in smaller(model, deadline, each):
-        found.setdefault(reruns, simulated_plan(leaf, reruns))
+            found.setdefault(plan.recomputes, plan)
+    for recomputes in smaller(model, deadline, each):
+        found.setdefault(recomputes, simulated_plan(leaf, recomputes))
     return [*worth_having(found.values(), keep), *whole_again(leaf, once)]
 
 
@@ -91,18 +91,18 @@ SOLVERS = Solvers(retained, levelled)
 
 def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
     """Everything that backward reads made again at its beginning, where that may be."""
-    problem, turn = Problem(leaf.graph, once), leaf.graph.backward_start
+    problem, backward_start = Problem(leaf.graph, once), leaf.graph.backward_start
     operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
-    if turn == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
+    if backward_start == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
         return []
-    return [simulated_plan(leaf, tuple(FlatRerun(f, turn) for f in operations))]
+    return [simulated_plan(leaf, tuple(FlatRecompute(f, backward_start) for f in operations))]
 
 
 class Levels:
     """The tree of a step with the plans of all its nodes but the root, found once. deadline: ends it early; then some nodes
-    have no plan but the one without reruns."""
+    have no plan but the one without recomputation."""
 
-    def __init__(self, instance: Instance, deadline: Deadline, effort: Effort, solvers: Solvers = SOLVERS) -> None:
+    def __init__(self, instance: StepInstance, deadline: Deadline, effort: Effort, solvers: Solvers = SOLVERS) -> None:
         self.instance, self.deadline, self.effort, self.solvers = instance, deadline, effort, solvers
         self.readers = readers_of(instance.graph)
         self.tree = tree(instance)
@@ -120,7 +120,7 @@ class Levels:
                 instance.problem, spans, deadline, effort, lambda span: self._plans(Node(span))
             )
 
-    def _parts(self, node: Node, problem: Problem) -> list[Part]:
+    def _parts(self, node: Node, problem: Problem) -> list[LevelPart]:
         """problem: of the node's operations alone."""
         offered = [(_within(child.span, node.span), self._plans(child)) for child in node.parts]
         return [part(problem, span, plans) for span, plans in offered]
@@ -159,7 +159,7 @@ def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
     )
 
 
-def levels(instance: Instance, effort: Effort, deadline: Deadline) -> Levels:
+def levels(instance: StepInstance, effort: Effort, deadline: Deadline) -> Levels:
     """The levels of an instance, found once for each effort; again, if the deadline came between."""
     key = ("levels", effort)
     if key in instance.kept:
@@ -170,7 +170,7 @@ def levels(instance: Instance, effort: Effort, deadline: Deadline) -> Levels:
     return made
 
 
-def hiremate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def hiremate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The root's program under the budget, corrected by what the simulator says; the best is polished. A step that is no larger than
     a leaf is one, solved as in the paper by Checkmate's program, if it is small enough for that, too."""
     if len(instance.problem.forward) <= LARGEST and checkmate_fits(instance, request):
@@ -180,7 +180,7 @@ def hiremate(instance: Instance, request: Request, context: Context) -> Proposal
 
     def ask(budget: float) -> Answer[None] | None:
         result = root.solve(deadline, budget, request.effort, gap=TIGHT, stage="root")
-        return None if result.x is None else Answer(tuple(root.reruns(result)), budget, None)
+        return None if result.x is None else Answer(tuple(root.recomputes(result)), budget, None)
 
     best = (yield from feedback(request, context, ask)).best
     if leaves is not None:
@@ -195,7 +195,7 @@ def hiremate(instance: Instance, request: Request, context: Context) -> Proposal
         yield from polish(instance.problem, best, request.budget, context.deadline)
 
 
-def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRerun, ...]]:
+def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRecompute, ...]]:
     """What the program of a node answers nearer and nearer to the least limit under which it has a solution."""
     low, high = 0.0, float(model.baseline)
     while high - low > LEAST * high and not deadline.stopped():
@@ -205,14 +205,14 @@ def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[t
             low = middle
         else:
             high = middle
-            yield tuple(model.reruns(result))
+            yield tuple(model.recomputes(result))
 
 
 def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
     """What has the least peak. Returns what fits, if anything does."""
     best: Candidate | None = None
-    for reruns in smaller(root, context.deadline, request.effort):
-        found = yield Proposal(reruns)
+    for recomputes in smaller(root, context.deadline, request.effort):
+        found = yield Proposal(recomputes)
         if found.peak <= request.budget and (best is None or found.time < best.time):
             best = found
     return best

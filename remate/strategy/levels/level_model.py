@@ -9,7 +9,7 @@ forward again, in forward order.
     hold[c, d]      storage d, which several parts read, is there when stage c begins
     there[c, d, j]  it is there when part j may run again in stage c (the part after c: when the backward of c runs)
 
-    minimise  sum of time[j, o] * again[c, j, o] + extra[c, o] * use[c, o]  (+ price * bytes held at the turn)
+    minimise  sum of time[j, o] * again[c, j, o] + extra[c, o] * use[c, o]  (+ price * bytes held at the forward/backward boundary)
     one       sum of use[c, o] = 1; again and have of one part in one stage at most 1 per option, again in all at most 1
     option    use[c, o] <= have[c, c, o] + again[c, c, o];  have[c', j, o] <= have[c, j, o] + again[c, j, o], c' the next stage
     flow      there[c, d, j+1] <= there[c, d, j], the first after its maker p: <= hold[c, d] + sum of again[c, p, o];
@@ -19,8 +19,8 @@ forward again, in forward order.
 
 A part may hold what several options do at a time: one may run again by another option than it did before. J. Gusak et al.,
 "HiRemate", ICML 2025, section 4 (H-ILP), is this with a step for each run of a part; what differs: figures of options come
-from the simulator; bytes beside the parts (gradients on their way) are what it finds in the step without reruns; and a
-storage is let go between two parts that run again without a variable of its own (`there` falls).
+from the simulator; bytes beside the parts (gradients on their way) are what it finds in the step without recomputation; and a
+storage is freed between two parts that run again without a variable of its own (`there` falls).
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ from typing import Any
 import numpy as np
 import pyomo.environ as pyo
 
-from remate_runtime.gc_pause import gc_paused
+from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.link import Execution, link, simulate
-from remate_runtime.step import FlatRerun
+from remate_runtime.support.gc_pause import gc_paused
 
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS
-from ..milp.highs import Engine, Result, binaries
+from ..milp.highs import HighsModel, Result, binaries
 from ..problem import Problem
-from .options import Part, mapped
+from .options import LevelPart, mapped
 
 
 class LevelModel:
     """The program of one node. problem: of the node's operations; parts: in forward order. baseline: bytes, the node's peak
-    without reruns."""
+    without recomputation."""
 
-    def __init__(self, problem: Problem, parts: Sequence[Part]) -> None:
+    def __init__(self, problem: Problem, parts: Sequence[LevelPart]) -> None:
         self.problem, self.parts = problem, tuple(parts)
         self.stages = [c for c in range(len(parts) - 1, -1, -1) if parts[c].backward[0] < parts[c].backward[1]]
         self.maker = {s: j for j, part in enumerate(parts) for s in part.shared}
@@ -57,7 +57,7 @@ class LevelModel:
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
         self._limit = self.engine.columns([self.model.limit])
         self._time = self.engine.cost.copy()
         self._held = self.engine.columns([self.model.held])
@@ -117,7 +117,7 @@ class LevelModel:
             self.base.append((forward, backward, worst[c][2] - below - late - own))
 
     def _kept(self, s: int, c: int, forward: int) -> bool:
-        """Whether a storage is there without reruns while part c runs (forward: its number; -1: in its backward)."""
+        """Whether a storage is there without recomputation while part c runs (forward: its number; -1: in its backward)."""
         if s in self.problem.pinned:
             return True
         return self._wanted(c if forward < 0 else len(self.parts) - 1, s) or 0 <= forward <= self.last[s]
@@ -125,7 +125,7 @@ class LevelModel:
     def _build(self) -> pyo.ConcreteModel:
         m, parts = self._variables(), self.parts
         rows = [*self._option_rows(m), *self._flow_rows(m), *self._need_rows(m), *self._memory_rows(m)]
-        rows.append(m.held == self._at_turn(m))
+        rows.append(m.held == self._at_backward_start(m))
         m.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
         keep = [part.options[part.keep].plan.time for part in parts]
         m.time = pyo.Objective(
@@ -260,7 +260,7 @@ class LevelModel:
         unit, size = self.unit, self.problem.size
         return sum(size[s] / unit * self._there(m, c, s, at) for k, s in m.hold if k == c and self.maker[s] != skip)
 
-    def _at_turn(self, m: Any) -> Any:
+    def _at_backward_start(self, m: Any) -> Any:
         if not self.stages:
             return 0.0
         first, size = self.stages[0], self.problem.size
@@ -270,7 +270,7 @@ class LevelModel:
     def solve(
         self, deadline: Deadline, limit: float, effort: Effort, *, price: float = 0.0, gap: float = 0.0, stage: str = ""
     ) -> Result:
-        """limit: bytes. price: ns for each byte held at the turn. gap: share of the time of the step."""
+        """limit: bytes. price: ns for each byte held at the forward/backward boundary. gap: share of the time of the step."""
         cost = self._time.copy()
         cost[self._held[self._held >= 0]] = price * self.unit / self.percent
         self.engine.set_cost(cost)
@@ -279,18 +279,18 @@ class LevelModel:
             deadline, stage=stage, absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work
         )
 
-    def reruns(self, result: Result) -> list[FlatRerun]:
+    def recomputes(self, result: Result) -> list[FlatRecompute]:
         """Of a solution, over the node's operations, in step order."""
         assert result.x is not None
         again, used = (binaries(result.x, columns) for columns in self._columns)
-        made: list[FlatRerun] = []
+        made: list[FlatRecompute] = []
         for (c, j, o), taken in sorted(zip(self._again, again, strict=True)):
             if taken:
-                made += [FlatRerun(f, self.parts[c].backward[0]) for f in self.parts[j].options[o].again]
+                made += [FlatRecompute(f, self.parts[c].backward[0]) for f in self.parts[j].options[o].again]
         for (c, o), taken in zip(self._used, used, strict=True):
             if taken:
                 plan = self.parts[c].options[o].plan
-                made += mapped(self.parts[c], plan.reruns)
+                made += mapped(self.parts[c], plan.recomputes)
         return sorted(made, key=lambda r: r.before)  # stable: parts that run again stand before the plan of the stage
 
 

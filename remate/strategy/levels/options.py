@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ...partition.hierarchy import BlockSpan
 from ..blocks.block_plan import BlockPlan
@@ -15,7 +15,7 @@ from ..chain.chain import closure
 from ..problem import Problem
 
 
-class Option(msgspec.Struct, frozen=True):
+class PartOption(msgspec.Struct, frozen=True):
     """One plan of a part, over the operations of the node above. plan: with figures in bytes and ns. inner: bytes that it
     holds from forward to backward beside what others read, too. again: operations that make all of this again, in order;
     empty if some may not run again. time: ns of these. reads: storages of other parts that its backward reads; forward_reads:
@@ -29,18 +29,18 @@ class Option(msgspec.Struct, frozen=True):
     forward_reads: frozenset[int]
 
 
-class Part(msgspec.Struct, frozen=True):
+class LevelPart(msgspec.Struct, frozen=True):
     """A part of a node. forward, backward: ranges of the node's operations. shared: storages that it makes and others read.
-    options: by what they hold, the least first; the one without reruns is among them, at `keep`."""
+    options: by what they hold, the least first; the one without recomputation is among them, at `keep`."""
 
     forward: tuple[int, int]
     backward: tuple[int, int]
     shared: tuple[int, ...]
-    options: tuple[Option, ...]
+    options: tuple[PartOption, ...]
     keep: int
 
 
-def part(problem: Problem, span: BlockSpan, plans: Sequence[BlockPlan]) -> Part:
+def part(problem: Problem, span: BlockSpan, plans: Sequence[BlockPlan]) -> LevelPart:
     """A part of a node. problem: of the node; span: over its operations; plans: of the part, over its own."""
     (begin, end), (first, stop) = span.forward, span.backward
     shared = tuple(
@@ -50,26 +50,31 @@ def part(problem: Problem, span: BlockSpan, plans: Sequence[BlockPlan]) -> Part:
         if s in problem.pinned or any(not (begin <= i < end or first <= i < stop) for i in problem.readers[s])
     )
     options = sorted((_option(problem, span, shared, plan) for plan in plans), key=lambda o: (o.inner, o.plan.time))
-    keep = next(n for n, option in enumerate(options) if not option.plan.reruns)
-    return Part(span.forward, span.backward, shared, tuple(options), keep)
+    keep = next(n for n, option in enumerate(options) if not option.plan.recomputes)
+    return LevelPart(span.forward, span.backward, shared, tuple(options), keep)
 
 
-def mapped(span: BlockSpan | Part, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
-    """Reruns over a part's own operations as reruns over those of the node above."""
+def mapped(span: BlockSpan | LevelPart, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
+    """Recomputations over a part's own operations as recomputations over those of the node above."""
     (begin, end), first = span.forward, span.backward[0]
-    turn = end - begin
-    return [FlatRerun(begin + r.op, first + r.before - turn if r.before >= turn else begin + r.before) for r in reruns]
+    backward_start = end - begin
+    return [
+        FlatRecompute(
+            begin + r.op, first + r.before - backward_start if r.before >= backward_start else begin + r.before
+        )
+        for r in recomputes
+    ]
 
 
-def _option(problem: Problem, span: BlockSpan, shared: Sequence[int], plan: BlockPlan) -> Option:
+def _option(problem: Problem, span: BlockSpan, shared: Sequence[int], plan: BlockPlan) -> PartOption:
     begin, end = span.forward
-    held, outside = _first_reads(problem, span, mapped(span, plan.reruns))
+    held, outside = _first_reads(problem, span, mapped(span, plan.recomputes))
     outputs = frozenset(shared)
     again = closure(problem, sorted(held | outputs), begin, frozenset())
     reads = {s for f in again for s in problem.reads[f] if not begin <= problem.producer[s] < end}
     if any(f in problem.once for f in again):
         again = ()
-    return Option(
+    return PartOption(
         plan,
         sum(problem.size[s] for s in held - outputs),
         again,
@@ -80,21 +85,21 @@ def _option(problem: Problem, span: BlockSpan, shared: Sequence[int], plan: Bloc
 
 
 def _first_reads(
-    problem: Problem, span: BlockSpan, reruns: Sequence[FlatRerun]
+    problem: Problem, span: BlockSpan, recomputes: Sequence[FlatRecompute]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Storages that the backward of a part, with these reruns in it, reads before it makes them again: those that its forward
+    """Storages that the backward of a part, with these recomputations in it, reads before it makes them again: those that its forward
     makes, and those of the forward of other parts."""
-    turn, (begin, end) = problem.backward_start, span.forward
+    backward_start, (begin, end) = problem.backward_start, span.forward
     before: dict[int, list[int]] = {}
-    for rerun in reruns:
-        if rerun.before >= turn:
-            before.setdefault(rerun.before, []).append(rerun.op)
+    for recompute in recomputes:
+        if recompute.before >= backward_start:
+            before.setdefault(recompute.before, []).append(recompute.op)
     made, held, outside = set[int](), set[int](), set[int]()
     for i in range(*span.backward):
         for op in (*before.get(i, ()), i):
             for s in problem.reads[op]:
-                if s not in made and problem.producer[s] < turn:
+                if s not in made and problem.producer[s] < backward_start:
                     (held if begin <= problem.producer[s] < end else outside).add(s)
-            if op < turn:
+            if op < backward_start:
                 made.update(problem.writes[op])
     return frozenset(held), frozenset(outside)

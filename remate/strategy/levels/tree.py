@@ -12,13 +12,13 @@ from itertools import groupby
 
 import msgspec
 
-from remate_runtime.step import Graph
+from remate_runtime.flat_step import Graph
 
 from ...partition.canonical import readers_of
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
 from ..chain.chain import segment_blocks
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import segment_length
 
@@ -38,7 +38,7 @@ class Node(msgspec.Struct, frozen=True):
         return 1 + max((part.levels() for part in self.parts), default=0)
 
 
-def tree(instance: Instance) -> Node:
+def tree(instance: StepInstance) -> Node:
     """The tree of a step."""
     graph = instance.graph
     readers = readers_of(graph)
@@ -67,12 +67,12 @@ def _count(graph: Graph, block: BlockSpan) -> int:
 def _cut(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node | None:
     """A leaf as a node of segments; None where it is one segment."""
     alone = Problem(leaf_graph(graph, block, readers).graph)
-    turn, (forward, backward) = alone.backward_start, (block.forward[0], block.backward[0])
+    backward_start, (forward, backward) = alone.backward_start, (block.forward[0], block.backward[0])
     parts = [
         msgspec.structs.replace(
             part,
             forward=(part.forward[0] + forward, part.forward[1] + forward),
-            backward=(part.backward[0] - turn + backward, part.backward[1] - turn + backward),
+            backward=(part.backward[0] - backward_start + backward, part.backward[1] - backward_start + backward),
         )
         for part in segment_blocks(alone, segment_length(alone, SHORT, MOST))
     ]

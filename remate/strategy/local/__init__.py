@@ -1,1 +1,1 @@
-"""Local search over reruns: no solver needed."""
+"""Local search over recomputes: no solver needed."""

@@ -11,21 +11,23 @@ import math
 import random
 from collections.abc import Callable
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
 from .sequence import GAP, Sequence
 
-HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures, in % of the time of the step: of an order, with reruns
+HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures, in % of the time of the step: of an order, with recomputation
 WEIGHT = 10.0  # % of the time of the step that a budget of bytes too much at one operation is worth at first
-STRETCH, TURN = 50, 1.06  # changes after which the weight changes, and by how much
+STRETCH, FACTOR = 50, 1.06  # changes after which the weight changes, and by how much
 NEARBY, NEAR = 0.5, 0.3  # share of the moves that stay near, and share of the sequence that is near
 MOVES = 0.7  # share of the changes of an order that may change
-ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of reruns, cumulated: the rest replaces one by another
+ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of recomputations, cumulated: the rest replaces one by another
 AIMED, PEAK, NEXT = 0.7, 0.5, 0.7  # of what is added: over some slot; the fullest one; before its next reader
 TRIES = 8  # slots, or operations, that are looked at
 Undo = Callable[[], None]
-Result = tuple[tuple[int, ...], tuple[FlatRerun, ...]]  # order of first executions; reruns, by positions in it
+Result = tuple[
+    tuple[int, ...], tuple[FlatRecompute, ...]
+]  # order of first executions; recomputations, by positions in it
 
 
 class Annealing:
@@ -41,17 +43,17 @@ class Annealing:
         self.extra: list[int] = []  # operations that execute more than once, one entry for each further execution
         self.best, self.result = (sequence.over(budget), sequence.time), sequence.result()
 
-    def run(self, changes: int, stopped: Callable[[], bool], *, reruns: bool) -> None:
-        """Try so many changes, colder and colder. reruns: operations may run again."""
+    def run(self, changes: int, stopped: Callable[[], bool], *, recomputes: bool) -> None:
+        """Try so many changes, colder and colder. recomputes: operations may run again."""
         made, rng, (over, time) = self.sequence, self.rng, self.best
-        hot, cold = HOT[reruns], COLD[reruns]
+        hot, cold = HOT[recomputes], COLD[recomputes]
         weight = WEIGHT / (max(1, self.budget) * GAP)
         for n in range(changes):
             if self.best == (0, self.problem.baseline_time) or (not n % 1000 and stopped()):
                 break
-            if reruns and not n % STRETCH:
-                weight *= TURN if over else 1 / TURN
-            undo = self._change() if reruns else self._move()
+            if recomputes and not n % STRETCH:
+                weight *= FACTOR if over else 1 / FACTOR
+            undo = self._change() if recomputes else self._move()
             if undo is None:
                 continue
             new_over, new_time = made.over(self.budget), made.time
@@ -84,7 +86,7 @@ class Annealing:
         return self._moved(i, rng.randrange(len(made.slots[i])))
 
     def _shift(self) -> Undo | None:
-        """A rerun elsewhere."""
+        """A recomputation elsewhere."""
         i = self.rng.choice(self.extra)
         return self._moved(i, self.rng.randrange(1, len(self.sequence.slots[i])))
 

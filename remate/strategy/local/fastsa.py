@@ -4,7 +4,7 @@ FastSA, a simulated annealing for tensor rematerialization (NeurIPS 2023): an ex
 is live is updated over the slots that the change touches; a sequence is worth its time and what it holds over the budget.
 What differs: the first half of the changes only reorders, since what an order alone can do costs no time; an array of
 slots stands in for the segment tree, since what is summed is the excess in all slots and not the maximum alone; the weight
-of the excess follows the search; some reruns are added where the sequence is fullest; and what comes out is improved by ruin and
+of the excess follows the search; some recomputations are added where the sequence is fullest; and what comes out is improved by ruin and
 recreate (`recreate`) at the end, which knows in-place execution.
 
 `anneal` is the same with first executions where they are: the problem of Checkmate and of Moccasin.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from ..base import Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..pool import better
 from .annealing import Annealing, Result
 from .polish import polish
@@ -30,17 +30,17 @@ SEED = 20260101
 VISITS = 150  # of the effort, for each change that is tried
 SMALL = 100  # operations of a step that gets all of them
 ORDERING, STARTS = 0.5, 6  # share of the changes in which nothing runs again, from so many starts
-RERUNS = 3  # starts where nothing but reruns changes
+RECOMPUTES = 3  # starts where nothing but recomputations changes
 PAPER = "FastSA: simulated annealing for tensor rematerialization, NeurIPS 2023"
 
 
-def fastsa(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def fastsa(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Anneal, then improve what came out; where that does not fit, make it fit."""
-    order, reruns = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
+    order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
     ordered = instance.ordered(order)
-    found = yield Proposal(reruns, order=order)
+    found = yield Proposal(recomputes, order=order)
     best = found if found.peak <= request.budget else None
-    for start in ((), reruns) if best is None else ():
+    for start in ((), recomputes) if best is None else ():
         tried = squeeze(ordered.problem, start, request.budget, request.effort, context.deadline, ranking=MoveRanking())
         made = yield Proposal(tried, order=order)
         best = better(best, made) if made.peak <= request.budget else best
@@ -49,14 +49,14 @@ def fastsa(instance: Instance, request: Request, context: Context) -> Proposals[
         yield from improved(ordered, request, context, best)
 
 
-def anneal(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def anneal(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Anneal from several starts; make what does not fit fit; polish what does."""
     problem, rng = instance.problem, random.Random(SEED)
-    for _ in range(RERUNS):
+    for _ in range(RECOMPUTES):
         if context.deadline.stopped():
             return
         tried = Annealing(problem, request.budget, rng, Sequence(problem), reorders=False)
-        tried.run(_changes(instance, request) // RERUNS, context.deadline.stopped, reruns=True)
+        tried.run(_changes(instance, request) // RECOMPUTES, context.deadline.stopped, recomputes=True)
         found = yield Proposal(tried.result[1])
         if found.peak > request.budget:
             start = tried.result[1]
@@ -65,25 +65,25 @@ def anneal(instance: Instance, request: Request, context: Context) -> Proposals[
             yield from polish(problem, found, request.budget, context.deadline)
 
 
-def _changes(instance: Instance, request: Request) -> int:
+def _changes(instance: StepInstance, request: Request) -> int:
     share = min(1.0, len(instance.graph.operations) / SMALL)
     return int(request.effort.visits / VISITS * share)
 
 
-def annealed(instance: Instance, budget: int, changes: int, stopped: Callable[[], bool]) -> Result:
+def annealed(instance: StepInstance, budget: int, changes: int, stopped: Callable[[], bool]) -> Result:
     """The best sequence that annealing meets."""
     problem, rng = instance.problem, random.Random(SEED)
     each = int(ORDERING * changes / STARTS)
     best: Annealing | None = None
     for _ in range(STARTS):
         tried = Annealing(problem, budget, rng, Sequence(problem), reorders=True)
-        tried.run(each, stopped, reruns=False)
+        tried.run(each, stopped, recomputes=False)
         best = tried if best is None or tried.best < best.best else best
         if best.best[0] == 0 or stopped():
             return best.result
     assert best is not None
     last = Annealing(problem, budget, rng, Sequence(problem, best.result[0]), reorders=True)
-    last.run(changes - STARTS * each, stopped, reruns=True)
+    last.run(changes - STARTS * each, stopped, recomputes=True)
     return min(best, last, key=lambda made: made.best).result
 
 

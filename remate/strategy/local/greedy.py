@@ -1,14 +1,14 @@
-"""Greedy schedules from nothing: let go what is cheapest to make again, until the rest fits."""
+"""Greedy schedules from nothing: free what is cheapest to make again, until the rest fits."""
 
 from __future__ import annotations
 
 from ..base import Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from .polish import polish
 from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 
-def greedy(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def greedy(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """One schedule per way of ranking; those that fit are polished, the others tell how small a peak can be."""
     for locality in LOCALITIES:
         ranking = MoveRanking(locality)
@@ -21,4 +21,4 @@ def greedy(instance: Instance, request: Request, context: Context) -> Proposals[
             return
 
 
-GREEDY = Strategy("greedy", "at the worst moment, let go what is cheapest to make again", greedy)
+GREEDY = Strategy("greedy", "at the worst moment, free what is cheapest to make again", greedy)

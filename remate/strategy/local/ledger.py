@@ -1,4 +1,4 @@
-"""A quick account of a schedule for local search: every incarnation of every storage, and the bytes live at each step.
+"""A quick account of a schedule for local search: every live range of every storage, and the bytes live at each step.
 
 Counts as the simulator does, to the byte, so that what local search finds here is what is found there. Whole arrays at a
 time: search makes thousands of accounts of steps of thousands of executions.
@@ -12,24 +12,24 @@ from functools import cached_property
 
 import numpy as np
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
 
-TURN = -1  # among operations: buffers take their values, the outputs go to the caller
+BACKWARD_START = -1  # among operations: buffers take their values, the outputs go to the caller
 
 
 class Ledger:
-    """order: operation at each step, TURN at step `turn`, which reads the outputs of the model and the new contents of
-    buffers. again: index into `reruns` at each step, -1 for others. live: bytes during each step, and while gradients are
+    """order: operation at each step, TURN at step `backward_start`, which reads the outputs of the model and the new contents of
+    buffers. again: index into `recomputes` at each step, -1 for others. live: bytes during each step, and while gradients are
     delivered behind it.
 
-    Lives, that is, incarnations of storages, are numbered as they are made. storage, birth, death, held: of each life, what
+    Lives, that is, live range of storages, are numbered as they are made. storage, birth, death, held: of each life, what
     it is, the step that makes it, the last one that it is counted at, and whether somebody outside holds it to the end.
     first, reads: the first step that reads it (-1: none does), and how many do."""
 
-    def __init__(self, problem: Problem, reruns: Sequence[FlatRerun]) -> None:
-        self.problem, self.reruns, self.arrays = problem, reruns, problem.arrays
+    def __init__(self, problem: Problem, recomputes: Sequence[FlatRecompute]) -> None:
+        self.problem, self.recomputes, self.arrays = problem, recomputes, problem.arrays
         self._run()
         self._lives()
         self._readers()
@@ -38,14 +38,14 @@ class Ledger:
 
     def _run(self) -> None:
         arrays, real = self.arrays, self.arrays.real
-        again = np.arange(len(self.reruns))
-        before = np.array([r.before for r in self.reruns], dtype=np.int64)
+        again = np.arange(len(self.recomputes))
+        before = np.array([r.before for r in self.recomputes], dtype=np.int64)
         place = np.concatenate([3 * real + 2, [3 * self.problem.backward_start], 3 * before + 1])
-        order = np.concatenate([real, [TURN], np.array([r.op for r in self.reruns], dtype=np.int64)])
+        order = np.concatenate([real, [BACKWARD_START], np.array([r.op for r in self.recomputes], dtype=np.int64)])
         index = np.concatenate([np.full(len(real) + 1, -1), again])
         at = np.argsort(place, kind="stable")
         self._order, self._again = order[at], index[at]
-        self.turn = int(np.flatnonzero(self._order == TURN)[0])
+        self.backward_start = int(np.flatnonzero(self._order == BACKWARD_START)[0])
         self._steps = len(at)
         self._first_runs = self._again < 0
         self._workspace = arrays.workspace[self._order]
@@ -77,7 +77,7 @@ class Ledger:
         if (life < 0).any():
             raise KeyError(int(storage[life < 0][0]))  # read before anything makes it
         self.held = np.zeros(len(self.birth), dtype=bool)
-        self.held[life[(step == self.turn) & self.arrays.returned[storage]]] = True
+        self.held[life[(step == self.backward_start) & self.arrays.returned[storage]]] = True
         self.held[self._latest(self.arrays.gradients, np.full(len(self.arrays.gradients), self._steps))] = True
         by_life = np.argsort(life, kind="stable")
         self._read_steps = step[by_life]
@@ -104,10 +104,10 @@ class Ledger:
             self._deliveries()
 
     def _deliveries(self) -> None:
-        """Gradients that go when they are delivered: behind an operation, or a later rerun that reads their parameters."""
+        """Gradients that go when they are delivered: behind an operation, or a later recomputation that reads their parameters."""
         first = np.full(len(self.problem.real), self._steps - 1)
-        first[self._order[self._first_runs & (self._order != TURN)]] = np.flatnonzero(
-            self._first_runs & (self._order != TURN)
+        first[self._order[self._first_runs & (self._order != BACKWARD_START)]] = np.flatnonzero(
+            self._first_runs & (self._order != BACKWARD_START)
         )
         at = first[self.arrays.deliveries]
         step, delivery = self.arrays.delays.of(self._order)
@@ -124,7 +124,9 @@ class Ledger:
         np.add.at(rise, self.birth, size)
         np.add.at(fall, self.death + 1, size)
         for nbytes, last in self.problem.tangents:
-            rise[min(self.turn + 1, steps)] += nbytes  # the turn itself needs no more than the operation after it
+            rise[min(self.backward_start + 1, steps)] += (
+                nbytes  # the forward/backward boundary itself needs no more than the operation after it
+            )
             first = np.flatnonzero(self._first_runs & (self._order == last))
             fall[(int(first[0]) if len(first) else steps - 1) + 1] += nbytes
         self._copies(rise, fall)
@@ -146,23 +148,23 @@ class Ledger:
         return there + (self.problem.lasting_tangents if step + 1 == self._steps else 0)
 
     def _copies(self, rise: np.ndarray, fall: np.ndarray) -> None:
-        """Old contents of buffers that the step updates, from the turn to their last read."""
+        """Old contents of buffers that the step updates, from the forward/backward boundary to their last read."""
         step, buffer = self.arrays.buffers.of(self._order)
-        late = step > self.turn
+        late = step > self.backward_start
         last = np.full(len(self.arrays.copies), -1)
         np.maximum.at(last, buffer[late], step[late])
         read = np.flatnonzero(last >= 0)
-        rise[self.turn] += self.arrays.copies[read].sum()
+        rise[self.backward_start] += self.arrays.copies[read].sum()
         np.add.at(fall, last[read] + 1, self.arrays.copies[read])
 
     def _states(self, rise: np.ndarray, fall: np.ndarray) -> None:
-        """States of generators: each from the first run to the last rerun, and the present one while it is replayed."""
+        """States of generators: each from the first run to the last recomputation, and the present one while it is replayed."""
         state = self.arrays.state[self._order]
-        rerun = np.flatnonzero((state > 0) & ~self._first_runs)
-        rise[rerun] += state[rerun]
-        fall[rerun + 1] += state[rerun]
+        recompute = np.flatnonzero((state > 0) & ~self._first_runs)
+        rise[recompute] += state[recompute]
+        fall[recompute + 1] += state[recompute]
         last = np.full(len(self.arrays.state), -1)
-        np.maximum.at(last, self._order[rerun], rerun)
+        np.maximum.at(last, self._order[recompute], recompute)
         first = np.flatnonzero(self._first_runs & (last[self._order] >= 0))
         np.add.at(rise, first, state[first])
         np.add.at(fall, last[self._order[first]] + 1, state[first])
@@ -182,7 +184,7 @@ class Ledger:
         return (birth, death) if at >= 0 and found == storage else None
 
     def remade(self) -> list[tuple[int, int, int]]:
-        """(rerun, the life that a storage had before, the one that it has then) of all that reruns make, as they run."""
+        """(recompute, the life that a storage had before, the one that it has then) of all that is recomputed make, as they run."""
         new = np.flatnonzero(self._again[self.birth] >= 0)
         old = self._latest(self.storage[new], self.birth[new])
         return list(zip(self._again[self.birth[new]].tolist(), old.tolist(), new.tolist(), strict=True))

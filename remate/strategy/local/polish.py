@@ -1,4 +1,4 @@
-"""Local improvement of a schedule: drop reruns that the slack permits, and run the others as late as they can.
+"""Local improvement of a schedule: drop recomputes that the slack permits, and run the others as late as they can.
 
 Never worse than its input: everything is confirmed by the simulator.
 """
@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
-from ..instance import Instance
+from ..instance import StepInstance
 from ..pool import better
 from ..problem import Problem
 from .ledger import Ledger
 
 ROUNDS = 8
 
-# By rerun: the lives that storages had before it, and those that it makes.
+# By recompute: the lives that storages had before it, and those that it makes.
 Made = Mapping[int, Sequence[tuple[int, int]]]
-# By rerun, what it is worth to let it go.
+# By recompute, what it is worth to let it go.
 Worth = Callable[[Problem, Ledger, Made], list[float]]
 
 
@@ -34,10 +34,10 @@ def polish(
     quick: bool = False,
 ) -> Proposals[Candidate]:
     """The same schedule, or a faster or smaller one that still fits. start: whose `given` is, if another strategy's. quick: look
-    only at what each rerun takes, not at what runs for it alone and at how little would be held instead."""
+    only at what each recomputation takes, not at what runs for it alone and at how little would be held instead."""
     best = given
-    moved = as_late_as_possible(problem, best.reruns)
-    if moved != list(best.reruns):
+    moved = as_late_as_possible(problem, best.recomputes)
+    if moved != list(best.recomputes):
         late = yield Proposal(tuple(moved), start)
         if late.peak <= max(best.peak, budget) and late.time <= best.time:
             best = late
@@ -53,15 +53,15 @@ def polish(
 def _fewer(
     problem: Problem, best: Candidate, budget: int, deadline: Deadline, start: Candidate | None, worth: Worth
 ) -> Proposals[Candidate]:
-    """The same schedule without reruns that can go, in order of their worth."""
-    most = len(best.reruns)
+    """The same schedule without recomputation that can go, in order of their worth."""
+    most = len(best.recomputes)
     for _ in range(ROUNDS):
         if deadline.stopped():
             break
         dropped = _drop(problem, best, budget, worth, most)
         if not dropped:
             break
-        fewer = pruned(problem, [r for n, r in enumerate(best.reruns) if n not in dropped])
+        fewer = pruned(problem, [r for n, r in enumerate(best.recomputes) if n not in dropped])
         found = (made for made in (as_late_as_possible(problem, fewer), fewer) if Ledger(problem, made).peak <= budget)
         fits = next(found, None)  # the ledger is quicker than the simulator, which has the last word
         tried = None if fits is None else (yield Proposal(tuple(fits), start))
@@ -74,7 +74,7 @@ def _fewer(
     return best
 
 
-def polish_best(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def polish_best(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The best schedule known, polished."""
     if context.best is not None:
         order = context.best.order
@@ -83,8 +83,8 @@ def polish_best(instance: Instance, request: Request, context: Context) -> Propo
 
 
 def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: int) -> set[int]:
-    """Up to `most` reruns that can go together, those of most worth first: what they make again must fit in memory meanwhile."""
-    ledger = Ledger(problem, given.reruns)
+    """Up to `most` recomputes that can go together, those of most worth first: what they make again must fit in memory meanwhile."""
+    ledger = Ledger(problem, given.recomputes)
     live, wanted = ledger.live.copy(), ledger.wanted
     made: dict[int, list[tuple[int, int]]] = {}
     for n, old, new in ledger.remade():
@@ -93,7 +93,7 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
     dropped: set[int] = set()
     touched: set[int] = set()
     value = worth(problem, ledger, made)
-    for n in sorted(range(len(given.reruns)), key=lambda n: (-value[n], n)):
+    for n in sorted(range(len(given.recomputes)), key=lambda n: (-value[n], n)):
         needed = [
             (int(ledger.storage[old]), int(ledger.death[old]) + 1, int(ledger.birth[new]))
             for old, new in made.get(n, ())
@@ -122,13 +122,13 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
 
 
 def _longest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
-    """ns of each rerun."""
-    return [float(problem.time[rerun.op]) for rerun in ledger.reruns]
+    """ns of each recomputation."""
+    return [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
 
 
 def _densest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
-    """ns of each rerun, and of those that run for it alone, for each byte that is then held."""
-    gone = [float(problem.time[rerun.op]) for rerun in ledger.reruns]
+    """ns of each recomputation, and of those that run for it alone, for each byte that is then held."""
+    gone = [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
     for n, reader in zip(ledger.again, ledger.only_reader().tolist(), strict=True):
         if n >= 0 and reader >= 0 and ledger.again[reader] >= 0:
             gone[ledger.again[reader]] += gone[n]
@@ -137,9 +137,9 @@ def _densest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
     return [time / max(1, nbytes) for time, nbytes in zip(gone, held, strict=True)]
 
 
-def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
-    """Without the reruns whose outputs nothing reads any more."""
-    kept = list(reruns)
+def pruned(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
+    """Without the recomputations whose outputs nothing reads any more."""
+    kept = list(recomputes)
     while True:
         ledger = Ledger(problem, kept)
         made, wanted = ledger.remade(), ledger.wanted
@@ -149,9 +149,9 @@ def pruned(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
         kept = [r for n, r in enumerate(kept) if n not in dead]
 
 
-def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[FlatRerun]:
-    """Every rerun just before the first operation that reads what it makes."""
-    ledger = Ledger(problem, reruns)
+def as_late_as_possible(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
+    """Every recomputation just before the first operation that reads what it makes."""
+    ledger = Ledger(problem, recomputes)
     needs = ledger.first_need().tolist()
     anchor: dict[int, int] = {}
     for step in range(len(ledger.order) - 1, -1, -1):
@@ -160,16 +160,20 @@ def as_late_as_possible(problem: Problem, reruns: Sequence[FlatRerun]) -> list[F
             continue
         first = needs[step]
         if first < 0:
-            anchor[n] = reruns[n].before
+            anchor[n] = recomputes[n].before
             continue
         reader = ledger.again[first]
-        if first == ledger.turn:  # nothing reruns between the last operation of the forward and the turn
+        if (
+            first == ledger.backward_start
+        ):  # nothing is recomputed between the last operation of the forward and the forward/backward boundary
             anchor[n] = problem.backward_start - 1
         else:
             anchor[n] = ledger.order[first] if reader < 0 else anchor[reader]
     place = {n: step for step, n in enumerate(ledger.again)}
-    moved = [(anchor[n], n) for n in range(len(reruns))]
-    return [FlatRerun(reruns[n].op, before) for before, n in sorted(moved, key=lambda m: (m[0], place[m[1]]))]
+    moved = [(anchor[n], n) for n in range(len(recomputes))]
+    return [FlatRecompute(recomputes[n].op, before) for before, n in sorted(moved, key=lambda m: (m[0], place[m[1]]))]
 
 
-POLISH = Strategy("polish", "drop reruns of the best schedule that memory permits, run the others later", polish_best)
+POLISH = Strategy(
+    "polish", "drop recomputations of the best schedule that memory permits, run the others later", polish_best
+)

@@ -1,17 +1,17 @@
-"""Ruin and recreate: forget some reruns of a good schedule, make it fit again greedily, keep what is better.
+"""Ruin and recreate: forget some recomputations of a good schedule, make it fit again greedily, keep what is better.
 
 Deterministic for a given number of rounds: the generator is seeded. It closes what formulations with static windows leave
-open on nets of a few hundred operations, where one rerun more or less is a visible share of the step.
+open on nets of a few hundred operations, where one recomputation more or less is a visible share of the step.
 """
 
 from __future__ import annotations
 
 import random
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..pool import better
 from ..problem import Problem
 from .greedy import greedy
@@ -23,7 +23,7 @@ USUAL = 300  # forward operations of a step that gets all the rounds of the effo
 FEWEST = 2
 
 
-def recreate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def recreate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Attempts to improve on the best schedule known, or on a greedy one where none is."""
     if context.best is None:
         yield from greedy(instance, request, context)
@@ -32,7 +32,7 @@ def recreate(instance: Instance, request: Request, context: Context) -> Proposal
         yield from improved(instance if order is None else instance.ordered(order), request, context, context.best)
 
 
-def improved(instance: Instance, request: Request, context: Context, best: Candidate) -> Proposals[None]:
+def improved(instance: StepInstance, request: Request, context: Context, best: Candidate) -> Proposals[None]:
     """Attempts to improve on a schedule. instance: in the order of its first executions."""
     problem = instance.problem
     rng = random.Random(SEED)
@@ -41,30 +41,30 @@ def improved(instance: Instance, request: Request, context: Context, best: Candi
             return
         left = _ruined(problem, best, rng)
         ranking = MoveRanking(rng.choice(LOCALITIES), rng.choice((0.1, 0.3, 0.8)), rng)
-        reruns = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
-        found = yield Proposal(reruns, best)
+        recomputes = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
+        found = yield Proposal(recomputes, best)
         if found.peak <= request.budget:
             polished = yield from polish(problem, found, request.budget, context.deadline, start=best, quick=True)
             best = better(best, polished) or best
 
 
-def _rounds(instance: Instance, request: Request) -> int:
+def _rounds(instance: StepInstance, request: Request) -> int:
     """One round costs between the number of operations and its square."""
     size = max(1, len(instance.problem.forward))
     return max(FEWEST, int(request.effort.recreations * min(1.0, (USUAL / size) ** 1.5)))
 
 
-def _ruined(problem: Problem, given: Candidate, rng: random.Random) -> tuple[FlatRerun, ...]:
-    """Without the reruns of a stretch of the forward, or of a stretch of the backward, or without any one in a few."""
+def _ruined(problem: Problem, given: Candidate, rng: random.Random) -> tuple[FlatRecompute, ...]:
+    """Without the recomputations of a stretch of the forward, or of a stretch of the backward, or without any one in a few."""
     kind = rng.random()
     if kind < 0.4:
         low, high = _stretch(0, problem.backward_start, rng)
-        return tuple(r for r in given.reruns if not low <= r.op < high)
+        return tuple(r for r in given.recomputes if not low <= r.op < high)
     if kind < 0.8 and problem.backward_start < len(problem.real):
         low, high = _stretch(problem.backward_start, len(problem.real), rng)
-        return tuple(r for r in given.reruns if not low <= r.before < high)
+        return tuple(r for r in given.recomputes if not low <= r.before < high)
     share = rng.choice((0.1, 0.3, 0.5))
-    return tuple(r for r in given.reruns if rng.random() >= share)
+    return tuple(r for r in given.recomputes if rng.random() >= share)
 
 
 def _stretch(begin: int, end: int, rng: random.Random) -> tuple[int, int]:
@@ -75,7 +75,7 @@ def _stretch(begin: int, end: int, rng: random.Random) -> tuple[int, int]:
 
 RECREATE = Strategy(
     "recreate",
-    "forget some reruns of the best schedule, make it fit again, keep what is better",
+    "forget some recomputations of the best schedule, make it fit again, keep what is better",
     recreate,
     reference="G. Schrimpf et al., Record breaking optimization results using the ruin and recreate principle, 2000",
 )

@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
 
@@ -127,15 +127,15 @@ class Sequence:
         """Bytes over the budget, summed over slots."""
         return int(np.maximum(self.live - budget, 0).sum())
 
-    def result(self) -> tuple[tuple[int, ...], tuple[FlatRerun, ...]]:
-        """The order of first executions, and reruns by positions in it."""
+    def result(self) -> tuple[tuple[int, ...], tuple[FlatRecompute, ...]]:
+        """The order of first executions, and recomputations by positions in it."""
         firsts = sorted(self.operations, key=lambda i: self.slots[i][0])
         position = {i: n for n, i in enumerate(firsts)}
         starts = [self.slots[i][0] for i in firsts]
-        reruns: list[tuple[int, FlatRerun]] = []
+        recomputes: list[tuple[int, FlatRecompute]] = []
         for i in self.operations:
             for slot in self.slots[i][1:]:
                 n = bisect_right(starts, slot)
                 if n < len(firsts):  # behind the last first execution nothing reads it
-                    reruns.append((slot, FlatRerun(position[i], n)))
-        return tuple(firsts), tuple(rerun for _, rerun in sorted(reruns, key=lambda made: made[0]))
+                    recomputes.append((slot, FlatRecompute(position[i], n)))
+        return tuple(firsts), tuple(recompute for _, recompute in sorted(recomputes, key=lambda made: made[0]))

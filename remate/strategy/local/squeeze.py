@@ -1,6 +1,6 @@
-"""Make a schedule smaller, one rerun at a time: at its worst moment, let go what is cheapest to make again later.
+"""Make a schedule smaller, one recomputation at a time: at its worst moment, free what is cheapest to make again later.
 
-Greedy, so not fast schedules, but feasible ones where a formulation finds none: a rerun may stand anywhere here, even
+Greedy, so not fast schedules, but feasible ones where a formulation finds none: a recomputation may stand anywhere here, even
 in the forward, and an operation may run again as often as memory asks for it.
 """
 
@@ -13,7 +13,7 @@ from bisect import bisect_right
 import msgspec
 import numpy as np
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..deadline import Deadline
 from ..effort import Effort
@@ -40,7 +40,7 @@ PLAIN = MoveRanking()
 
 
 class _Move(msgspec.Struct, frozen=True):
-    """Reruns to insert so that a storage can be let go. score: ns per byte."""
+    """Recomputations to insert so that a storage can be freed. score: ns per byte."""
 
     score: float
     storage: int
@@ -50,17 +50,17 @@ class _Move(msgspec.Struct, frozen=True):
 
 def squeeze(
     problem: Problem,
-    reruns: tuple[FlatRerun, ...],
+    recomputes: tuple[FlatRecompute, ...],
     budget: int,
     effort: Effort,
     deadline: Deadline,
     *,
     ranking: MoveRanking = PLAIN,
-) -> tuple[FlatRerun, ...]:
-    """Reruns whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
-    current = list(reruns)
+) -> tuple[FlatRecompute, ...]:
+    """Recomputations whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
+    current = list(recomputes)
     ledger = Ledger(problem, current)
-    best, refused = tuple(reruns), set[tuple[int, int]]()
+    best, refused = tuple(recomputes), set[tuple[int, int]]()
     visits, deepest = effort.visits, DEEP
     for _ in range(4 * len(problem.forward) + 100):
         worst = int(ledger.live.argmax())
@@ -122,17 +122,17 @@ def _moves(
 def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst: int) -> bool:
     """Whether a storage need not outlive the worst step, if it is made again later: nobody outside holds it there, and
     what runs there does not read it, or may write over it."""
-    if ledger.held[life] and not (worst < ledger.turn and ledger.turn in reads):
+    if ledger.held[life] and not (worst < ledger.backward_start and ledger.backward_start in reads):
         return False
     if worst not in reads:
         return True
-    return worst != ledger.turn and int(ledger.storage[life]) in problem.may_overwrite[ledger.order[worst]]
+    return worst != ledger.backward_start and int(ledger.storage[life]) in problem.may_overwrite[ledger.order[worst]]
 
 
 def _point(problem: Problem, ledger: Ledger, step: int) -> int:
-    """The operation before which reruns for a first run, or the turn, stand. None can stand between the last operation of
-    the forward and the turn."""
-    return ledger.order[step] if step != ledger.turn else problem.backward_start - 1
+    """The operation before which recomputations for a first run, or the forward/backward boundary, stand. None can stand between the last operation of
+    the forward and the forward/backward boundary."""
+    return ledger.order[step] if step != ledger.backward_start else problem.backward_start - 1
 
 
 def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step: int) -> bool:
@@ -165,12 +165,12 @@ def _there(ledger: Ledger, storage: int, worst: int, step: int) -> bool:
     return last is not None and (last[1] >= step or last[0] > worst or last[1] > worst)
 
 
-def _insert(problem: Problem, ledger: Ledger, reruns: list[FlatRerun], move: _Move) -> list[FlatRerun]:
-    """The reruns with those of the move just before its step."""
+def _insert(problem: Problem, ledger: Ledger, recomputes: list[FlatRecompute], move: _Move) -> list[FlatRecompute]:
+    """The recomputations with those of the move just before its step."""
     again = ledger.again[move.step]
-    if again >= 0:  # the reader is itself a rerun: stand before it in the list
-        at, before = again, reruns[again].before
+    if again >= 0:  # the reader is itself a recomputation: stand before it in the list
+        at, before = again, recomputes[again].before
     else:
         before = _point(problem, ledger, move.step)
-        at = max((n for n, r in enumerate(reruns) if r.before == before), default=len(reruns) - 1) + 1
-    return [*reruns[:at], *(FlatRerun(f, before) for f in move.operations), *reruns[at:]]
+        at = max((n for n, r in enumerate(recomputes) if r.before == before), default=len(recomputes) - 1) + 1
+    return [*recomputes[:at], *(FlatRecompute(f, before) for f in move.operations), *recomputes[at:]]

@@ -1,7 +1,7 @@
 """Checkmate: the integer program of `every_stage` solved as such, or its relaxation, rounded.
 
 The rounding is that of the paper (section 4.6, deterministic): what the relaxation holds by more than a half is held, and
-from that the runs follow, each stage by itself; since rounding may exceed the budget, the relaxation is solved for a
+from that the runs follow, each stage on its own; since rounding may exceed the budget, the relaxation is solved for a
 little less. "Optimal" is meant within the model: an operation runs again at most once in a stage, in step order.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec.structs import replace
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ...errors import NotApplicableError
 from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..feedback import Answer, feedback
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.polish import pruned
 from .every_stage import EveryStage, Horizon, horizon
 from .highs import SOLVER
@@ -32,11 +32,11 @@ TOLERANCE = 0.005
 PAPER = "P. Jain et al., Checkmate, MLSys 2020"
 
 
-def checkmate(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def checkmate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The optimum of the model, corrected by what the simulator says of it; where it has none, its smallest peak."""
     model = _model(instance, request)
 
-    gap = max(GAP, 50.0 * request.gap)  # half of what is asked for, in %
+    gap = max(GAP, 50.0 * request.gap)  # half of what is requested, in %
 
     def ask(budget: float) -> Answer[None] | None:
         model.limit(budget)
@@ -47,14 +47,16 @@ def checkmate(instance: Instance, request: Request, context: Context) -> Proposa
         )
         if found.x is None:
             return None
-        return Answer(_needed(instance, model.reruns(found.x)), 0.0, None)  # it counts as the simulator does, or less
+        return Answer(
+            _needed(instance, model.recomputes(found.x)), 0.0, None
+        )  # it counts as the simulator does, or less
 
     heard = yield from feedback(request, context, ask)
     if heard.best is None:
         yield from _smallest(instance, request, context, model)
 
 
-def rounded(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def rounded(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Relaxations for a little less than the budget, rounded; the fastest that fits is among what is proposed."""
     model, fits = _model(instance, request), False
     model.engine.set_cost(model.time_cost)
@@ -76,12 +78,12 @@ def rounded(instance: Instance, request: Request, context: Context) -> Proposals
             yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
 
 
-def checkmate_fits(instance: Instance, request: Request) -> bool:
+def checkmate_fits(instance: StepInstance, request: Request) -> bool:
     """Whether the model of a step is small enough for the effort."""
     return instance.view(horizon).variables <= LARGEST * request.effort.nodes
 
 
-def _model(instance: Instance, request: Request) -> EveryStage:
+def _model(instance: StepInstance, request: Request) -> EveryStage:
     if not checkmate_fits(instance, request):
         size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
         raise NotApplicableError(
@@ -91,7 +93,7 @@ def _model(instance: Instance, request: Request) -> EveryStage:
     return instance.view(EveryStage)
 
 
-def _smallest(instance: Instance, request: Request, context: Context, model: EveryStage) -> Proposals[None]:
+def _smallest(instance: StepInstance, request: Request, context: Context, model: EveryStage) -> Proposals[None]:
     """The smallest peak of the model. It does not depend on the budget."""
     model.limit(float(instance.baseline.peak))
     model.engine.set_cost(_peak_cost(model))
@@ -103,7 +105,7 @@ def _smallest(instance: Instance, request: Request, context: Context, model: Eve
         work=request.effort.work,
     )
     if found.x is not None:
-        yield Proposal(_needed(instance, model.reruns(found.x)))
+        yield Proposal(_needed(instance, model.recomputes(found.x)))
 
 
 def _peak_cost(model: EveryStage) -> np.ndarray:
@@ -112,15 +114,15 @@ def _peak_cost(model: EveryStage) -> np.ndarray:
     return cost
 
 
-def _needed(instance: Instance, reruns: tuple[FlatRerun, ...]) -> tuple[FlatRerun, ...]:
-    return tuple(pruned(instance.problem, reruns))
+def _needed(instance: StepInstance, recomputes: tuple[FlatRecompute, ...]) -> tuple[FlatRecompute, ...]:
+    return tuple(pruned(instance.problem, recomputes))
 
 
-def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold: float) -> tuple[FlatRerun, ...]:
+def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold: float) -> tuple[FlatRecompute, ...]:
     """Runs that make what is held, and what each stage needs, from what is held before it."""
     problem, about = model.problem, model.about
     there: set[int] = set()  # storages resident when the stage begins
-    made: list[FlatRerun] = []
+    made: list[FlatRecompute] = []
     for t, operation in enumerate(about.operations):
         keep = {s for s in model.maker if held.get((t + 1, s), 0.0) > threshold or _must(about, s, t + 1)}
         keep = {s for s in keep if model.maker[s] <= t}
@@ -135,7 +137,7 @@ def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold
                 continue
             again.add(model.maker[s])
             wanted += problem.reads[about.operations[model.maker[s]]]
-        made += [FlatRerun(about.operations[n], operation) for n in sorted(again)]
+        made += [FlatRecompute(about.operations[n], operation) for n in sorted(again)]
         there = keep
     return tuple(made)
 

@@ -5,7 +5,7 @@ runs at the end of stage t (the frontier advances by one operation a stage); bef
 
     run[t, i]     operation i runs again in stage t < its last possible need
     hold[t, s]    storage s is resident when stage t begins
-    free[t, s, k] the latest incarnation of s dies at operation k of stage t, which reads or makes it
+    free[t, s, k] the latest live range of s dies at operation k of stage t, which reads or makes it
 
     minimise  sum of time[i] * run[t, i]
     need      run[t, k] <= run[t, p(s)] + hold[t, s]               for every s that k reads; first runs have run = 1
@@ -29,12 +29,12 @@ import msgspec
 import numpy as np
 import pyomo.environ as pyo
 
-from remate_runtime.gc_pause import gc_paused
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.support.gc_pause import gc_paused
 
-from ..instance import Instance
+from ..instance import StepInstance
 from .formulation import PARTS, linear
-from .highs import Engine, binaries
+from .highs import HighsModel, binaries
 
 
 class Horizon(msgspec.Struct, frozen=True):
@@ -54,20 +54,20 @@ class Horizon(msgspec.Struct, frozen=True):
         return sum(3 * (last - i) for i, last in enumerate(self.last) if last > i)
 
 
-def horizon(instance: Instance) -> Horizon:
+def horizon(instance: StepInstance) -> Horizon:
     """What each operation and storage may still be wanted for."""
     problem = instance.problem
     operations = tuple(i for i, real in enumerate(problem.real) if real)
     number = {i: n for n, i in enumerate(operations)}
     again = tuple(i < problem.backward_start and i not in problem.once for i in operations)
-    turn = next((n for n, i in enumerate(operations) if i >= problem.backward_start), len(operations))
+    backward_start = next((n for n, i in enumerate(operations) if i >= problem.backward_start), len(operations))
     end, until, pinned = len(operations), dict[int, int](), dict[int, int]()
     last = list(range(end))
     for s in problem.pinned:
-        pinned[s] = turn if s in problem.returned and problem.producer[s] < problem.backward_start else end
+        pinned[s] = backward_start if s in problem.returned and problem.producer[s] < problem.backward_start else end
     pinned |= {s: number.get(problem.held_until(s), end) for s in problem.delivery}
-    for s in problem.until_turn - problem.pinned:
-        pinned[s] = turn
+    for s in problem.until_backward_start - problem.pinned:
+        pinned[s] = backward_start
     for n in range(end - 1, -1, -1):
         for s in problem.writes[operations[n]]:
             readers = [number[i] for i in problem.readers[s]]
@@ -92,7 +92,7 @@ class _Variables(NamedTuple):
 class EveryStage:
     """The model, solved for many budgets. Memory is counted in thousandths of the baseline's peak, time in % of its."""
 
-    def __init__(self, instance: Instance) -> None:
+    def __init__(self, instance: StepInstance) -> None:
         self.problem, self.about = instance.problem, instance.view(horizon)
         self.number = {i: n for n, i in enumerate(self.about.operations)}
         self.unit = max(instance.baseline.peak, 1) / PARTS
@@ -100,7 +100,7 @@ class EveryStage:
         self.maker = {s: n for n, i in enumerate(self.about.operations) for s in self.problem.writes[i]}
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
         self.runs = list(self.model.run)
         self.holds = list(self.model.hold)
         self.run_columns = self.engine.columns(self.model.run.values())
@@ -236,12 +236,12 @@ class EveryStage:
         """Bound the peak by a budget in bytes."""
         self.engine.set_bounds(self.peak_column, np.array([0.0]), np.array([budget / self.unit]))
 
-    def reruns(self, x: np.ndarray) -> tuple[FlatRerun, ...]:
+    def recomputes(self, x: np.ndarray) -> tuple[FlatRecompute, ...]:
         """The runs of an integral solution."""
         chosen = binaries(x, self.run_columns)
         operations = self.about.operations
         made = [(t, n) for (t, n), taken in zip(self.runs, chosen, strict=True) if taken]
-        return tuple(FlatRerun(operations[n], operations[t]) for t, n in sorted(made))
+        return tuple(FlatRecompute(operations[n], operations[t]) for t, n in sorted(made))
 
     def held(self, x: np.ndarray) -> dict[tuple[int, int], float]:
         """By stage and storage, how much of it is resident when the stage begins."""

@@ -1,6 +1,6 @@
 """The flat strategy: every forward storage is kept from forward to backward, or its operation runs again there.
 
-What crosses the boundary of a segment is kept, so that each rerun's window stays inside the backward of its segment:
+What crosses the boundary of a segment is kept, so that each recomputation's window stays inside the backward of its segment:
 nearly free where boundaries are small (transformers), costly where they are large and cheap to make again
 (convolutional nets, see `staged`).
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import Segments, segments
 from .formulation import Formulation
 from .highs import SOLVER
 from .retention import formulation, retention, smallest
-from .windows import RerunWindows, rerun_windows
+from .windows import RecomputeWindows, recompute_windows
 
 LENGTHS = (24, 12, 40)  # operations in a segment: about one attention or feed-forward layer with its norms
 WHOLE = (
@@ -24,7 +24,7 @@ WHOLE = (
 )  # a segment of all: of a part that is called several times, what crosses a boundary is held by all calls
 
 
-def flat(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def flat(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Models with segments of several lengths."""
     for length in lengths(instance):
         if not context.deadline.stopped():
@@ -35,28 +35,28 @@ def flat(instance: Instance, request: Request, context: Context) -> Proposals[No
             yield from smallest(instance, request, context, instance.view(flat_model, length))
 
 
-def lengths(instance: Instance) -> tuple[int, ...]:
+def lengths(instance: StepInstance) -> tuple[int, ...]:
     """Lengths of segments that are tried, in this order."""
     return LENGTHS if instance.graph.calls == 1 else (WHOLE, *LENGTHS)
 
 
-def flat_model(instance: Instance, length: int) -> Formulation:
+def flat_model(instance: StepInstance, length: int) -> Formulation:
     """The model with segments of about `length` operations."""
     return formulation(instance, flat_windows(instance.problem, length))
 
 
-def flat_windows(problem: Problem, length: int) -> RerunWindows:
+def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
     """Windows of the flat model."""
     split = segments(problem, length)
-    return rerun_windows(problem, split.stage, allowed_stages(problem, split, 0, split.boundary))
+    return recompute_windows(problem, split.stage, allowed_stages(problem, split, 0, split.boundary))
 
 
 def allowed_stages(
     problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
 ) -> Mapping[int, set[int]]:
-    """Stages in which each forward operation may rerun: where backward, or an operation that reruns there, reads what
+    """Stages in which each forward operation may be recomputed: where backward, or an operation that is recomputed there, reads what
     it makes, and up to `above` stages earlier. Operations that make only `kept` storages, or may run but once, never
-    rerun."""
+    recompute."""
     natural: dict[int, set[int]] = {}
     for f in reversed(problem.forward):
         outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned and f not in problem.once]

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from remate_runtime.link import Execution, link, simulate
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import Segments, segments
 from .flat import allowed_stages
 from .formulation import Formulation
 from .highs import SOLVER
 from .retention import corrected, formulation, smallest
-from .windows import RerunWindows, rerun_windows
+from .windows import RecomputeWindows, recompute_windows
 
 LENGTHS = (40, 160)  # operations in a segment
 MANY = 3  # other segments that make what is gathered, or read what is spread
@@ -45,7 +45,7 @@ class Far(msgspec.Struct, frozen=True):
     loose: frozenset[int]
 
 
-def flat_far(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def flat_far(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Models of long segments; with what is gathered kept, where nothing fits without. Not their neighbourhoods, which
     take longest and bring least here: cells are of one form, and the relaxation nearly whole."""
     for gather in (False, True):
@@ -57,7 +57,7 @@ def flat_far(instance: Instance, request: Request, context: Context) -> Proposal
         yield from smallest(instance, request, context, model)
 
 
-def _models(instance: Instance, context: Context, gather: bool) -> Iterator[tuple[int, Formulation]]:
+def _models(instance: StepInstance, context: Context, gather: bool) -> Iterator[tuple[int, Formulation]]:
     """Those that differ from the flat one, until the deadline, by length of their segments."""
     for length in LENGTHS:
         model = None if context.deadline.stopped() else instance.view(_model, length, gather)
@@ -65,13 +65,13 @@ def _models(instance: Instance, context: Context, gather: bool) -> Iterator[tupl
             yield length, model
 
 
-def _model(instance: Instance, length: int, gather: bool) -> Formulation | None:
+def _model(instance: StepInstance, length: int, gather: bool) -> Formulation | None:
     """None where it would be the flat one."""
     windows = far_windows(instance, length, gather)
     return None if windows is None else formulation(instance, windows)
 
 
-def far_windows(instance: Instance, length: int, gather: bool) -> RerunWindows | None:
+def far_windows(instance: StepInstance, length: int, gather: bool) -> RecomputeWindows | None:
     """length: operations in a segment. gather: keep what gathers. None where nothing of the step is far."""
     problem = instance.problem
     split = segments(problem, length)
@@ -80,12 +80,12 @@ def far_windows(instance: Instance, length: int, gather: bool) -> RerunWindows |
         return None
     stage = divided(split.stage, instance.view(held))
     kept = (split.boundary - far.spread - far.loose) | far.gathered
-    return rerun_windows(problem, stage, allowed_stages(problem, replace(split, stage=stage), 0, kept))
+    return recompute_windows(problem, stage, allowed_stages(problem, replace(split, stage=stage), 0, kept))
 
 
 def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
     """gather: whether storages may be kept in place of what they are made of."""
-    of, turn = split.of, problem.backward_start
+    of, backward_start = split.of, problem.backward_start
 
     def elsewhere(f: int) -> set[int]:
         """Segments that make what f reads, its own apart."""
@@ -95,7 +95,7 @@ def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
     spread, loose = set[int](), set[int]()
     for s in sorted(split.boundary, key=problem.producer.__getitem__):
         f = problem.producer[s]
-        outside = {of[i] for i in problem.readers[s] if i < turn and of[i] > of[f] and i not in gathers}
+        outside = {of[i] for i in problem.readers[s] if i < backward_start and of[i] > of[f] and i not in gathers}
         if not outside and not gathers.isdisjoint(problem.readers[s]):
             loose.add(s)
         elif len(outside) >= MANY and f not in gathers and spread.issuperset(problem.reads[f]):
@@ -104,8 +104,8 @@ def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
     return Far(frozenset(spread), frozenset(gathered), frozenset(loose))
 
 
-def held(instance: Instance) -> tuple[int, ...]:
-    """Bytes at each operation of the backward, without reruns; -1 at views."""
+def held(instance: StepInstance) -> tuple[int, ...]:
+    """Bytes at each operation of the backward, without recomputation; -1 at views."""
     linked = link(instance.graph)
     at = dict.fromkeys(range(instance.graph.backward_start, len(instance.graph.operations)), -1)
     for event, nbytes in zip(linked.events, simulate(linked).during, strict=True):

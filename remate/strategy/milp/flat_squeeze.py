@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from ..base import Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.squeeze import squeeze
 from .flat import flat_model, lengths
 from .highs import SOLVER
 from .retention import smallest
 
 
-def flat_squeeze(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def flat_squeeze(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The smallest schedule of each flat model, squeezed into the budget."""
     for length in lengths(instance):
         found = yield from smallest(instance, request, context, instance.view(flat_model, length))
         if found is None or found.peak <= request.budget or context.deadline.stopped():
             return
-        yield Proposal(squeeze(instance.problem, found.reruns, request.budget, request.effort, context.deadline))
+        yield Proposal(squeeze(instance.problem, found.recomputes, request.budget, request.effort, context.deadline))
 
 
 FLAT_SQUEEZE = Strategy(

@@ -1,18 +1,18 @@
-"""The retention model in Pyomo, for any segments, stages and allowed reruns.
+"""The retention model in Pyomo, for any segments, stages and allowed recomputations.
 
-Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `rerun[f, k]`: f runs again
+Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `recompute[f, k]`: f runs again
 in stage k. `peak`: bytes, bounded by the budget.
 
-    minimise  sum of time[f] * rerun[f, k]                      or the peak
-    need      hold[s, k] + rerun[producer(s), k] >= 1           for every s that a backward operation of stage k reads
-    closure   rerun[f, k] <= hold[u, k] + rerun[producer(u), k] for every forward storage u that f reads
-    chain     hold[s, k'] <= hold[s, k] + rerun[producer(s), k] for consecutive stages k < k' that may need s
-    memory    base + sum of bytes * (hold, rerun alive there) <= peak     at every position that no other implies
-    kept      kept[s, p] >= rerun[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], p' the next such place, k' the
-              next stage; instead of hold and rerun, behind what reads s for sure, where windows say what is sure
-    over      over[s, p] <= rerun[f, k], where f may write over s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k']; counted off there
+    minimise  sum of time[f] * recompute[f, k]                      or the peak
+    need      hold[s, k] + recompute[producer(s), k] >= 1           for every s that a backward operation of stage k reads
+    closure   recompute[f, k] <= hold[u, k] + recompute[producer(u), k] for every forward storage u that f reads
+    chain     hold[s, k'] <= hold[s, k] + recompute[producer(s), k] for consecutive stages k < k' that may need s
+    memory    base + sum of bytes * (hold, recompute alive there) <= peak     at every position that no other implies
+    kept      kept[s, p] >= recompute[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], p' the next such place, k' the
+              next stage; instead of hold and recomputed, behind what reads s for sure, where windows say what is sure
+    over      over[s, p] <= recompute[f, k], where f may write over s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k']; counted off there
 
-    beside  other calls * (bytes held at the turn) <= beside    of a part that is called several times; at every row, too
+    beside  other calls * (bytes held at the forward/backward boundary) <= beside    of a part that is called several times; at every row, too
 
 Memory rows share most of their terms, so each is written as a level that changes from the previous row.
 """
@@ -26,14 +26,14 @@ import numpy as np
 import pyomo.environ as pyo
 from pyomo.core.expr.numeric_expr import LinearExpression
 
-from remate_runtime.gc_pause import gc_paused
-from remate_runtime.link import Held
+from remate_runtime.link import ResidentBytes
+from remate_runtime.support.gc_pause import gc_paused
 
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from .highs import Engine, Result, binaries
-from .windows import Key, RerunWindows, kept_after, overwritten_again, rows
+from .highs import HighsModel, Result, binaries
+from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
 INTEGRAL = 1e-6
@@ -48,17 +48,17 @@ def linear(variables: list[Any], coefficients: Sequence[float] | None = None) ->
 class Formulation:
     """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak)."""
 
-    def __init__(self, problem: Problem, windows: RerunWindows, reference: int) -> None:
+    def __init__(self, problem: Problem, windows: RecomputeWindows, reference: int) -> None:
         self.problem, self.windows = problem, windows
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = Engine(self.model)
+            self.engine = HighsModel(self.model)
         self.keys: list[Key] = [("hold", *key) for key in self.model.hold] + [
-            ("rerun", *key) for key in self.model.rerun
+            ("recompute", *key) for key in self.model.recompute
         ]
-        self.columns = self.engine.columns([*self.model.hold.values(), *self.model.rerun.values()])
+        self.columns = self.engine.columns([*self.model.hold.values(), *self.model.recompute.values()])
         self._levels = self.engine.columns(self.model.level.values())
         self._peak = self.engine.columns([self.model.peak])
         self._others = self.engine.columns([self.model.beside]) if problem.graph.calls > 1 else self._peak[:0]
@@ -68,18 +68,18 @@ class Formulation:
         windows, problem = self.windows, self.problem
         m: Any = pyo.ConcreteModel()
         m.hold = pyo.Var([(s, k) for s, ks in windows.stages.items() for k in ks], domain=pyo.Binary)
-        m.rerun = pyo.Var(list(windows.position), domain=pyo.Binary)
+        m.recompute = pyo.Var(list(windows.position), domain=pyo.Binary)
         m.peak = pyo.Var(bounds=(0, None))
 
         def available(s: int, k: int) -> list[Any]:
             made = problem.producer[s], k
-            return [m.hold[s, k], m.rerun[made]] if made in windows.position else [m.hold[s, k]]
+            return [m.hold[s, k], m.recompute[made]] if made in windows.position else [m.hold[s, k]]
 
         def need(m: Any, s: int, k: int) -> Any:
             return linear(available(s, k)) >= 1
 
         def closure(m: Any, f: int, k: int, u: int) -> Any:
-            return linear([*available(u, k), m.rerun[f, k]], [*[1] * len(available(u, k)), -1]) >= 0
+            return linear([*available(u, k), m.recompute[f, k]], [*[1] * len(available(u, k)), -1]) >= 0
 
         def chain(m: Any, s: int, k: int, later: int) -> Any:
             return linear([*available(s, k), m.hold[s, later]], [*[1] * len(available(s, k)), -1]) >= 0
@@ -91,7 +91,7 @@ class Formulation:
         )
         self._memory(m)
         cost = [max(problem.time[f], 1) / self.percent for f, _ in windows.position]
-        m.time = pyo.Objective(expr=linear(list(m.rerun.values()), cost))
+        m.time = pyo.Objective(expr=linear(list(m.recompute.values()), cost))
         return m
 
     def _memory(self, m: Any) -> None:
@@ -99,7 +99,7 @@ class Formulation:
         m.level = pyo.Var(range(len(self.rows)))
         self._kept(m)
         self._over(m)
-        variables = {"hold": m.hold, "rerun": m.rerun, "kept": m.kept, "over": m.over}
+        variables = {"hold": m.hold, "recompute": m.recompute, "kept": m.kept, "over": m.over}
 
         def change(m: Any, n: int) -> Any:
             parts = [(variables[kind][a, k], amount / self.unit) for (kind, a, k), amount in self.rows[n].change]
@@ -127,25 +127,25 @@ class Formulation:
                         following = ("hold", s, stages[n + 1])
                     pairs += [(key, asks)] + ([(key, following)] if following is not None else [])
         m.kept = pyo.Var(list(dict.fromkeys(key[1:] for key, _ in pairs)), bounds=(0, 1))
-        variables = {"hold": m.hold, "rerun": m.rerun, "kept": m.kept}
+        variables = {"hold": m.hold, "recompute": m.recompute, "kept": m.kept}
 
-        def asked(m: Any, n: int) -> Any:
+        def requested(m: Any, n: int) -> Any:
             (_, *key), (kind, *by) = pairs[n]
             return linear([m.kept[*key], variables[kind][*by]], [1, -1]) >= 0
 
-        m.asked = pyo.Constraint(range(len(pairs)), rule=asked)
+        m.requested = pyo.Constraint(range(len(pairs)), rule=requested)
 
     def _over(self, m: Any) -> None:
         """What takes the place of an argument that dies there."""
         over = list(overwritten_again(self.problem, self.windows))
         m.over = pyo.Var([key[1:] for _, _, key, _, _ in over], bounds=(0, 1))
         variables = {"hold": m.hold, "kept": m.kept}
-        again = [(key, rerun) for _, _, key, rerun, _ in over if rerun is not None]
+        again = [(key, recompute) for _, _, key, recompute, _ in over if recompute is not None]
         wanted = [(key[1:], by) for _, _, key, _, by in over if by is not None]
 
         def runs(m: Any, n: int) -> Any:
-            key, rerun = again[n]
-            return linear([m.over[key[1:]], m.rerun[rerun]], [-1, 1]) >= 0
+            key, recompute = again[n]
+            return linear([m.over[key[1:]], m.recompute[recompute]], [-1, 1]) >= 0
 
         def dies(m: Any, n: int) -> Any:
             key, (kind, *by) = wanted[n]
@@ -161,7 +161,10 @@ class Formulation:
         least = max(0, problem.held.kept - sum(sizes.values()))
         others = graph.calls - 1
         m.beside = pyo.Var(
-            bounds=(Held(least, problem.held.made).beside(graph, graph.delivered == "held") / self.unit, None)
+            bounds=(
+                ResidentBytes(least, problem.held.made).beside(graph, graph.delivered == "retained") / self.unit,
+                None,
+            )
         )
         variables = [m.hold[s, self.windows.stages[s][0]] for s in sizes]
         coefficients = [others * size / self.unit for size in sizes.values()]
@@ -224,9 +227,9 @@ class Formulation:
         nodes: int,
         work: float,
     ) -> Result:
-        """Least extra time under `budget` bytes where the reruns `sure` stay as they are. start: a solution."""
-        rerun = self.model.rerun
-        settled = self.engine.columns([rerun[at] for at in sorted(sure) if at in rerun])
+        """Least extra time under `budget` bytes where the recomputations `sure` stay as they are. start: a solution."""
+        recompute = self.model.recompute
+        settled = self.engine.columns([recompute[at] for at in sorted(sure) if at in recompute])
         settled = settled[settled >= 0]
         self.engine.set_bounds(settled, np.ones(len(settled)), np.ones(len(settled)))
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
@@ -265,6 +268,6 @@ class Formulation:
         return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0)) + beside
 
     def chosen(self, result: Result) -> dict[Key, bool]:
-        """The values of all hold and rerun variables."""
+        """The values of all hold and recomputed variables."""
         assert result.x is not None
         return dict(zip(self.keys, binaries(result.x, self.columns).tolist(), strict=True))

@@ -47,7 +47,7 @@ _STATUS = {
 }
 
 
-class Engine:
+class HighsModel:
     """A Pyomo model inside HiGHS. The model must be linear with one objective to minimise; columns are its
     variables."""
 
@@ -164,7 +164,7 @@ class Engine:
             return Result(name, x, objective, objective if name == "optimal" else -float("inf"))
         bound = info.mip_dual_bound if name != "infeasible" else float("inf")
         if name == "optimal" and objective - bound > 1e-6 * max(1.0, abs(objective)):
-            name = "gap"  # closed to the gap asked for, not to zero
+            name = "gap"  # closed to the gap requested, not to zero
         return Result(name, x, objective, bound)
 
     def _check(self, event: Any) -> None:

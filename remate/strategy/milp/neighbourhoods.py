@@ -1,11 +1,11 @@
-"""Large-neighbourhood search: where some operations run again is decided anew by an integer program, all other reruns stay.
+"""Large-neighbourhood search: where some operations run again is decided anew by an integer program, all other recomputations stay.
 
 P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998. The program is
-that of `formulation` with a stage for every operation of the backward, as Checkmate has them, in which what settled reruns
+that of `formulation` with a stage for every operation of the backward, as Checkmate has them, in which what settled recomputations
 read is known, so memory is counted to the byte; it stays small since an operation that is settled has variables only where it
 runs again already. (That of a whole step would have a hundred thousand.)
 
-Free are rows of neighbours in the forward: one around an operation whose reruns take long, or two, between which memory is
+Free are rows of neighbours in the forward: one around an operation whose recomputations take long, or two, between which memory is
 then traded. Rows grow where programs are solved to the end and shrink where they are not.
 """
 
@@ -15,10 +15,10 @@ import random
 from collections.abc import Collection
 from itertools import accumulate
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.greedy import greedy
 from ..local.polish import polish, pruned
 from ..pool import better
@@ -27,13 +27,13 @@ from .formulation import Formulation
 from .highs import SOLVER
 from .place import place
 from .warm_start import warm_start
-from .windows import RerunWindows, rerun_windows
+from .windows import RecomputeWindows, recompute_windows
 
 SEED = 20260101
 NODES = 2  # times those of the effort, in one program
 WORK = 1 / 1000  # of that of the effort: programs are many, and most are solved at once
 USUAL = 500  # forward operations of a step that gets all the neighbourhoods of the effort
-FIRST, FEWEST, MOST = 150, 40, 300  # reruns that a program may choose among
+FIRST, FEWEST, MOST = 150, 40, 300  # recomputes that a program may choose among
 GROW, SHRINK = 1.15, 0.7  # their number, where programs are solved, or are not
 ANYWHERE, TWO = 0.25, 0.5  # share of the rows that lie anywhere, and of the neighbourhoods of two rows
 PATIENCE = 3  # part of the neighbourhoods in a row that bring nothing before it ends
@@ -41,8 +41,8 @@ NARROW = 4  # operations of the shortest row
 WORTH = 1e-4  # % of the time of the step that an improvement takes off
 
 
-def neighbourhoods(instance: Instance, request: Request, context: Context) -> Proposals[None]:
-    """Improve on the best schedule known, or on a greedy one where none is, neighbourhood by neighbourhood. One that reruns in
+def neighbourhoods(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
+    """Improve on the best schedule known, or on a greedy one where none is, neighbourhood by neighbourhood. One that is recomputed in
     the forward is left alone: the program has no such."""
     if context.best is None:
         yield from greedy(instance, request, context)
@@ -76,8 +76,8 @@ def neighbourhoods(instance: Instance, request: Request, context: Context) -> Pr
 
 
 def expressible(problem: Problem, given: Candidate) -> bool:
-    """Whether the program knows what this schedule does: it runs something again, and nothing before the turn."""
-    return bool(given.reruns) and all(rerun.before >= problem.backward_start for rerun in given.reruns)
+    """Whether the program knows what this schedule does: it runs something again, and nothing before the forward/backward boundary."""
+    return bool(given.recomputes) and all(recompute.before >= problem.backward_start for recompute in given.recomputes)
 
 
 def stages(problem: Problem) -> tuple[int, ...]:
@@ -86,20 +86,22 @@ def stages(problem: Problem) -> tuple[int, ...]:
     return tuple(max(0, n - 1) for n in executed)
 
 
-def windows_around(problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]) -> RerunWindows:
+def windows_around(
+    problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]
+) -> RecomputeWindows:
     """Windows in which operations outside `free` run again where they do in a schedule, and those within it wherever something
     that runs there reads what they make."""
     allowed, sure = _allowed(problem, stage, given, free)
-    return rerun_windows(problem, stage, allowed, frozenset(sure))
+    return recompute_windows(problem, stage, allowed, frozenset(sure))
 
 
 def _allowed(
     problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]
 ) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
-    turn, free = problem.backward_start, frozenset(free)
+    backward_start, free = problem.backward_start, frozenset(free)
     allowed: dict[int, set[int]] = {}
-    for rerun in given.reruns:
-        allowed.setdefault(rerun.op, set()).add(stage[rerun.before - turn])
+    for recompute in given.recomputes:
+        allowed.setdefault(recompute.op, set()).add(stage[recompute.before - backward_start])
     sure = {(f, k) for f, ks in allowed.items() if f not in free for k in ks}
     for f in sorted(free, reverse=True):
         if f in problem.once:
@@ -107,15 +109,15 @@ def _allowed(
         found = allowed.setdefault(f, set())
         for s in problem.writes[f]:
             for i in problem.readers[s] if s not in problem.pinned else ():
-                found |= {stage[i - turn]} if i >= turn else allowed.get(i, set())
+                found |= {stage[i - backward_start]} if i >= backward_start else allowed.get(i, set())
     return allowed, sure
 
 
 def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: random.Random, most: int) -> frozenset[int]:
-    """Operations to decide on anew, so many that a program has about `most` reruns to choose among."""
+    """Operations to decide on anew, so many that a program has about `most` recomputations to choose among."""
     weight = [0] * len(problem.real)
-    for rerun in given.reruns:
-        weight[rerun.op] += problem.time[rerun.op] + 1
+    for recompute in given.recomputes:
+        weight[recompute.op] += problem.time[recompute.op] + 1
     costly = [f for f in problem.forward if weight[f]]
     at = {f: n for n, f in enumerate(problem.forward)}
     centres = []
@@ -137,14 +139,14 @@ def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: rando
 
 
 def _solved(
-    instance: Instance,
+    instance: StepInstance,
     request: Request,
     context: Context,
     stage: tuple[int, ...],
     best: Candidate,
     free: Collection[int],
-) -> tuple[tuple[FlatRerun, ...] | None, bool]:
-    """Reruns that a program finds better than those of `best`, if any; and whether it was solved to the end."""
+) -> tuple[tuple[FlatRecompute, ...] | None, bool]:
+    """Recomputations that a program finds better than those of `best`, if any; and whether it was solved to the end."""
     problem, effort = instance.problem, request.effort
     windows = windows_around(problem, stage, best, free)
     model = Formulation(problem, windows, instance.baseline.peak)
@@ -153,7 +155,7 @@ def _solved(
         context.deadline,
         request.budget,
         windows.sure,
-        warm_start(problem, windows, best.reruns),
+        warm_start(problem, windows, best.recomputes),
         nodes=NODES * effort.nodes,
         work=WORK * effort.work,
     )
@@ -164,7 +166,7 @@ def _solved(
     return tuple(pruned(problem, place(problem, windows, model.chosen(result)))), solved
 
 
-def _count(instance: Instance, request: Request) -> int:
+def _count(instance: StepInstance, request: Request) -> int:
     """Building a program costs as much as the step is long."""
     size = max(1, len(instance.problem.forward))
     return max(1, int(request.effort.neighbourhoods * min(1.0, USUAL / size)))
@@ -172,7 +174,7 @@ def _count(instance: Instance, request: Request) -> int:
 
 NEIGHBOURHOODS = Strategy(
     "neighbourhoods",
-    "integer programs for some operations of the best schedule, all other reruns where they are",
+    "integer programs for some operations of the best schedule, all other recomputations where they are",
     neighbourhoods,
     reference="P. Shaw, Using constraint programming and local search methods to solve vehicle routing problems, CP 1998",
     solver=SOLVER,

@@ -1,22 +1,22 @@
-"""From the variables of a formulation to reruns: each just before its first actual need."""
+"""From the variables of a formulation to recomputes: each just before its first actual need."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
-from .windows import Key, RerunWindows
+from .windows import Key, RecomputeWindows
 
 
-def place(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool]) -> list[FlatRerun]:
-    """Reruns of a solution, in step order. Reruns that nothing needs are dropped."""
+def place(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool]) -> list[FlatRecompute]:
+    """Recomputations of a solution, in step order. Recomputations that nothing needs are dropped."""
     by_stage: dict[int, list[tuple[int, int]]] = {}
     for f, k, anchor in windows.slots:
-        if chosen["rerun", f, k]:
+        if chosen["recompute", f, k]:
             by_stage.setdefault(k, []).append((f, anchor))
-    made: list[FlatRerun] = []
+    made: list[FlatRecompute] = []
     for k, operations in by_stage.items():
         first: dict[int, int] = {}
         for f, anchor in sorted(operations, reverse=True):
@@ -25,12 +25,12 @@ def place(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool]) -
                 point = anchor
             if point is not None:
                 first[f] = point
-        made.extend(FlatRerun(f, point) for f, point in first.items())
+        made.extend(FlatRecompute(f, point) for f, point in first.items())
     return sorted(made, key=lambda r: (r.before, r.op))
 
 
 def _first_need(
-    problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
+    problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool], f: int, k: int, first: Mapping[int, int]
 ) -> int | None:
     points = [
         i if i >= problem.backward_start else first[i]
@@ -42,8 +42,8 @@ def _first_need(
     return min(points, default=None)
 
 
-def _held_later(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
-    """Whether a later stage counts on what this rerun makes."""
+def _held_later(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
+    """Whether a later stage counts on what this recomputation makes."""
     for s in problem.writes[f]:
         later = [n for n in windows.stages.get(s, ()) if n > k]
         if later and chosen["hold", s, later[0]] and not chosen.get(("hold", s, k), True):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..problem import Problem
-from .windows import Key, RerunWindows, rerun_windows
+from .windows import Key, RecomputeWindows, recompute_windows
 
 
-def refined(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool]) -> RerunWindows:
-    """Windows for the neighbourhood of a solution: its reruns, and those others that move none of its reruns earlier.
+def refined(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool]) -> RecomputeWindows:
+    """Windows for the neighbourhood of a solution: its recomputations, and those others that move none of its recomputations earlier.
 
     The windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
     left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to use.
     """
-    keep = {(f, k) for f, k in windows.position if chosen["rerun", f, k]}
-    tight = rerun_windows(problem, windows.stage, _allowed(keep))
+    keep = {(f, k) for f, k in windows.position if chosen["recompute", f, k]}
+    tight = recompute_windows(problem, windows.stage, _allowed(keep))
     anchor = {(f, k): at for f, k, at in tight.slots}
     loose = {(f, k): at for f, k, at in windows.slots}
     extra = {
@@ -28,7 +28,7 @@ def refined(problem: Problem, windows: RerunWindows, chosen: Mapping[Key, bool])
             if (problem.producer[u], k) in anchor
         )
     }
-    return rerun_windows(problem, windows.stage, _allowed(keep | extra))
+    return recompute_windows(problem, windows.stage, _allowed(keep | extra))
 
 
 def _allowed(pairs: set[tuple[int, int]]) -> dict[int, set[int]]:

@@ -1,4 +1,4 @@
-"""A strategy out of a retention model: solve it under the budget, place its reruns, hear the simulator, correct."""
+"""A strategy out of a retention model: solve it under the budget, place its recomputations, hear the simulator, correct."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Mapping
 
 from ..base import Candidate, Context, Proposal, Proposals, Request
 from ..feedback import Answer, Heard, feedback
-from ..instance import Instance
+from ..instance import StepInstance
 from .formulation import Formulation
 from .place import place
 from .refinement import refined
 from .warm_start import warm_start
-from .windows import Key, RerunWindows
+from .windows import Key, RecomputeWindows
 
 TIGHT = 0.0005  # gap that one solve aims at: finer than what is asked of the whole
 
 Chosen = Mapping[Key, bool]
 
 
-def formulation(instance: Instance, windows: RerunWindows) -> Formulation:
+def formulation(instance: StepInstance, windows: RecomputeWindows) -> Formulation:
     """The retention model of a step over these windows."""
     return Formulation(instance.problem, windows, instance.baseline.peak)
 
 
 def retention(
-    instance: Instance, request: Request, context: Context, model: Formulation, stage: str
+    instance: StepInstance, request: Request, context: Context, model: Formulation, stage: str
 ) -> Proposals[None]:
     """What the model proposes; where that is the best so far, also what is found in its neighbourhood, where memory is
     counted exactly."""
-    known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.reruns)
+    known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.recomputes)
     heard = yield from corrected(request, context, model, known, stage)
     if heard.about is not None and heard.best is context.best:
         around = formulation(instance, refined(instance.problem, model.windows, heard.about))
@@ -54,15 +54,17 @@ def corrected(
     return (yield from feedback(request, context, ask))
 
 
-def smallest(instance: Instance, request: Request, context: Context, model: Formulation) -> Proposals[Candidate | None]:
+def smallest(
+    instance: StepInstance, request: Request, context: Context, model: Formulation
+) -> Proposals[Candidate | None]:
     """The smallest peak that the model finds, solved for once. It does not depend on the budget."""
     key = ("smallest", model, request.effort)
     if key not in instance.kept:
         result = model.smallest(context.deadline, request.effort, tolerance=0.005)
         if result.x is None:
             return None
-        reruns = tuple(place(model.problem, model.windows, model.chosen(result)))
+        recomputes = tuple(place(model.problem, model.windows, model.chosen(result)))
         if context.deadline.stopped():  # what the clock has cut short is not kept
-            return (yield Proposal(reruns))
-        instance.kept[key] = reruns
+            return (yield Proposal(recomputes))
+        instance.kept[key] = recomputes
     return (yield Proposal(instance.kept[key]))

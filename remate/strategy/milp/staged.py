@@ -1,34 +1,34 @@
 """The staged strategy: a forward operation may run again in several stages, and what it makes be held between them.
 
 Needed where boundaries are large, cheap to make again, or too many to keep: convolutional nets, U-Nets, low budgets.
-The model grows with the number of stages above its own in which an operation may rerun, so it suits hundreds of
+The model grows with the number of stages above its own in which an operation may be recomputed, so it suits hundreds of
 operations.
 """
 
 from __future__ import annotations
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import segments
 from .flat import allowed_stages
 from .formulation import Formulation
 from .highs import SOLVER
 from .retention import formulation, retention, smallest
-from .windows import RerunWindows, rerun_windows
+from .windows import RecomputeWindows, recompute_windows
 
-# Operations in a segment, with the stages above its own where an operation may rerun.
+# Operations in a segment, with the stages above its own where an operation may be recomputed.
 SHAPES = ((8, 3), (5, 6))
 LARGEST = 900  # variables of a model that still solves in seconds
 
 
-def staged_windows(problem: Problem, length: int, above: int) -> RerunWindows:
-    """Windows in which every operation may rerun up to `above` stages before the first that needs it."""
+def staged_windows(problem: Problem, length: int, above: int) -> RecomputeWindows:
+    """Windows in which every operation may be recomputed up to `above` stages before the first that needs it."""
     split = segments(problem, length)
-    return rerun_windows(problem, split.stage, allowed_stages(problem, split, above))
+    return recompute_windows(problem, split.stage, allowed_stages(problem, split, above))
 
 
-def staged(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def staged(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Models with short segments first, as long as they stay solvable."""
     for length, above in SHAPES:
         windows = instance.view(_windows, length, above)
@@ -39,11 +39,11 @@ def staged(instance: Instance, request: Request, context: Context) -> Proposals[
                 yield from smallest(instance, request, context, model)
 
 
-def _windows(instance: Instance, length: int, above: int) -> RerunWindows:
+def _windows(instance: StepInstance, length: int, above: int) -> RecomputeWindows:
     return staged_windows(instance.problem, length, above)
 
 
-def _model(instance: Instance, length: int, above: int) -> Formulation:
+def _model(instance: StepInstance, length: int, above: int) -> Formulation:
     return formulation(instance, instance.view(_windows, length, above))
 
 

@@ -1,20 +1,22 @@
-"""Known reruns as a first solution of any formulation."""
+"""Known recomputations as a first solution of any formulation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
-from .windows import Key, RerunWindows
+from .windows import Key, RecomputeWindows
 
 
-def warm_start(problem: Problem, windows: RerunWindows, reruns: Iterable[FlatRerun]) -> dict[Key, bool]:
-    """Values of all variables for these reruns: what they rerun, in the stages where the formulation allows it, and
+def warm_start(problem: Problem, windows: RecomputeWindows, recomputes: Iterable[FlatRecompute]) -> dict[Key, bool]:
+    """Values of all variables for these recomputes: what they are recomputed, in the stages where the formulation allows it, and
     what must then be held. Memory may not fit: the solver then drops or repairs it."""
     wanted = {
-        (r.op, windows.stage[r.before - problem.backward_start]) for r in reruns if r.before >= problem.backward_start
+        (r.op, windows.stage[r.before - problem.backward_start])
+        for r in recomputes
+        if r.before >= problem.backward_start
     }
     again = {pair for pair in wanted if pair in windows.position}
     held: dict[Key, bool] = {}
@@ -27,4 +29,4 @@ def warm_start(problem: Problem, windows: RerunWindows, reruns: Iterable[FlatRer
             )
             later = (needed or later) and (f, k) not in again
             held["hold", s, k] = later
-    return {**held, **{("rerun", f, k): (f, k) in again for f, k in windows.position}}
+    return {**held, **{("recompute", f, k): (f, k) in again for f, k in windows.position}}

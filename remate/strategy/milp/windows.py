@@ -1,4 +1,4 @@
-"""Where a rerun may stand, when its outputs may be needed, and the memory rows that follow.
+"""Where a recomputation may stand, when its outputs may be needed, and the memory rows that follow.
 
 Backward is split into stages. A forward operation f may run again in its allowed stages, at most once in each, at a
 *slot*: just before its first possible need there. Slots and executed operations are *positions*, in step order. A
@@ -15,17 +15,17 @@ import msgspec
 from ..account import backward_holdings
 from ..problem import Problem
 
-Key = tuple[str, int, int]  # ("hold", storage, stage), ("rerun", operation, stage) and of exact windows
+Key = tuple[str, int, int]  # ("hold", storage, stage), ("recompute", operation, stage) and of exact windows
 # ("kept", storage, position), ("over", storage, position)
 
 
-class RerunWindows(msgspec.Struct, frozen=True):
-    """slots: (operation, stage, anchor) of possible reruns in step order, anchor the backward operation that it stands
+class RecomputeWindows(msgspec.Struct, frozen=True):
+    """slots: (operation, stage, anchor) of possible recomputations in step order, anchor the backward operation that it stands
     before. position: of each slot, by (operation, stage). at: position of every executed operation. need: by (storage,
     stage), last position where it may be needed. stages: by storage, the stages in which it may be needed, ascending.
-    read: (storage, stage) pairs that a backward operation reads. stage: by backward operation index minus turn. sure: reruns,
+    read: (storage, stage) pairs that a backward operation reads. stage: by backward operation index minus turn. sure: recomputations,
     as (operation, stage), that are settled; where it is not None, what only others read is counted only if these run
-    (`kept_after`). readers: by (storage, stage), positions where it may be read, with the operation that may rerun there or
+    (`kept_after`). readers: by (storage, stage), positions where it may be read, with the operation that may be recomputed there or
     -1."""
 
     slots: tuple[tuple[int, int, int], ...]
@@ -40,19 +40,19 @@ class RerunWindows(msgspec.Struct, frozen=True):
     sure: frozenset[tuple[int, int]] | None = None
 
 
-def rerun_windows(
+def recompute_windows(
     problem: Problem,
     stage: Sequence[int],
     allowed: Mapping[int, Set[int]],
     sure: frozenset[tuple[int, int]] | None = None,
-) -> RerunWindows:
-    """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may rerun. sure: as of
+) -> RecomputeWindows:
+    """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may be recomputed. sure: as of
     the windows."""
-    turn = problem.backward_start
+    backward_start = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
     candidates: dict[int, list[int]] = defaultdict(list)
     for i in problem.backward:
-        by_stage[stage[i - turn]].append(i)
+        by_stage[stage[i - backward_start]].append(i)
     for f in sorted(allowed):
         for k in allowed[f]:
             candidates[k].append(f)
@@ -76,7 +76,7 @@ def rerun_windows(
                 count += 1
             at[j] = count
             for s in problem.reads[j]:
-                if problem.producer[s] < turn:
+                if problem.producer[s] < backward_start:
                     readers.setdefault((s, k), []).append((count, -1))
                     read.add((s, k))
             count += 1
@@ -87,7 +87,9 @@ def rerun_windows(
     for s, k in need:
         needed[s].append(k)
     stages = {s: tuple(sorted(ks)) for s, ks in needed.items()}
-    return RerunWindows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage), readers, sure)
+    return RecomputeWindows(
+        tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage), readers, sure
+    )
 
 
 def _made_besides(
@@ -96,7 +98,7 @@ def _made_besides(
     position: Mapping[tuple[int, int], int],
     readers: dict[tuple[int, int], list[tuple[int, int]]],
 ) -> None:
-    """What a rerun makes and its stage does not read can be held from there for a later one, as if it read that itself."""
+    """What a recomputation makes and its stage does not read can be held from there for a later one, as if it read that itself."""
     last: dict[int, int] = {}
     for s, k in readers:
         last[s] = max(last.get(s, -1), k)
@@ -134,7 +136,7 @@ class Row(msgspec.Struct, frozen=True):
     change: tuple[tuple[Key, int], ...]
 
 
-def rows(problem: Problem, windows: RerunWindows) -> list[Row]:
+def rows(problem: Problem, windows: RecomputeWindows) -> list[Row]:
     """Memory at every position, as changes; rows that another row implies are left out."""
     base, change = _pieces(problem, windows)
     kept: list[tuple[int, int, list[tuple[Key, int, int]]]] = []  # position, base, atoms since the previous row
@@ -160,7 +162,7 @@ def _sum(atoms: list[tuple[Key, int, int]]) -> tuple[tuple[Key, int], ...]:
     return tuple((key, amount) for key, amount in total.items() if amount)
 
 
-def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
+def _pieces(problem: Problem, windows: RecomputeWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
     """Changes of the fixed bytes, and of the coefficients as (variable, bytes, sign of the change of memory): where a
     storage goes over from `held or made again` to `held for a later stage`, memory cannot rise."""
     end = windows.count
@@ -184,15 +186,15 @@ def _pieces(problem: Problem, windows: RerunWindows) -> tuple[list[int], list[li
         extra = problem.workspace[f] + problem.state[f]
         extra += sum(problem.size[s] for s in problem.writes[f] if (s, k) not in windows.need or s in problem.pinned)
         if extra:
-            change[p].append((("rerun", f, k), extra, 1))
-            change[p + 1].append((("rerun", f, k), -extra, -1))
+            change[p].append((("recompute", f, k), extra, 1))
+            change[p + 1].append((("recompute", f, k), -extra, -1))
     for s, p, key, _, _ in overwritten_again(problem, windows):
         change[p].append((key, -problem.size[s], -1))
         change[p + 1].append((key, problem.size[s], 1))
     return base, change
 
 
-def _fixed_end(problem: Problem, windows: RerunWindows, s: int) -> int:
+def _fixed_end(problem: Problem, windows: RecomputeWindows, s: int) -> int:
     """Last position at which forward storage s, from its first run, is live whatever the plan; of an output of the model,
     in the forward."""
     if s in problem.returned:
@@ -205,7 +207,7 @@ def _fixed_end(problem: Problem, windows: RerunWindows, s: int) -> int:
 
 
 def _retained(
-    problem: Problem, windows: RerunWindows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]
+    problem: Problem, windows: RecomputeWindows, s: int, stop: int, change: list[list[tuple[Key, int, int]]]
 ) -> None:
     f, size = problem.producer[s], problem.size[s]
     ks = windows.stages.get(s, ())
@@ -224,8 +226,8 @@ def _retained(
         tail = kept_after(problem, windows, s, k)
         end = tail[0] if tail is not None else last
         if slot is not None:
-            change[slot].append((("rerun", f, k), size, 1))
-            change[end + 1].append((("rerun", f, k), -size, -1))
+            change[slot].append((("recompute", f, k), size, 1))
+            change[end + 1].append((("recompute", f, k), -size, -1))
         change[end + 1].append((("hold", s, k), -size, -1))
         for at, key, _ in tail[1] if tail is not None else ():
             change[end + 1].append((key, size, -1))
@@ -236,38 +238,40 @@ def _retained(
 
 
 def kept_after(
-    problem: Problem, windows: RerunWindows, s: int, k: int
+    problem: Problem, windows: RecomputeWindows, s: int, k: int
 ) -> tuple[int, list[tuple[int, Key, Key]]] | None:
-    """Of a storage in a stage in which reruns that are not settled are the last to read it: the position up to which it is there
+    """Of a storage in a stage in which recomputes that are not settled are the last to read it: the position up to which it is there
     in any case, and for each of these reads its position, the variable that says whether it is there until then, and the
-    rerun that asks for it."""
+    recompute that asks for it."""
     if windows.sure is None:
         return None
     readers = windows.readers[s, k]
     surely = [at for at, g in readers if g < 0 or (g, k) in windows.sure]
     end = surely[-1] if surely else windows.position.get((problem.producer[s], k), readers[0][0])
-    later = [(at, ("kept", s, at), ("rerun", g, k)) for at, g in readers if at > end]
+    later = [(at, ("kept", s, at), ("recompute", g, k)) for at, g in readers if at > end]
     return (end, later) if later else None
 
 
 def overwritten_again(
-    problem: Problem, windows: RerunWindows
+    problem: Problem, windows: RecomputeWindows
 ) -> Iterator[tuple[int, int, Key, tuple[int, int] | None, Key | None]]:
-    """Where windows say what is sure: reruns, and operations of the backward, that may write over an argument if nothing wants it
-    any more. The storage, the position, the variable that says so, the rerun, if it is one, and the variable that says
+    """Where windows say what is sure: recomputations, and operations of the backward, that may write over an argument if nothing wants it
+    any more. The storage, the position, the variable that says so, the recomputation, if it is one, and the variable that says
     that something does want it, if anything can."""
     if windows.sure is None:
         return
-    turn = problem.backward_start
+    backward_start = problem.backward_start
     executed = [(f, k, windows.position[f, k]) for f, k, _ in windows.slots]
-    executed += [(i, windows.stage[i - turn], windows.at[i]) for i in problem.backward if problem.overwrites[i] < 0]
+    executed += [
+        (i, windows.stage[i - backward_start], windows.at[i]) for i in problem.backward if problem.overwrites[i] < 0
+    ]
     for i, k, p in executed:
         for s in problem.may_overwrite[i]:
-            if (s, k) not in windows.readers or s in problem.pinned or s in problem.until_turn:
+            if (s, k) not in windows.readers or s in problem.pinned or s in problem.until_backward_start:
                 continue
             later = [(at, g) for at, g in windows.readers[s, k] if at > p]
             if any(g < 0 or (g, k) in windows.sure for _, g in later):
                 continue
             after = [n for n in windows.stages[s] if n > k]
             wanted = ("kept", s, later[0][0]) if later else ("hold", s, after[0]) if after else None
-            yield s, p, ("over", s, p), (i, k) if i < turn else None, wanted
+            yield s, p, ("over", s, p), (i, k) if i < backward_start else None, wanted

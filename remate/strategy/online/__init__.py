@@ -1,1 +1,1 @@
-"""Policies that replay a step and decide as they go what to let go: what is missing runs again when it is read."""
+"""Policies that replay a step and decide as they go what to free: what is missing runs again when it is read."""

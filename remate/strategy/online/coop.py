@@ -5,7 +5,7 @@ contiguous stretch of memory goes whose storages cost least to make again, of al
 elsewhere would only make holes. *Cheap tensor partitioning*: storages that are cheap to make for their bytes are placed
 from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is that of
 DTR, over the time since its last use. (The paper's third idea, to overwrite what can be made again, is what the linker does with every
-schedule.) The room that holes take makes it let go more than a policy that only counts bytes, as an allocator would.
+schedule.) The room that holes take makes it free more than a policy that only counts bytes, as an allocator would.
 
 What a replay finds is judged like any other schedule, by the bytes that are live.
 """
@@ -17,10 +17,10 @@ from statistics import median
 from typing import NamedTuple
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from .dtr import Neighbourhood, neighbourhood, score
-from .replay import Replay, replayed
+from .replay import StepReplay, replayed
 
 OUTSIDE = -2  # among storages
 
@@ -41,7 +41,7 @@ class Arena:
         made = [s for s in problem.storages if problem.size[s]]
         self.middle = median(self._density(s) for s in made) if made else 0.0
 
-    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+    def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Place each, the largest first; evict a stretch where there is no hole."""
         outside = replay.held - sum(block.end - block.start for block in self.blocks if block.storage >= 0)
         if outside != self.outside:
@@ -60,7 +60,7 @@ class Arena:
     def _density(self, s: int) -> float:
         return self.problem.time[self.problem.producer[s]] / self.problem.size[s]
 
-    def _place(self, replay: Replay, s: int, nbytes: int) -> bool:
+    def _place(self, replay: StepReplay, s: int, nbytes: int) -> bool:
         cheap = s in self.around.made_from and self._density(s) <= self.middle
         holes = [(start, end) for start, end in self._holes() if end - start >= nbytes]
         if not holes:
@@ -80,7 +80,7 @@ class Arena:
         ends = [*(block.start for block in self.blocks), self.size]
         return [(a, b) for a, b in zip(starts, ends, strict=True) if b > a]
 
-    def _stretch(self, replay: Replay, nbytes: int) -> list[_Block] | None:
+    def _stretch(self, replay: StepReplay, nbytes: int) -> list[_Block] | None:
         """Neighbours that may all go, with `nbytes` between those that stay, at the least cost."""
         blocks = self.blocks
         cost = [score(replay, self.around, b.storage) if self._free(replay, b) else None for b in blocks]
@@ -104,11 +104,11 @@ class Arena:
         end = self.blocks[last + 1].start if last + 1 < len(self.blocks) else self.size
         return end - start if first <= last else 0
 
-    def _free(self, replay: Replay, block: _Block) -> bool:
+    def _free(self, replay: StepReplay, block: _Block) -> bool:
         return block.storage >= 0 and replay.may_go(block.storage)
 
 
-def coop(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def coop(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The replay in an arena."""
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Arena(instance.problem, around, budget))

@@ -6,8 +6,8 @@ ICLR 2021: the heuristic h-DTR. A storage s is evicted in the order of
     (time of s and of its evicted neighbourhood) / (bytes of s * time since it was last read or made)
 
 where the evicted neighbourhood are the evicted storages that s would need to be made again, or that would need s, and so
-on. The policy sees nothing of the future but that a storage is not read any more. Overhead is what reruns take; that many
-executions mean thrashing is what `Replay` stops at.
+on. The policy sees nothing of the future but that a storage is not read any more. Overhead is what is recomputed take; that many
+executions mean thrashing is what `StepReplay` stops at.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
-from .replay import Replay, replayed
+from .replay import StepReplay, replayed
 
 
 class Neighbourhood:
@@ -51,7 +51,7 @@ class Neighbourhood:
         return found
 
 
-def score(replay: Replay, around: Neighbourhood, s: int) -> float:
+def score(replay: StepReplay, around: Neighbourhood, s: int) -> float:
     """h-DTR without the bytes: ns to make s and its neighbourhood again, for each ns that it has not been used."""
     return (around.time(s, replay.evicted) + 1) / (replay.clock - replay.used[s] + 1)
 
@@ -62,7 +62,7 @@ class Heap:
     def __init__(self, around: Neighbourhood) -> None:
         self.around = around
 
-    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+    def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Evict by h-DTR until these fit."""
         size, needed = replay.problem.size, sum(sizes.values())
         while replay.held + needed > replay.budget:
@@ -78,13 +78,13 @@ class Heap:
         """Bytes are counted by the replay."""
 
 
-def dtr(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def dtr(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The replay under h-DTR."""
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Heap(around))
 
 
-def neighbourhood(instance: Instance) -> Neighbourhood:
+def neighbourhood(instance: StepInstance) -> Neighbourhood:
     """The neighbourhoods of a step."""
     return Neighbourhood(instance.problem)
 

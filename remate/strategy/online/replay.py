@@ -1,8 +1,8 @@
-"""A step replayed within a budget: what is not there when it is read runs again, what does not fit is let go.
+"""A step replayed within a budget: what is not there when it is read runs again, what does not fit is freed.
 
 It is the runtime of M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, as far as a policy sees it. The
 program's own operations come in step order. Their inputs are made available, recursively, and locked; room is made for
-what they make. A storage that the program does not read any more is let go at once, and made again if a rerun wants it.
+what they make. A storage that the program does not read any more is freed at once, and made again if a recomputation wants it.
 What may not run again (the backward, say) stays as long as the program reads it.
 """
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Context, Proposal, Proposals, Request
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 from ..states.downward import downward
 
@@ -25,16 +25,16 @@ THRASHING = 30  # executions per operation of the step, from which on a policy o
 class Memory(Protocol):
     """Where storages lie, and what goes when they do not fit."""
 
-    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+    def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Make room for storages of these bytes, by `replay.evict`. False if there can be none."""
         ...
 
     def gone(self, s: int) -> None:
-        """A storage has been let go."""
+        """A storage has been freed."""
         ...
 
 
-class Replay:
+class StepReplay:
     """The state of a step on its way. there: storages that are resident. held: their bytes, and others that are fixed.
     locks: how many executions under way read or make a storage. clock: ns so far; used[s]: when s was last made or read.
     evicted: storages that were made and are not there. point: the operation of the program that runs next."""
@@ -46,14 +46,14 @@ class Replay:
         self.locks: dict[int, int] = {}
         self.used: dict[int, int] = {}
         self.held = self.clock = self.point = 0
-        self.reruns: list[FlatRerun] = []
+        self.recomputes: list[FlatRecompute] = []
         self.left = THRASHING * (len(problem.forward) + len(problem.backward))
         self._delivered: dict[int, list[int]] = {}  # by operation: gradients that are gone behind it
         for s in problem.delivery:
             self._delivered.setdefault(problem.held_until(s), []).append(s)
         self._reads_left = [sum(problem.real[i] for i in readers) for readers in problem.readers]
 
-    def run(self) -> tuple[FlatRerun, ...] | None:
+    def run(self) -> tuple[FlatRecompute, ...] | None:
         """Replay the step. None where something cannot be made to fit, or the policy runs in circles."""
         problem = self.problem
         for i, real in enumerate(problem.real):
@@ -65,18 +65,18 @@ class Replay:
                 for s in problem.reads[i]:
                     self._reads_left[s] -= 1
                 for s in (*problem.reads[i], *problem.writes[i]):
-                    self._let_go_if_unread(s)
+                    self._evict_if_unread(s)
             for s in self._delivered.get(i, ()):
                 self.evict(s)
             self.held -= sum(b for b, last in problem.tangents if last == i)
-        return tuple(self.reruns)
+        return tuple(self.recomputes)
 
     def may_go(self, s: int) -> bool:
-        """Whether storage s, which is there, can be let go and made again."""
+        """Whether storage s, which is there, can be freed and made again."""
         problem, f = self.problem, self.problem.producer[s]
         if self.locks.get(s) or f >= problem.backward_start or f in problem.once:
             return False
-        return s not in problem.pinned and s not in problem.until_turn
+        return s not in problem.pinned and s not in problem.until_backward_start
 
     def evict(self, s: int) -> None:
         """Let a storage go."""
@@ -85,9 +85,9 @@ class Replay:
         self.held -= self.problem.size[s]
         self.memory.gone(s)
 
-    def _let_go_if_unread(self, s: int) -> None:
+    def _evict_if_unread(self, s: int) -> None:
         problem = self.problem
-        wanted = s in problem.pinned or (s in problem.until_turn and self.point < problem.backward_start - 1)
+        wanted = s in problem.pinned or (s in problem.until_backward_start and self.point < problem.backward_start - 1)
         if s in self.there and not self._reads_left[s] and not wanted and not self.locks.get(s):
             self.evict(s)
 
@@ -123,7 +123,7 @@ class Replay:
             return False
         self.clock += problem.time[i]
         if again:
-            self.reruns.append(FlatRerun(i, self.point))
+            self.recomputes.append(FlatRecompute(i, self.point))
         for s in sizes:
             if s != WORKSPACE:
                 self.there.add(s)
@@ -141,13 +141,13 @@ class Replay:
 
 
 def replayed(
-    instance: Instance, request: Request, context: Context, memory: Callable[[int], Memory]
+    instance: StepInstance, request: Request, context: Context, memory: Callable[[int], Memory]
 ) -> Proposals[None]:
     """What a policy comes to under the budget; where it fails, under ever greater ones."""
     stopped = context.deadline.stopped
 
     def search(budget: int) -> Proposals[int | None]:
-        found = Replay(instance.problem, budget, memory(budget), stopped).run()
+        found = StepReplay(instance.problem, budget, memory(budget), stopped).run()
         return None if found is None else (yield Proposal(found)).peak
 
     yield from downward(instance, request, context, search)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import heapq
 
 from ..base import Context, Proposals, Request, Strategy
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
-from .replay import Replay, replayed
+from .replay import StepReplay, replayed
 
 
 class Separators:
@@ -113,7 +113,7 @@ class Path:
     def __init__(self, separators: Separators) -> None:
         self.separators = separators
 
-    def room(self, replay: Replay, sizes: dict[int, int]) -> bool:
+    def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Let go, by the parts of storages, until these fit."""
         problem, needed = replay.problem, sum(sizes.values())
         excess = replay.held + needed - replay.budget
@@ -137,13 +137,13 @@ class Path:
         return part in path, -self.separators.depth[part]
 
 
-def treewidth(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def treewidth(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The replay along separators."""
     separators = instance.view(separators_of)
     yield from replayed(instance, request, context, lambda budget: Path(separators))
 
 
-def separators_of(instance: Instance) -> Separators:
+def separators_of(instance: StepInstance) -> Separators:
     """The recursion of a step."""
     return Separators(instance.problem)
 

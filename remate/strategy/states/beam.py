@@ -1,4 +1,4 @@
-"""Reruns for a step of any size: beam search over the states of `space`, from the first operation to the last.
+"""Recomputations for a step of any size: beam search over the states of `space`, from the first operation to the last.
 
 A layer holds the states, `width` at most, in which the next operation is the same: those that promise the least time.
 An operation whose arguments are there runs; otherwise what they are made from runs again first, earliest or latest
@@ -15,11 +15,11 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
-from ..instance import Instance
+from ..instance import StepInstance
 from ..local.polish import polish
 from .downward import downward
 from .space import UPDATE, Move, Space, State, bits, space_of
@@ -36,23 +36,23 @@ DTR = "Kirisame et al. 2021, Dynamic tensor rematerialization"
 
 
 class _Node(NamedTuple):
-    """A state on a walk. held: bytes resident. time: ns of reruns so far. estimate: ns of reruns in the end, at least.
+    """A state on a walk. held: bytes resident. time: ns of recomputations so far. estimate: ns of recomputations in the end, at least.
     above: the node before, and what ran again on the way."""
 
     state: State
     held: int
     time: int
     estimate: int
-    above: tuple[_Node, FlatRerun] | None
+    above: tuple[_Node, FlatRecompute] | None
 
 
-def beam(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def beam(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Greedy passes, then ever wider layers, what fits polished; where nothing fits, what fits a greater budget."""
 
     def search(budget: int) -> Proposals[int | None]:
         peaks: list[int] = []
-        for reruns in walks(instance.view(space_of), budget, request.effort.states, context.deadline):
-            found = yield Proposal(reruns)
+        for recomputes in walks(instance.view(space_of), budget, request.effort.states, context.deadline):
+            found = yield Proposal(recomputes)
             peaks.append(found.peak)
             if found.peak > request.budget:
                 break  # only the smallest peak is wanted
@@ -62,8 +62,8 @@ def beam(instance: Instance, request: Request, context: Context) -> Proposals[No
     yield from downward(instance, request, context, search)
 
 
-def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterator[tuple[FlatRerun, ...]]:
-    """Reruns within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the step; then
+def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterator[tuple[FlatRecompute, ...]]:
+    """Recomputations within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the step; then
     wider and wider layers, until `states` states have been visited or no state was left out."""
     search = _Beam(space, budget, deadline)
     width, left, passes = FIRST, states, max(states, GREEDY * len(space.points))
@@ -86,7 +86,7 @@ class _Beam:
             for k in bits(space.reads_first(p)):
                 self.uses[k].append(p)
 
-    def run(self, width: int, reaches: tuple[float, ...], states: int) -> Iterator[tuple[FlatRerun, ...]]:
+    def run(self, width: int, reaches: tuple[float, ...], states: int) -> Iterator[tuple[FlatRecompute, ...]]:
         self.left, start = states, self.space.start()
         layer = [_Node(start, 0, 0, 0, None)]
         self.whole = width > 1
@@ -128,7 +128,7 @@ class _Beam:
         lacking = moves[0].need & ~there
         pending, again = 0, -1
         if lacking:
-            if space.points[state.point] < 0:  # the turn: nothing runs again there
+            if space.points[state.point] < 0:  # the forward/backward boundary: nothing runs again there
                 return
             operations, pending = self._sources(state, lacking)
             if not operations:
@@ -147,7 +147,7 @@ class _Beam:
 
     def _sources(self, state: State, lacking: int) -> tuple[list[int], int]:
         """Operations to run again so that the lacking items are there, in order; and the items that they will read. None
-        if a generator's state or the copy of a buffer was let go."""
+        if a generator's state or the copy of a buffer was freed."""
         space, there = self.space, state.resident | state.returned
         operations, read, seen = set[int](), 0, 0
         while lacking:
@@ -163,7 +163,7 @@ class _Beam:
         return sorted(operations), read
 
     def _room(self, node: _Node, move: Move, pending: int, reaches: tuple[float, ...]) -> list[int]:
-        """Sets of items to let go so that the move fits, one per way of ranking."""
+        """Sets of items to free so that the move fits, one per way of ranking."""
         state, space = node.state, self.space
         excess = space.during(state, move, node.held) - self.budget
         if excess <= 0:
@@ -193,7 +193,7 @@ class _Beam:
         return dropped
 
     def _ranked(self, state: State, free: int, pending: int, reach: float) -> list[int]:
-        """Items in the order in which they are let go: what the reruns in hand will read comes last."""
+        """Items in the order in which they are freed: what the recomputations in hand will read comes last."""
         space, p = self.space, state.point
         rough: list[tuple[bool, float, int]] = []
         for k in bits(free):
@@ -212,22 +212,22 @@ class _Beam:
 
     def _dearer(self, state: State, k: int) -> float:
         """How many times the time of its own operation it takes to make an item again. Known until one of the items that were
-        asked for comes or goes."""
+        requested comes or goes."""
         space, f = self.space, self.space.makers[k]
         if f < 0:
             return 1.0
         there, key = (state.resident | state.returned) & ~(1 << k), (k, state.point >= space.update)
-        asked, was, ratio = self.dearer.get(key, (0, -1, 0.0))
-        if there & asked != was:
-            made, asked = self._makers(state.point, 1 << k, there)
+        requested, was, ratio = self.dearer.get(key, (0, -1, 0.0))
+        if there & requested != was:
+            made, requested = self._makers(state.point, 1 << k, there)
             time = sum(space.problem.time[g] for g in made)
             ratio = (time + 1) / (space.problem.time[f] + 1)
-            self.dearer[key] = asked, there & asked, ratio
+            self.dearer[key] = requested, there & requested, ratio
         return ratio
 
     def _makers(self, p: int, items: int, there: int) -> tuple[set[int], int]:
-        """Operations that make items again, and the items that they were asked for."""
-        space, found, seen, asked = self.space, set[int](), 0, 0
+        """Operations that make items again, and the items that they were requested."""
+        space, found, seen, requested = self.space, set[int](), 0, 0
         while items:
             f = space.makers[(items & -items).bit_length() - 1]
             if f < 0:
@@ -235,9 +235,9 @@ class _Beam:
             found.add(f)
             seen |= space.writes[f]
             need = space.needs(p, f)
-            asked |= need
+            requested |= need
             items = (items | need & ~there) & ~seen
-        return found, asked
+        return found, requested
 
     def _after(self, node: _Node, move: Move, dropped: int, again: int, width: int) -> _Node | None:
         space, state = self.space, node.state
@@ -247,16 +247,16 @@ class _Beam:
         missing = space.missing(following) if width > 1 else (0, 0)
         if missing is None:
             return None
-        above = (node, FlatRerun(again, space.points[state.point])) if again >= 0 else node.above
+        above = (node, FlatRecompute(again, space.points[state.point])) if again >= 0 else node.above
         return _Node(following, held, time, time + missing[1], above)
 
 
-def _walk(node: _Node) -> tuple[FlatRerun, ...]:
-    reruns: list[FlatRerun] = []
+def _walk(node: _Node) -> tuple[FlatRecompute, ...]:
+    recomputes: list[FlatRecompute] = []
     while node.above is not None:
-        node, rerun = node.above
-        reruns.append(rerun)
-    return tuple(reversed(reruns))
+        node, recompute = node.above
+        recomputes.append(recompute)
+    return tuple(reversed(recomputes))
 
 
-BEAM = Strategy("beam", "walk through the step, let go what costs least to make again per byte and distance", beam, DTR)
+BEAM = Strategy("beam", "walk through the step, free what costs least to make again per byte and distance", beam, DTR)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..base import Context, Proposals, Request
-from ..instance import Instance
+from ..instance import StepInstance
 
 HALVINGS = 12  # at most; a step of many operations gets fewer
 SHARE = 4  # of them, times the states of one search over the operations of the step
 
 
 def downward(
-    instance: Instance, request: Request, context: Context, search: Callable[[int], Proposals[int | None]]
+    instance: StepInstance, request: Request, context: Context, search: Callable[[int], Proposals[int | None]]
 ) -> Proposals[None]:
-    """Let `search` look for schedules under the budget. It tells the least peak that it reached, or None.
+    """Let `search` look for schedules under the budget. It reports the least peak that it reached, or None.
 
     Without success it looks under greater budgets, halfway between the greatest that failed and the least peak that was
     reached: the smallest peak of a search is one that it has been seen to reach.

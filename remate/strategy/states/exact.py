@@ -1,10 +1,10 @@
-"""The fastest reruns of a small step, proven, and what is proven when a limit of states ends the search.
+"""The fastest recomputations of a small step, proven, and what is proven when a limit of states ends the search.
 
 A* (P. E. Hart, N. J. Nilsson, B. Raphael, A formal basis for the heuristic determination of minimum cost paths, 1968)
 over the states of `space`. The estimate of a state is the time of all operations that must still run again, each once;
 it never falls by more than a move costs, so the first walk that arrives is the fastest, and the least estimate that
 waits is a bound on every walk. Two rules lose nothing: more items are never worse than fewer at the same time, so an
-item is let go only where something else would not fit; and what nothing can need any more is gone at once.
+item is freed only where something else would not fit; and what nothing can need any more is gone at once.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from remate_runtime.step import FlatRerun
+from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
-from ..instance import Instance
+from ..instance import StepInstance
 from .downward import downward
 from .space import Move, Space, State, bits, space_of
 
@@ -26,7 +26,7 @@ REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic deter
 _Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
 
 
-def exact(instance: Instance, request: Request, context: Context) -> Proposals[None]:
+def exact(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget, for which all
     searches together visit as many states as the first may."""
     left = 2 * request.effort.states
@@ -37,28 +37,28 @@ def exact(instance: Instance, request: Request, context: Context) -> Proposals[N
             return None
         found = _once(instance, budget, min(left, request.effort.states), context.deadline)
         left -= found.states
-        return None if found.reruns is None else (yield Proposal(found.reruns)).peak
+        return None if found.recomputes is None else (yield Proposal(found.recomputes)).peak
 
     yield from downward(instance, request, context, search)
 
 
-def estimate(instance: Instance, request: Request, context: Context) -> int:
+def estimate(instance: StepInstance, request: Request, context: Context) -> int:
     """What every walk takes at least, when the search ends: the optimum, if it has arrived."""
     found = _once(instance, request.budget, request.effort.states, context.deadline)
-    return instance.baseline.time + (found.bound if found.reruns is not None or not found.complete else 0)
+    return instance.baseline.time + (found.bound if found.recomputes is not None or not found.complete else 0)
 
 
-class Found(msgspec.Struct, frozen=True):
-    """reruns: the fastest within the budget, or None. bound: ns that any schedule within the budget takes beyond
-    running each operation once. complete: the search ended by itself, so without reruns none fit. states: visited."""
+class ExactResult(msgspec.Struct, frozen=True):
+    """recomputations: the fastest within the budget, or None. bound: ns that any schedule within the budget takes beyond
+    running each operation once. complete: the search ended on its own, so without recomputation none fit. states: visited."""
 
-    reruns: tuple[FlatRerun, ...] | None
+    recomputes: tuple[FlatRecompute, ...] | None
     bound: int
     complete: bool
     states: int
 
 
-def _once(instance: Instance, budget: int, states: int, deadline: Deadline) -> Found:
+def _once(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
     """What `fastest` finds, kept for whoever asks next unless the deadline has ended it."""
     at = (fastest, budget, states)
     if at in instance.kept:
@@ -69,12 +69,12 @@ def _once(instance: Instance, budget: int, states: int, deadline: Deadline) -> F
     return found
 
 
-def fastest(instance: Instance, budget: int, states: int, deadline: Deadline) -> Found:
-    """Search for the fastest reruns whose peak is at most `budget` bytes, visiting at most `states` states."""
-    return _Search(instance.view(space_of), budget).run(states, deadline)
+def fastest(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
+    """Search for the fastest recomputations whose peak is at most `budget` bytes, visiting at most `states` states."""
+    return _StateSearch(instance.view(space_of), budget).run(states, deadline)
 
 
-class _Search:
+class _StateSearch:
     def __init__(self, space: Space, budget: int) -> None:
         self.space, self.budget = space, budget
         self.before: dict[State, _Step] = {}
@@ -82,20 +82,20 @@ class _Search:
         self.queue: list[tuple[int, int, State, int, int]] = []  # estimate, -point, state, its bytes, time so far
         self._push(space.start(), 0, 0, None)
 
-    def run(self, states: int, deadline: Deadline) -> Found:
+    def run(self, states: int, deadline: Deadline) -> ExactResult:
         done: set[State] = set()
         while self.queue:
             estimate, _, state, held, time = self.queue[0]
             if len(done) >= states or deadline.stopped():
-                return Found(None, estimate, False, len(done))
+                return ExactResult(None, estimate, False, len(done))
             heapq.heappop(self.queue)
             if state in done:
                 continue
             done.add(state)
             if state.point == len(self.space.points):
-                return Found(self._walk(state), time, True, len(done))
+                return ExactResult(self._walk(state), time, True, len(done))
             self._expand(state, held, time)
-        return Found(None, 0, True, len(done))
+        return ExactResult(None, 0, True, len(done))
 
     def _push(self, state: State, held: int, time: int, step: _Step | None) -> None:
         known = self.least.get(state)
@@ -135,13 +135,13 @@ class _Search:
         for f in sorted({space.makers[k] for k in bits(lacking)} - {-1}):
             yield from space.again(p, f)
 
-    def _walk(self, state: State) -> tuple[FlatRerun, ...]:
-        reruns: list[FlatRerun] = []
+    def _walk(self, state: State) -> tuple[FlatRecompute, ...]:
+        recomputes: list[FlatRecompute] = []
         while state in self.before:
             state, op = self.before[state]
             if op >= 0:
-                reruns.append(FlatRerun(op, self.space.points[state.point]))
-        return tuple(reversed(reruns))
+                recomputes.append(FlatRecompute(op, self.space.points[state.point]))
+        return tuple(reversed(recomputes))
 
 
 EXACT = Strategy("exact", "the fastest schedule of a small step, by A* over its states", exact, REFERENCE)

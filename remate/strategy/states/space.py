@@ -1,13 +1,13 @@
-"""A step under reruns as a walk: a state is the next operation and the set of forward storages that are resident.
+"""A step under recomputations as a walk: a state is the next operation and the set of forward storages that are resident.
 
 From a state one may run the next operation, run a forward operation again, or let a storage go. Every legal list of
-reruns is such a walk and every walk is a list of reruns: reruns in the forward, several reruns of one operation, and
+recomputations is such a walk and every walk is a list of recomputes: recomputations in the forward, several recomputations of one operation, and
 operations that write over their arguments in place need no special case. It is the pebble game of register allocation
 with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput. 4, 1975), in which the order of
 first runs is given, weights are bytes and moves cost time.
 
 Sets are bit masks of *items*: forward storages, saved states of generators, copies of buffers that the step updates. The
-last two cannot be made again: they are promised from the start, and their bytes count from the run, or the turn, that
+last two cannot be made again: they are promised from the start, and their bytes count from the run, or the forward/backward boundary, that
 makes them. What only backward makes lives the same in every walk, so it is a number of bytes per operation.
 """
 
@@ -17,16 +17,16 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ..account import backward_holdings, levels
-from ..instance import Instance
+from ..instance import StepInstance
 from ..problem import Problem
 
 UPDATE = -1  # among operations: forward has ended, buffers take their values
-TURN = -2  # the outputs are the caller's, tangents arrive
+BACKWARD_START = -2  # the outputs are the caller's, tangents arrive
 
 
 class State(NamedTuple):
     """point: index in `Space.points` of what runs next. resident: items that are there. returned: outputs of the model
-    whose value from the turn, held by the caller, is still what a read of them sees."""
+    whose value from the forward/backward boundary, held by the caller, is still what a read of them sees."""
 
     point: int
     resident: int
@@ -53,7 +53,7 @@ def bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-def space_of(instance: Instance) -> Space:
+def space_of(instance: StepInstance) -> Space:
     """The state space of a step."""
     return Space(instance.problem)
 
@@ -97,20 +97,20 @@ class Space:
         problem = self.problem
         self.reads = [self.mask(found) for found in problem.reads]
         self.writes = [self.mask(found) for found in problem.writes]
-        # By operation: copies of buffers that a run after the turn reads.
+        # By operation: copies of buffers that a run after the forward/backward boundary reads.
         self.old = [sum(self.copies[buffer] for buffer in found) for found in problem.reads_of_buffers]
-        # By operation: what a run again of it needs, before the turn and behind it.
+        # By operation: what a run again of it needs, before the forward/backward boundary and behind it.
         self.needs_early = [reads | self.states.get(f, 0) for f, reads in enumerate(self.reads)]
         self.needs_late = [early | old for early, old in zip(self.needs_early, self.old, strict=True)]
         self.returned = self.mask(problem.returned)
-        self.at_turn = self.returned | self.mask(problem.until_turn)
+        self.at_backward_start = self.returned | self.mask(problem.until_backward_start)
         self.at_end = self.mask(problem.gradients)
         last = problem.backward_start - 1
         self.points = [
             i for i, real in enumerate(problem.real) if real or i == last
-        ]  # before a last view one may rerun
+        ]  # before a last view one may be recomputed
         self.update = sum(i < problem.backward_start for i in self.points)
-        self.points[self.update : self.update] = [UPDATE, TURN]
+        self.points[self.update : self.update] = [UPDATE, BACKWARD_START]
         self.last = max((p for p, op in enumerate(self.points) if op >= 0), default=0)  # of the last operation
 
     def mask(self, storages: frozenset[int] | tuple[int, ...]) -> int:
@@ -123,8 +123,8 @@ class Space:
         if op == UPDATE:
             yield Move(UPDATE, self.reads_first(p), 0, 0, 0, 0)
             return
-        if op == TURN:
-            yield Move(TURN, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
+        if op == BACKWARD_START:
+            yield Move(BACKWARD_START, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
             return
         need = self.reads_first(p)
         new = sum(problem.size[s] for s in problem.writes[op] if s not in self.bit)
@@ -140,13 +140,13 @@ class Space:
 
     def reads_first(self, p: int) -> int:
         """Items that must be there for what stands at point p; from the last operation on, what must be there at the end, and
-        from the last one of forward on, what must be there at the turn: nothing runs again behind these."""
+        from the last one of forward on, what must be there at the forward/backward boundary: nothing runs again behind these."""
         op = self.points[p]
         kept = self.at_end & self.born[p] if p >= self.last else 0
         if p == self.update - 1:
-            kept |= self.at_turn & self.born[p]
+            kept |= self.at_backward_start & self.born[p]
         if op < 0:
-            return kept | (self.at_turn if op == UPDATE else self.returned)
+            return kept | (self.at_backward_start if op == UPDATE else self.returned)
         return kept | self.reads[op] | (self.old[op] if p > self.update else 0)
 
     def again(self, p: int, f: int) -> Iterator[Move]:
@@ -201,7 +201,7 @@ class Space:
         return sum(size[k] for k in bits(mask))
 
     def start(self) -> State:
-        """Before the first operation: nothing is there, but all that could be kept for reruns is promised."""
+        """Before the first operation: nothing is there, but all that could be kept for recomputations is promised."""
         promised = sum(self.states.values()) + sum(self.copies.values())
         return State(0, promised & self.useful[0], 0)
 
@@ -221,9 +221,9 @@ class Space:
         return seen, time
 
     def after(self, state: State, move: Move, dropped: int = 0) -> State:
-        """The state that follows when the items in `dropped` are let go and the move is made."""
+        """The state that follows when the items in `dropped` are freed and the move is made."""
         p, held = state.point, (state.resident & ~dropped | move.made) & ~move.victim
-        if move.op == TURN:
+        if move.op == BACKWARD_START:
             return State(p + 1, held & ~self.returned & self.useful[p + 1], self.returned & self.useful[p + 1])
         if self.points[p] == move.op:
             return State(p + 1, held & self.useful[p + 1], state.returned & self.useful[p + 1])

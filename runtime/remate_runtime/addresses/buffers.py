@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import msgspec
 
+from ..flat_step.graph import DEVICE
 from ..link.events import Computation, Linked
 from ..link.simulator import memory_of_workspace
-from ..step.graph import DEVICE
 
 
 class Buffer(msgspec.Struct, frozen=True, gc=False):

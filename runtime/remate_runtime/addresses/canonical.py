@@ -25,7 +25,7 @@ _ORDERS = (
     "total sections size",
     "sections total size",
 )
-_Answer = Generator["_Answer", bool, bool]  # yields searches of parts, is told what came of them
+_Answer = Generator["_Answer", bool, bool]  # yields searches of parts, is reported what came of them
 
 
 class _Spent(Exception):  # noqa: N818 (no error: the search ends)
@@ -37,7 +37,7 @@ class CanonicalSearch:
 
     def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], left: int) -> None:
         self.left = left
-        self._space = _Space(buffers, overlaps, Sections(buffers))
+        self._space = _Packing(buffers, overlaps, Sections(buffers))
 
     def within(self, height: int, effort: int) -> list[int] | None:
         """Addresses within `height`, None if there are none or `effort` did not find them. Takes the effort off `left`."""
@@ -52,7 +52,7 @@ class CanonicalSearch:
         return None
 
 
-class _Space:
+class _Packing:
     """One try. lowest: by buffer, the address that it cannot be below. rest: by section, bytes that are not yet placed."""
 
     def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], sections: Sections) -> None:

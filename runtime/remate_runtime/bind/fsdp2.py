@@ -75,7 +75,7 @@ class Fsdp2:
             if in_backward or state._training_state.name != "IDLE":
                 raise BindError(
                     "the model is called within its own forward or backward (checkpointed, for one), and its blocks are sharded"
-                    "\n  a schedule reruns what it needs: call the model without torch.utils.checkpoint"
+                    "\n  a schedule recomputes what it needs: call the model without torch.utils.checkpoint"
                 )
             if state._is_root is not False or state._state_ctx.iter_forward_root is None:
                 raise BindError(

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
-from ..kernels.overloads import TORCH_DTYPES, described, empty, laid_out, literal
+from ..operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out, literal
 from .containers import children
 from .order import arranged, order_error
 

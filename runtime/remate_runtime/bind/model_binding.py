@@ -14,8 +14,8 @@ from torch import nn
 from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
-from ..kernels.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out, storage_address
-from ..plain import plain
+from ..operator_calls.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out, storage_address
+from ..support.plain_text import plain
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
 

@@ -13,7 +13,7 @@ import torch
 
 from ..errors import ExecutionError
 from ..format.signature import output_leaves
-from ..kernels.overloads import literal
+from ..operator_calls.overloads import literal
 from .attributes import attribute_of
 
 _CPU = torch.device("cpu")

@@ -75,7 +75,7 @@ def _tensors(model: nn.Module) -> str | None:
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} ranks), as "
                 "parallelize_module makes them: its operations communicate, and a schedule has operations of plain tensors "
-                "alone\n  apply schedules to parts whose parameters are plain; of the rest, torch.utils.checkpoint can rerun "
+                "alone\n  apply schedules to parts whose parameters are plain; of the rest, torch.utils.checkpoint can be recomputed "
                 "what it is put around; for ranks that share the batch use DistributedDataParallel or fully_shard"
             )
     return None

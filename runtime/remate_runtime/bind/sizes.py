@@ -12,11 +12,11 @@ from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.sized_type import SizedType, parse_sized
 from ..format.substitution import out_of_range, ranged
-from ..kernels.overloads import described
+from ..operator_calls.overloads import described
 from .inputs import Inputs
 
 
-class _Read(NamedTuple):
+class _SizeRead(NamedTuple):
     """Where a call shows a named size: axis `axis` of tensor number `at`, the input `name`."""
 
     dim: str
@@ -95,10 +95,10 @@ class CallSizes:
             f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  give inputs of one size, or plan again"
         )
 
-    def _first(self, dim: str) -> _Read:
-        """The first input that has the size by itself; a file in which none has is refused."""
+    def _first(self, dim: str) -> _SizeRead:
+        """The first input that has the size individually; a file in which none has is refused."""
         return next(
-            _Read(dim, at, axis, self._inputs.names[at])
+            _SizeRead(dim, at, axis, self._inputs.names[at])
             for at, type_ in enumerate(self._types)
             for axis in _axes(type_, dim)
         )

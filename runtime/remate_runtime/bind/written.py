@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..errors import BindError
-from ..kernels.overloads import storage_address
+from ..operator_calls.overloads import storage_address
 from .inputs import Inputs
 from .model_binding import ModelBinding, TensorBinding
 

@@ -13,9 +13,9 @@ schedule file. The tests of `tests/runtime` hold for every engine.
 from __future__ import annotations
 
 from .compiled.artefacts import Artefacts, ns_of
-from .compiled.foresee import Foreseen, check_available, foresee
+from .compiled.prediction import PredictedMemory, check_available, predict_memory
 from .compiled_step import CompiledStep, Engine, Forwarded
-from .cuda_graphs import in_cuda_graphs
+from .experimental.cuda_graphs import in_cuda_graphs
 from .registry import ENGINES, engine_of
 from .step_function import StepFunction, run_step
 from .steps import Steps
@@ -25,14 +25,14 @@ __all__ = [
     "Artefacts",
     "CompiledStep",
     "Engine",
-    "Foreseen",
     "Forwarded",
+    "PredictedMemory",
     "StepFunction",
     "Steps",
     "check_available",
     "engine_of",
-    "foresee",
     "in_cuda_graphs",
     "ns_of",
+    "predict_memory",
     "run_step",
 ]

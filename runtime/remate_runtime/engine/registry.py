@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..errors import EngineError
-from .arena.arena_engine import ARENA
 from .compiled.compiled_engine import AUTO, COMPILED
 from .compiled_step import Engine
 from .eager.eager_engine import EAGER
+from .experimental.arena.arena_engine import ARENA
 
 ENGINES: tuple[Engine, ...] = (EAGER, ARENA, COMPILED, AUTO)
 

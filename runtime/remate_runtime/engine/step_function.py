@@ -16,8 +16,8 @@ import torch
 
 from ..errors import ExecutionError
 from ..format.tensor_type import TensorType
-from ..kernels.overloads import TORCH_DTYPES, empty, laid_out
 from ..link.contract import Output, StepContract
+from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 from .compiled_step import CompiledStep
 
 _TWICE = (
@@ -27,13 +27,13 @@ _TWICE = (
 
 
 class StepFunction(NamedTuple):
-    """A step that is ready to run on a device. still_held: called in backward where an optimizer was to have used up the
+    """A step that is ready to run on a device. still_resident: called in backward where an optimizer was to have used up the
     gradients of the first delivery, and has not."""
 
     compiled: CompiledStep
     contract: StepContract
     device: torch.device
-    still_held: Callable[[], None] | None = None
+    still_resident: Callable[[], None] | None = None
 
 
 class _Frame:
@@ -59,7 +59,7 @@ class _Frame:
 
 class _Held(NamedTuple):
     """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what is
-    looked at once, when backward begins, and let go of then: backward frees such tensors one by one."""
+    looked at once, when backward begins, and freed then: backward frees such tensors one by one."""
 
     tensor: torch.Tensor
     version: int
@@ -80,7 +80,7 @@ def run_step(step: StepFunction, sources: Sequence[Any]) -> Sequence[torch.Tenso
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
                 token = _Segment.apply(frame, at, token, *arguments[at])
-            if step.still_held is not None:
+            if step.still_resident is not None:
                 frame.first = next((t for t in arguments[0] if t.requires_grad and t.is_leaf), None)
             made = _Step.apply(frame, token, *arguments[0])
             node = next((t.grad_fn for t in made if t.grad_fn is not None), None)
@@ -147,8 +147,8 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     if at:
         _check_unchanged(frame)
         first, frame.first = frame.first, None
-        if first is not None and first.grad is not None and frame.step.still_held is not None:
-            frame.step.still_held()
+        if first is not None and first.grad is not None and frame.step.still_resident is not None:
+            frame.step.still_resident()
     frame.next = at + 1
     gradients = frame.step.compiled.segments[at](residue)
     if frame.next == len(contract.deliveries):

@@ -57,8 +57,8 @@ class Steps:
 
     def peak(self, device: torch.device) -> int:
         """Bytes that the planned step will hold at its worst moment on this device, counted as a budget counts them."""
-        foreseen = self.planned(device).compiled.peak
-        return self._verified.peak if foreseen is None else foreseen
+        predicted = self.planned(device).compiled.peak
+        return self._verified.peak if predicted is None else predicted
 
     def wanted(self, device: torch.device, sources: Sequence[Any], sharded: Fsdp2 | None = None) -> StepFunction:
         """The step for a call with these tensors: without what only gradients that nobody wants need, and with the borders of
@@ -92,14 +92,14 @@ class Steps:
         watched = linked.graph.delivered == "consumed" and not self._told
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
 
-    def _compare(self, foreseen: int | None) -> None:
+    def _compare(self, predicted: int | None) -> None:
         """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep it."""
         about = self._verified
-        peak = about.peak if foreseen is None else foreseen
+        peak = about.peak if predicted is None else predicted
         budget = about.budget if about.compiled is None else about.compiled
         if self._graphs and peak > budget:
             warnings.warn(
-                f"with CUDA graphs a step of schedule {about.name!r} is foreseen to take {peak:,} bytes, over its budget of "
+                f"with CUDA graphs a step of schedule {about.name!r} is predicted to take {peak:,} bytes, over its budget of "
                 f"{budget:,}: their private pool stays reserved, and gradients are copied out of it\n  `remate check FILE "
                 "--engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or plan with a smaller budget",
                 UserWarning,
@@ -119,7 +119,7 @@ class Steps:
             return
         self._told = True
         about = self._verified
-        peak = simulate(about.linked, "held").peak
+        peak = simulate(about.linked, "retained").peak
         if peak > about.budget:
             warnings.warn(
                 f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they come; they are "

@@ -13,8 +13,8 @@ from .number_text import Tree, computed, names_of, parse_number, renamed, writte
 from .positions import locate, places, scan, text_at
 from .reader import decode, load, read
 from .schedule import (
+    BASELINE,
     FORMAT,
-    KEEP_ALL,
     REVISION,
     VERSION,
     Block,
@@ -27,7 +27,7 @@ from .schedule import (
     Model,
     ModuleGroup,
     Operation,
-    Rerun,
+    Recompute,
     Schedule,
     Settings,
     Solve,
@@ -42,12 +42,12 @@ from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, NON_FINITE, STOPPED_
 from .writer import checked_text, encode, save
 
 __all__ = [
+    "BASELINE",
     "CODES",
     "DEVICES",
     "DTYPES",
     "FORMAT",
     "GRADIENTS",
-    "KEEP_ALL",
     "MAX_FAULTS",
     "MEMORY_FORMATS",
     "NON_FINITE",
@@ -70,7 +70,7 @@ __all__ = [
     "ModuleGroup",
     "Operation",
     "Real",
-    "Rerun",
+    "Recompute",
     "Schedule",
     "Settings",
     "Side",

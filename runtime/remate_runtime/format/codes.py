@@ -31,7 +31,7 @@ CODES: dict[str, str] = {
     "R023": "elements of a constant do not fit its type",
     "R024": "malformed expression of sizes",
     "R025": "an expression of sizes that gives no size",
-    "R026": "malformed dimension, or one that no input has by itself",
+    "R026": "malformed dimension, or one that no input has on its own",
     "R027": "malformed expression of live attributes",
     "R028": "malformed live attribute",
     # Names and references
@@ -45,14 +45,14 @@ CODES: dict[str, str] = {
     "R037": "parameter, buffer or live attribute that the model does not have",
     "R038": "what is bound has another type than the block declares",
     "R039": "costs of an operation that the block does not have",
-    # Plans and reruns
+    # Plans and recomputations
     "R040": "unknown plan",
-    "R041": "a rerun names an unknown operation",
-    "R042": "a rerun names an operation that is not in forward",
-    "R043": "a rerun names a view",
+    "R041": "a recomputation names an unknown operation",
+    "R042": "a recomputation names an operation that is not in forward",
+    "R043": "a recomputation names a view",
     "R044": "`before` names no operation or instance",
-    "R045": "a rerun stands before the first run of its operation",
-    "R046": "a plan takes the reserved name keep-all",
+    "R045": "a recomputation stands before the first run of its operation",
+    "R046": "a plan takes the reserved name baseline",
     # Operators
     "R050": "operator that a file may not name, or that was not permitted",
     "R051": "unknown operator",

@@ -17,7 +17,7 @@ _HINT = f"a literal, an array, or an object with one of {', '.join(_KINDS)}"
 
 
 class DigestCheck:
-    """Checks one digest, and each of its groups by itself."""
+    """Checks one digest, and each of its groups on its own."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults

@@ -86,7 +86,7 @@ class FieldCheck:
                 self._value(item, chosen.item_type, f"{where}/{index}")
 
     def _statement(self, value: dict[str, Any], where: str) -> None:
-        """The kind of a statement is told by the one key of STATEMENTS that it has."""
+        """The kind of a statement is reported by the one key of STATEMENTS that it has."""
         kinds = [key for key in STATEMENTS if key in value]
         if len(kinds) == 1:
             self._struct(value, _struct_type(STATEMENTS[kinds[0]]), where)

@@ -1,6 +1,6 @@
 """The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
 
-Plans, reruns, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
+Plans, recomputations, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
 may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
 """
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import REPLAN, ScheduleError
-from .schedule import KEEP_ALL, Block, Operation, Schedule
+from .schedule import BASELINE, Block, Operation, Schedule
 
 
 def fingerprint(schedule: Schedule) -> str:
@@ -22,7 +22,7 @@ def fingerprint(schedule: Schedule) -> str:
     step = {
         "model": replace(schedule.model, fingerprint="", dims=dims, live=live, fill={}, at=(), calls=1, note=""),
         "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},
-        "program": [replace(instance, plan=KEEP_ALL, note="") for instance in schedule.program],
+        "program": [replace(instance, plan=BASELINE, note="") for instance in schedule.program],
     }
     return "sha256:" + hashlib.sha256(msgspec.json.encode(step, order="sorted")).hexdigest()
 
@@ -34,7 +34,7 @@ def check_fingerprint(schedule: Schedule) -> None:
             "R083",
             "operations, bindings or signature differ from those that the fingerprint was made of",
             "/model/fingerprint",
-            f"restore them from version control, or {REPLAN}; plans, reruns and notes may be edited",
+            f"restore them from version control, or {REPLAN}; plans, recomputations and notes may be edited",
         )
 
 
@@ -43,7 +43,7 @@ def _bare(block: Block) -> Block:
         block,
         forward=tuple(_step(op) for op in block.forward),
         backward=tuple(_step(op) for op in block.backward),
-        instances=tuple(replace(i, plan=KEEP_ALL, note="") for i in block.instances),
+        instances=tuple(replace(i, plan=BASELINE, note="") for i in block.instances),
         constants={name: replace(c, note="") for name, c in block.constants.items()},
         plans={},
         note="",

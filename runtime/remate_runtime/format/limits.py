@@ -15,11 +15,9 @@ MAX_ELEMENTS = 1 << 20  # of one constant
 MAX_OPERATIONS = 100_000  # after expansion, forward and backward; also instances
 MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
 MAX_CALLS = 1 << 20  # of the modules that a file for parts is for, in one step
-MAX_RERUNS = 250_000  # after expansion; also names in the plans that instances follow
-MAX_ITEMS = (
-    1_000_000  # after expansion: arguments, outputs, and names of blocks that instances bind; those of reruns too
-)
-MAX_EVENTS = 1_000_000  # runs, reruns, and views made again
+MAX_RECOMPUTES = 250_000  # after expansion; also names in the plans that instances follow
+MAX_ITEMS = 1_000_000  # after expansion: arguments, outputs, and names of blocks that instances bind; those of recomputations too
+MAX_EVENTS = 1_000_000  # runs, recomputations, and views made again
 MAX_PARAMETERS = 1 << 16  # of the model; also buffers, tied names, inputs and outputs
 MAX_NAMESPACES = 1024
 MAX_THREADS = 4096

@@ -48,7 +48,7 @@ def parse_number(text: str) -> Tree:
     """Raise ScheduleError R027 if `text` is not the text of a number that follows from some live attribute."""
     if len(text) > MAX_EXPRESSION:
         raise ScheduleError("R027", f"an expression of more than {MAX_EXPRESSION} characters")
-    tokens = _Tokens(text)
+    tokens = _NumberTokens(text)
     made = _sum(tokens)
     tokens.end()
     if not names_of(made):
@@ -147,7 +147,7 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and value <= _EXACT else repr(value)
 
 
-class _Tokens:
+class _NumberTokens:
     def __init__(self, text: str) -> None:
         self.text, self._left, at = text, list[str](), 0
         while at < len(text):
@@ -174,28 +174,28 @@ class _Tokens:
         return ScheduleError("R027", f"{self.text[:80]!r} is no expression of live attributes", hint=_HINT)
 
 
-def _sum(tokens: _Tokens) -> Tree:
+def _sum(tokens: _NumberTokens) -> Tree:
     made = _product(tokens)
     while sign := tokens.accept("+", "-"):
         made = (sign, made, _product(tokens))
     return made
 
 
-def _product(tokens: _Tokens) -> Tree:
+def _product(tokens: _NumberTokens) -> Tree:
     made = _factor(tokens)
     while sign := tokens.accept("*", "/"):
         made = (sign, made, _factor(tokens))
     return made
 
 
-def _factor(tokens: _Tokens) -> Tree:
+def _factor(tokens: _NumberTokens) -> Tree:
     if tokens.accept("-"):
         below = _base(tokens)
         return -below if isinstance(below, float) else ("neg", below)
     return _base(tokens)
 
 
-def _base(tokens: _Tokens) -> Tree:
+def _base(tokens: _NumberTokens) -> Tree:
     word = tokens.take()
     if word.startswith("%"):
         return word[1:]

@@ -1,7 +1,7 @@
 """Where things stand in a JSON text: line and column of JSON pointers, duplicate keys, syntax faults.
 
 Used only when something is wrong, or to point at it: the fast path never scans. One pass over the bytes; memory bounded
-by the nesting, the keys of the objects that are open and what is asked for. Needs no torch.
+by the nesting, the keys of the objects that are open and what is requested. Needs no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WITH_RUNS = ("/model/parameters/", "/model/buffers/")  # maps in which entries 
 _SEEN = 64  # bytes looked at to say what was found
 
 
-class InstanceSpan(msgspec.Struct, frozen=True):
+class ValuePosition(msgspec.Struct, frozen=True):
     """Offsets in the bytes of a value and of its key (the value's own where it has none)."""
 
     value: int
@@ -106,11 +106,11 @@ def _with_pointer(fault: ScheduleError, model: _Signature) -> ScheduleError:
     return ScheduleError(fault.code, fault.message, start[:-1] + found, fault.hint)
 
 
-def _offset(fault: ScheduleError, known: dict[str, InstanceSpan]) -> int:
+def _offset(fault: ScheduleError, known: dict[str, ValuePosition]) -> int:
     where = fault.where
     while where not in known and where:
         where = where.rpartition("/")[0]
-    place = known.get(where, InstanceSpan(0, 0))
+    place = known.get(where, ValuePosition(0, 0))
     return place.key if fault.code in _POINTS_AT_KEY else place.value
 
 
@@ -143,7 +143,7 @@ def scan(data: bytes) -> list[ScheduleError]:
     return scanner.faults
 
 
-def places(data: bytes, wanted: Iterable[str]) -> dict[str, InstanceSpan]:
+def places(data: bytes, wanted: Iterable[str]) -> dict[str, ValuePosition]:
     """Where the wanted pointers and their ancestors stand, as far as the text is JSON. Of a key that stands twice the
     last one counts, as for every parser."""
     scanner = _Scanner(data, keys_differ=True)
@@ -212,7 +212,7 @@ class _Scanner:
         self.known = patterns()
         self.levels: list[_Level] = []
         self.faults: list[ScheduleError] = []
-        self.places: dict[str, InstanceSpan] = {}
+        self.places: dict[str, ValuePosition] = {}
 
     def run(self, wanted: dict[str, Any]) -> None:
         self._space()
@@ -307,7 +307,7 @@ class _Scanner:
     def _value(self, wanted: dict[str, Any] | None, key: int) -> bool:
         """Read a value, or only its opening bracket (then True)."""
         if wanted is not None:
-            self.places[self._pointer()] = InstanceSpan(
+            self.places[self._pointer()] = ValuePosition(
                 self.at, key if self.levels and self.levels[-1].keys is not None else self.at
             )
         char = self._peek()

@@ -21,7 +21,7 @@ FORMAT = "remate.schedule"
 VERSION = 1
 REVISION = 0
 FEATURES: frozenset[str] = frozenset()  # names that this reader accepts in `requires`
-KEEP_ALL = "keep-all"  # the plan without reruns: every block has it, defined or not
+BASELINE = "baseline"  # the plan without recomputation: every block has it, defined or not
 
 
 class _Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -41,24 +41,26 @@ class Operation(_Object, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Rerun(_Object, frozen=True):
+class Recompute(_Object, frozen=True):
     """Forward operations (or whole instances) that run again, in this order, just before the point `before`."""
 
-    rerun: tuple[str, ...]
+    recompute: tuple[str, ...]
     before: str
     note: str = ""
 
 
-STATEMENTS: dict[str, type[Rerun]] = {"rerun": Rerun}  # kinds of statements of a plan, by the key that tells them
+STATEMENTS: dict[str, type[Recompute]] = {
+    "recompute": Recompute
+}  # kinds of statements of a plan, by the key that tells them
 if TYPE_CHECKING:
-    Statement = Rerun  # a union, once there are more kinds
+    Statement = Recompute  # a union, once there are more kinds
     Tensors = dict[str, str]
 else:
 
     class Statement(ABC):  # noqa: B024
         """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the object."""
 
-    Statement.register(Rerun)
+    Statement.register(Recompute)
 
     class Tensors(ABC):  # noqa: B024
         """Types by full name, in memory a plain dict; the text writes what repeats once (see `name_runs`)."""
@@ -99,7 +101,7 @@ class Instance(_Object, frozen=True):
     block: str
     prefix: str | None = None  # parameter p of the block is `prefix.p` of the model; default: the full id
     bindings: dict[str, str] = msgspec.field(name="with", default_factory=dict)
-    plan: str = KEEP_ALL
+    plan: str = BASELINE
     note: str = ""
 
 
@@ -205,7 +207,7 @@ class Solve(_Object, frozen=True, kw_only=True):
     stopped_by: StoppedBy
     cost: str  # measured | compiled | name of a roofline device
     profile: str = ""  # hash of the measured costs: the same one, the same costs
-    gradients: Gradients = "held"  # what becomes of them when they are delivered: budget and peaks assume it
+    gradients: Gradients = "retained"  # what becomes of them when they are delivered: budget and peaks assume it
     budget: int
     peak: int
     time: int
@@ -280,8 +282,8 @@ class Schedule(_Object, frozen=True, kw_only=True):
 
     def budget_of(self, engine: str) -> int:
         """Bytes that a step which this engine executes may hold."""
-        asked = self.solve.compiled
-        return self.solve.budget if asked is None or engine in ("eager", "arena") else asked.budget
+        requested = self.solve.compiled
+        return self.solve.budget if requested is None or engine in ("eager", "arena") else requested.budget
 
     @property
     def baseline_peak_bytes(self) -> int:

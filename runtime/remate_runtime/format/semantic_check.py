@@ -1,6 +1,6 @@
 """Checks of a schedule's content that need no expansion: names, tensor types, literals, references, operators, ranges.
 
-What needs the whole graph (does a name exist, do types agree, is a rerun legal) is checked by `expand`.
+What needs the whole graph (does a name exist, do types agree, is a recomputation legal) is checked by `expand`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .live_range import check_live, range_fault
 from .number_text import number_fault
 from .part_check import check_parts
 from .schedule import (
-    KEEP_ALL,
+    BASELINE,
     Block,
     Compiled,
     Constant,
@@ -44,7 +44,7 @@ from .schedule import (
     Model,
     ModuleGroup,
     Operation,
-    Rerun,
+    Recompute,
     Schedule,
     Settings,
     Solve,
@@ -69,7 +69,7 @@ _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
 
 
 class SemanticCheck:
-    """Collects faults. `schedule` checks a whole file, `struct` one object by itself (not the objects in it)."""
+    """Collects faults. `schedule` checks a whole file, `struct` one object on its own (not the objects in it)."""
 
     def __init__(self, namespaces: Collection[str] = (), dims: Mapping[str, Dimension] = _NO_DIMS) -> None:
         """namespaces: what the file itself says that its operators are of, beyond the usual ones. dims: the sizes that it
@@ -91,7 +91,7 @@ class SemanticCheck:
             Operation: self._operation,
             Constant: self._constant,
             Instance: self._instance,
-            Rerun: self._rerun,
+            Recompute: self._recompute,
             Digest: self._digest.digest,
             ModuleGroup: self._digest.group,
         }
@@ -213,7 +213,7 @@ class SemanticCheck:
         if solve.profile and not _HASH.fullmatch(solve.profile):
             self.add("R014", "not a hash", f"{where}/profile", "16 hexadecimal digits; `remate plan` writes them")
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
-            self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the keep-all time")
+            self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the baseline time")
 
     def _compiled(self, compiled: Compiled, where: str) -> None:
         for field in ("budget", "peak"):
@@ -241,9 +241,12 @@ class SemanticCheck:
         self._references(block.gradients, f"{where}/gradients")
         self._references(block.updates, f"{where}/updates")
         self._names(block.plans, f"{where}/plans")
-        if block.plans.get(KEEP_ALL):
+        if block.plans.get(BASELINE):
             self.add(
-                "R046", f"{KEEP_ALL!r} is the plan without reruns", f"{where}/plans/{KEEP_ALL}", "give it another name"
+                "R046",
+                f"{BASELINE!r} is the plan without recomputation",
+                f"{where}/plans/{BASELINE}",
+                "give it another name",
             )
 
     def _operation(self, operation: Operation, where: str) -> None:
@@ -287,13 +290,13 @@ class SemanticCheck:
         self._references(instance.bindings, f"{where}/with")
         self._text(instance.note, f"{where}/note")
 
-    def _rerun(self, rerun: Rerun, where: str) -> None:
-        if not rerun.rerun:
-            self.add("R013", "a rerun that names nothing", f"{where}/rerun", "delete this entry")
-        for index, name in enumerate(rerun.rerun):
-            self.name(name, f"{where}/rerun/{index}")
-        self.name(rerun.before, f"{where}/before")
-        self._text(rerun.note, f"{where}/note")
+    def _recompute(self, recompute: Recompute, where: str) -> None:
+        if not recompute.recompute:
+            self.add("R013", "a recomputation that names nothing", f"{where}/recompute", "delete this entry")
+        for index, name in enumerate(recompute.recompute):
+            self.name(name, f"{where}/recompute/{index}")
+        self.name(recompute.before, f"{where}/before")
+        self._text(recompute.note, f"{where}/note")
 
     # Pieces
 

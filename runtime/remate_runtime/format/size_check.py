@@ -43,7 +43,7 @@ class SizeCheck:
         self._sizes = self._sizes if sound else []
         self._found: dict[tuple[Any, str], ScheduleError | None] = {}
         self._characters = 0  # of what names sizes
-        self._told: set[str] = set()  # names that are not known: each is told of once
+        self._told: set[str] = set()  # names that are not known: each is reported once
 
     def type_fault(self, text: str) -> ScheduleError | None:
         """What is wrong with a tensor type whose sizes may be expressions."""
@@ -105,7 +105,7 @@ def _factors(made: SizedType | Size | Real) -> Iterator[Any]:
 
 
 def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
-    """What is wrong with one dimension by itself (R026)."""
+    """What is wrong with one dimension on its own (R026)."""
     if not is_dimension(name):
         hint = f"letters, digits and _, up to 32 characters, and none of {', '.join(RESERVED)}"
         return ScheduleError("R026", f"{name[:80]!r} cannot be the name of a size", hint=hint)
@@ -119,12 +119,12 @@ def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
 
 
 def unsolved(model: Model) -> Iterator[tuple[str, ScheduleError]]:
-    """(name, fault) of every dimension that no input has as a size by itself: a call could not tell what it is."""
+    """(name, fault) of every dimension that no input has as a size individually: a call could not tell what it is."""
     plain: set[str] = set()
     if model.dims:
         for leaf in input_leaves(model.inputs):
             plain |= {str(size) for size in parse_sized(leaf.text).shape}
     for name in model.dims:
         if name not in plain:
-            hint = f"a call tells what {name} is by an input such as f32[{name},256]"
-            yield escape(name), ScheduleError("R026", f"no input has the size {name} by itself", hint=hint)
+            hint = f"a call reports what {name} is by an input such as f32[{name},256]"
+            yield escape(name), ScheduleError("R026", f"no input has the size {name} on its own", hint=hint)

@@ -45,7 +45,7 @@ class SizedType(msgspec.Struct, frozen=True):
 
 
 def open_axes(text: str, dims: Collection[str]) -> dict[int, str]:
-    """The axes of a tensor type of which the size is one of `dims` by itself. Raises what `parse_sized` raises."""
+    """The axes of a tensor type of which the size is one of `dims` on its own. Raises what `parse_sized` raises."""
     sizes = {dimension(name): name for name in dims}
     return {axis: sizes[size] for axis, size in enumerate(parse_sized(text).shape) if size in sizes}
 

@@ -8,15 +8,15 @@ from typing import Literal, get_args
 
 StoppedBy = Literal[
     "optimal",  # proven: no schedule of this step within the budget is faster
-    "gap",  # proven to be within the gap that was asked for
+    "gap",  # proven to be within the gap that was requested
     "heuristic",  # every strategy came to its end, without a proof
-    "iterations",  # the effort that was asked for was spent; the same input gives the same file
+    "iterations",  # the effort that was requested was spent; the same input gives the same file
     "time",  # the limit of seconds came first; another run may end elsewhere
     "interrupted",  # Ctrl-C; the best that was found by then
     "edited",  # statements were changed by hand since
 ]
 Gradients = Literal[
-    "held",  # to the end of the step, as where `.grad` is None before
+    "retained",  # to the end of the step, as where `.grad` is None before
     "accumulated",  # added to a `.grad` that exists, and gone then
     "consumed",  # used up by an optimizer in backward, and gone then
 ]  # what becomes of gradients that are delivered

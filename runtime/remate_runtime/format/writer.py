@@ -1,6 +1,6 @@
 """Schedule -> canonical text, and saving it atomically. Needs no torch.
 
-Canonical: fields in the order of the structs, defaults left out, one operation, rerun, instance or map entry per line,
+Canonical: fields in the order of the structs, defaults left out, one operation, recompute, instance or map entry per line,
 two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries. An entry that does not fit into
 WIDTH columns goes on in further lines, two spaces deeper.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
-from ..files import advice, write_atomically
+from ..support.files import advice, write_atomically
 from .name_runs import folded
 from .schedule import Block, Schedule
 

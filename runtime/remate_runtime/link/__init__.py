@@ -1,48 +1,61 @@
-"""From a step and its reruns to events, lives of storages, peak and time, and to what the step promises. Needs no torch."""
+"""From a step and its recomputations to events, lives of storages, peak and time, and to what the step promises. Needs no torch."""
 
 from __future__ import annotations
 
 from .contract import StepContract, step_contract
-from .deliveries import copied, gathered, last_touches, let_go
-from .events import Allocation, Computation, Deliver, Event, Execution, Free, Linked, Rerun, Run, Turn, Update, View
-from .fitting import Fitted, fitted, without_reruns
+from .deliveries import copied, freed_by_owner, gathered, last_touches
+from .events import (
+    Allocation,
+    BackwardStart,
+    Computation,
+    Deliver,
+    Event,
+    Execution,
+    Free,
+    Linked,
+    RecomputeRun,
+    Run,
+    Update,
+    View,
+)
+from .fitting import FittedSchedule, fitted, without_recomputes
 from .frozen import without_gradients
 from .inference import forward_alone
 from .linker import link
-from .simulator import Account, Held, Timeline, held_by_call, memory_of_workspace, peak_together, simulate
+from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
 from .storages import generator_state
 
 __all__ = [
     "Account",
     "Allocation",
+    "BackwardStart",
     "Computation",
     "Deliver",
     "Event",
     "Execution",
-    "Fitted",
+    "FittedSchedule",
     "Free",
-    "Held",
     "Linked",
-    "Rerun",
+    "RecomputeRun",
+    "ResidentBytes",
     "Run",
     "StepContract",
     "Timeline",
-    "Turn",
     "Update",
     "View",
     "copied",
     "fitted",
     "forward_alone",
+    "freed_by_owner",
     "gathered",
     "generator_state",
-    "held_by_call",
     "last_touches",
-    "let_go",
     "link",
     "memory_of_workspace",
     "peak_together",
+    "resident_by_call",
     "simulate",
     "step_contract",
     "without_gradients",
-    "without_reruns",
+    "without_recomputes",
 ]

@@ -1,7 +1,7 @@
 """Where a step reads parameters that are gathered for the while: FSDP2 keeps a shard of each on every rank. Needs no torch.
 
 What FSDP2 does when a module is called, a step of the whole model does around the operations that read the module's
-parameters: gather before the first and release behind the last in forward, gather again before the first in backward, reruns
+parameters: gather before the first and release behind the last in forward, gather again before the first in backward, recomputations
 included, and reduce the gradients when all are delivered and nothing reads the parameters any more.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from ..step.graph import Graph
+from ..flat_step.graph import Graph
 from .events import Deliver, Event, Execution, Linked
 
 

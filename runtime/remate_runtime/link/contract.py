@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from ..flat_step.graph import Graph
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
-from ..step.graph import Graph
 from .deliveries import copied
 from .events import Deliver, Execution, Linked, Update
 
@@ -118,7 +118,7 @@ def _output(graph: Graph, leaf: Leaf, value: int) -> Output:
 
 
 def keeps_contract(linked: Linked, other: Linked) -> bool:
-    """Whether what `linked` promises holds for `other`, the same step with more reruns: the same deliveries, nothing read
+    """Whether what `linked` promises holds for `other`, the same step with more recomputes: the same deliveries, nothing read
     in backward that is not watched, and nothing later."""
     if [e for e in linked.events if isinstance(e, Deliver | Update)] != [
         e for e in other.events if isinstance(e, Deliver | Update)

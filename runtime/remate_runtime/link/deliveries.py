@@ -1,6 +1,6 @@
-"""When gradients are complete, which go to their owners together, and which these may let go of. Needs no torch.
+"""When gradients are complete, which go to their owners together, and which these may free. Needs no torch.
 
-Which gradients go together follows from the step without reruns, so that it is the same for every plan: reruns can at most
+Which gradients go together follows from the step without recomputation, so that it is the same for every plan: recomputations can at most
 delay a delivery.
 """
 
@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from ..step.graph import Graph
+from ..flat_step.graph import Graph
 
 TOGETHER = 1 << 20  # bytes of gradients that are worth a delivery; few small ones would cost time and save nothing
 
 
 class Gathered(NamedTuple):
     """Gradients that are delivered together (numbers among the graph's), at the earliest behind this operation: the last
-    one of forward if that is the turn."""
+    one of forward if that is the forward/backward boundary."""
 
     behind: int
     gradients: tuple[int, ...]
@@ -46,7 +46,7 @@ def gradient_views(graph: Graph, touched: Mapping[int, int]) -> Mapping[int, lis
     return found
 
 
-def let_go(graph: Graph) -> frozenset[int]:
+def freed_by_owner(graph: Graph) -> frozenset[int]:
     """Owners of the storages that hold gradients of parameters alone, which backward makes: these may be gone when they
     are delivered. What somebody else holds stays, and so does the gradient of an input, which waits for backward to end."""
     root, values = graph.root, graph.values
@@ -70,10 +70,14 @@ def copied(graph: Graph) -> Mapping[int, int]:
 def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
     """A gradient is complete behind the last operation that touches its storage or reads the parameter's: an optimizer may
     write to that then. As soon as the complete ones have TOGETHER bytes they are delivered; the last ones at the end."""
-    root, turn, complete = graph.root, graph.backward_start - 1, dict[int, int]()
+    root, backward_start, complete = graph.root, graph.backward_start - 1, dict[int, int]()
     for source, value in graph.gradients:  # those that share a storage go together
         owner = root[value]
-        complete[owner] = max(touched.get(owner, turn), touched.get(root[source], turn), complete.get(owner, turn))
+        complete[owner] = max(
+            touched.get(owner, backward_start),
+            touched.get(root[source], backward_start),
+            complete.get(owner, backward_start),
+        )
     behind = [complete[root[value]] for _, value in graph.gradients]
     found: list[Gathered] = []
     waiting: list[int] = []
@@ -91,17 +95,19 @@ def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
     return found
 
 
-def deliveries(graph: Graph, touched: Mapping[int, int], order: Sequence[int], turn: int) -> dict[int, tuple[int, ...]]:
+def deliveries(
+    graph: Graph, touched: Mapping[int, int], order: Sequence[int], backward_start: int
+) -> dict[int, tuple[int, ...]]:
     """By position in `order`, the gradients that are delivered behind it: where all that go together are complete.
 
-    touched: `last_touches`. order: operations as they execute, a negative number at `turn`.
+    touched: `last_touches`. order: operations as they execute, a negative number at `backward_start`.
     """
     together = gathered(graph, touched)
     if len(together) < 2:
         return {len(order) - 1: one.gradients for one in together}
     root, gradients = graph.root, graph.gradients
-    last = {root[value]: turn for pair in gradients for value in pair}
-    for at in range(turn + 1, len(order)):
+    last = {root[value]: backward_start for pair in gradients for value in pair}
+    for at in range(backward_start + 1, len(order)):
         op = graph.operations[order[at]]
         for value in (*op.reads, *op.writes):
             if value is not None and root[value] in last:

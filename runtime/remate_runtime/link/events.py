@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
-from ..step.graph import DEVICE, Graph
+from ..flat_step.graph import DEVICE, Graph
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
     """The first run of an operation.
 
     overwrites: position in `args` of the argument whose storage the result takes over; None: it makes its own.
-    saves_state: the generator's state before it is kept for the reruns.
+    saves_state: the generator's state before it is kept for the recomputations.
     """
 
     op: int
@@ -23,9 +23,9 @@ class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
     saves_state: bool = False
 
 
-class Rerun(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="rerun"):
+class RecomputeRun(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="recompute"):
     """A later run of an operation. A random one replays the state that its first run saved, and leaves the generator as
-    it is. overwrites: as in `Run`. drops_state: no other rerun needs the saved state.
+    it is. overwrites: as in `Run`. drops_state: no other recomputation needs the saved state.
     """
 
     op: int
@@ -56,7 +56,7 @@ class Update(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="upda
     preserves: bool
 
 
-class Turn(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="turn"):
+class BackwardStart(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="backward_start"):
     """From forward to backward: the caller has the outputs, the slots of `frees` are emptied, then the gradients of the
     outputs (tangents) arrive."""
 
@@ -72,16 +72,16 @@ class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="del
     gradients: tuple[int, ...]
 
 
-Event = Run | Rerun | View | Free | Update | Turn | Deliver
-Execution = Run | Rerun | View  # events that call an operator
-Computation = Run | Rerun  # events that take time and memory
+Event = Run | RecomputeRun | View | Free | Update | BackwardStart | Deliver
+Execution = Run | RecomputeRun | View  # events that call an operator
+Computation = Run | RecomputeRun  # events that take time and memory
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False):
     """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
 
     value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it. delivered: of a gradient that its owner may let go of, the event that hands
+    the end. memory: as `Graph.memory` names it. delivered: of a gradient that its owner may free, the event that hands
     it over; where the graph assumes that it does, death is right behind it.
     """
 
@@ -98,15 +98,15 @@ class Linked(msgspec.Struct, frozen=True):
 
     graph: Graph
     events: tuple[Event, ...]
-    turn: int
+    backward_start: int
     allocations: tuple[Allocation, ...]
 
     @property
     def forward(self) -> tuple[Event, ...]:
-        """The events before the turn."""
-        return self.events[: self.turn]
+        """The events before the forward/backward boundary."""
+        return self.events[: self.backward_start]
 
     @property
     def backward(self) -> tuple[Event, ...]:
-        """The events after the turn."""
-        return self.events[self.turn + 1 :]
+        """The events after the forward/backward boundary."""
+        return self.events[self.backward_start + 1 :]

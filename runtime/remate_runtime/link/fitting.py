@@ -1,6 +1,6 @@
 """The schedule of one size, with as much of its plan as its budget calls for there. Needs no torch.
 
-Reruns that need one another are left out together, those first that save most time for the bytes that are kept instead; how
+Recomputations that need one another are left out together, those first that save most time for the bytes that are kept instead; how
 many of them is found by bisection, and what is left is within the budget by simulation.
 """
 
@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..format.schedule import KEEP_ALL, Instance, Rerun, Schedule
+from ..flat_step.expansion import expand
+from ..flat_step.graph import FlatRecompute, Graph
+from ..format.schedule import BASELINE, Instance, Recompute, Schedule
 from ..format.substitution import PLANNED, at_size, checked_size
-from ..step.expansion import expand
-from ..step.graph import FlatRerun, Graph
 from .linker import link
-from .rerun_order import Group, groups, ranked
+from .recompute_order import RecomputeGroup, groups, ranked
 from .simulator import simulate
 
 _TRIES = 16  # of what is left then, one group each
 
 
-class Fitted(NamedTuple):
-    """schedule: a plain one. dropped: the reruns that were left out, because what they save is not needed. planned: the reruns of
+class FittedSchedule(NamedTuple):
+    """schedule: a plain one. dropped: the recomputes that were left out, because what they save is not needed. planned: the recomputations of
     the file."""
 
     schedule: Schedule
@@ -32,43 +32,43 @@ class Fitted(NamedTuple):
     planned: int
 
 
-def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Fitted:
-    """The schedule at a size, without reruns that the budget does not call for there. At the size that was planned at the plan is
+def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSchedule:
+    """The schedule at a size, without recomputation that the budget does not call for there. At the size that was planned at the plan is
     what the file says, as in a file of one size; so it is where it exceeds the budget.
 
     Raises BindError and ScheduleError as `at_size` and `expand` do.
     """
     plain = at_size(schedule, dims)
     expanded = expand(plain)
-    graph, reruns = expanded.graph, expanded.reruns
+    graph, recomputes = expanded.graph, expanded.recomputes
     declared = schedule.model.dims
-    if not reruns or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
-        return Fitted(plain, 0, len(reruns))
+    if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
+        return FittedSchedule(plain, 0, len(recomputes))
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    left = _left(graph, reruns, budget)
-    if len(left) == len(reruns):
-        return Fitted(plain, 0, len(reruns))
-    made = replace(without_reruns(plain), statements=_statements(graph, left))
-    return Fitted(made, len(reruns) - len(left), len(reruns))
+    left = _left(graph, recomputes, budget)
+    if len(left) == len(recomputes):
+        return FittedSchedule(plain, 0, len(recomputes))
+    made = replace(without_recomputes(plain), statements=_statements(graph, left))
+    return FittedSchedule(made, len(recomputes) - len(left), len(recomputes))
 
 
-def _left(graph: Graph, reruns: Sequence[FlatRerun], budget: int) -> Sequence[FlatRerun]:
-    """What is left of the reruns: none, if that is within the budget; all, if even these are not; else all but as many groups as
+def _left(graph: Graph, recomputes: Sequence[FlatRecompute], budget: int) -> Sequence[FlatRecompute]:
+    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else all but as many groups as
     can go in their order, and then single ones that can go, too."""
     gone: set[int] = set()
 
-    def left(more: Iterable[Group]) -> list[FlatRerun]:
+    def left(more: Iterable[RecomputeGroup]) -> list[FlatRecompute]:
         ops = gone.union(*(group.ops for group in more))
-        return [rerun for rerun in reruns if rerun.op not in ops]
+        return [recompute for recompute in recomputes if recompute.op not in ops]
 
-    def fits(those: Sequence[FlatRerun]) -> bool:
+    def fits(those: Sequence[FlatRecompute]) -> bool:
         return simulate(link(graph, those)).peak <= budget
 
     if fits(()):
         return ()
-    if not fits(reruns):
-        return reruns
-    order = groups(graph, reruns)
+    if not fits(recomputes):
+        return recomputes
+    order = groups(graph, recomputes)
     kept, over = 0, len(order)
     while over - kept > 1:
         middle = (kept + over) // 2
@@ -86,15 +86,15 @@ def _left(graph: Graph, reruns: Sequence[FlatRerun], budget: int) -> Sequence[Fl
     return left(())
 
 
-def _statements(graph: Graph, reruns: Sequence[FlatRerun]) -> tuple[Rerun, ...]:
+def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Recompute, ...]:
     ids = [op.id for op in graph.operations]
     return tuple(
-        Rerun(tuple(ids[one.op] for one in group), ids[before])
-        for before, group in itertools.groupby(reruns, key=lambda one: one.before)
+        Recompute(tuple(ids[one.op] for one in group), ids[before])
+        for before, group in itertools.groupby(recomputes, key=lambda one: one.before)
     )
 
 
-def without_reruns(schedule: Schedule) -> Schedule:
+def without_recomputes(schedule: Schedule) -> Schedule:
     """The same step, everything kept."""
     blocks = {
         name: replace(block, plans={}, instances=_keeping(block.instances)) for name, block in schedule.blocks.items()
@@ -103,4 +103,4 @@ def without_reruns(schedule: Schedule) -> Schedule:
 
 
 def _keeping(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
-    return tuple(replace(instance, plan=KEEP_ALL) for instance in instances)
+    return tuple(replace(instance, plan=BASELINE) for instance in instances)

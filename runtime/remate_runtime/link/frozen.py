@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..step.graph import FlatRerun, Graph, Number, Op, Ref
-from .events import Linked, Rerun, Run
+from ..flat_step.graph import FlatRecompute, Graph, Number, Op, Ref
+from .events import Linked, RecomputeRun, Run
 from .linker import link
 
 
@@ -21,7 +21,7 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
     kept = _needed(graph, [value for _, value in gradients])
     numbers = {op: at for at, op in enumerate(kept)}
     live = {graph.root[value] for _, value in gradients}
-    return link(_only(graph, gradients, kept, numbers), _needed_reruns(linked, numbers, live))
+    return link(_only(graph, gradients, kept, numbers), _needed_recomputes(linked, numbers, live))
 
 
 def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
@@ -35,15 +35,15 @@ def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
     return [*range(graph.backward_start), *reversed(kept)]
 
 
-def _needed_reruns(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRerun]:
-    """Those of which something is still read before the next rerun, by the new numbers of the operations. live: owners
+def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRecompute]:
+    """Those of which something is still read before the next recomputation, by the new numbers of the operations. live: owners
     of the storages that are there to the end."""
-    graph, found, before = linked.graph, list[FlatRerun](), len(numbers)
+    graph, found, before = linked.graph, list[FlatRecompute](), len(numbers)
     for position in range(len(linked.events) - 1, -1, -1):
         event = linked.events[position]
-        if position == linked.turn:
+        if position == linked.backward_start:
             live.update(graph.root[v] for v in (*graph.outputs, *(v for update in graph.updates for v in update)))
-        if not isinstance(event, Run | Rerun) or event.op not in numbers:
+        if not isinstance(event, Run | RecomputeRun) or event.op not in numbers:
             continue
         op = graph.operations[event.op]
         made = {graph.root[value] for value in op.writes if value is not None}
@@ -52,7 +52,7 @@ def _needed_reruns(linked: Linked, numbers: Mapping[int, int], live: set[int]) -
         elif live.isdisjoint(made):
             continue
         else:
-            found.append(FlatRerun(numbers[event.op], before))
+            found.append(FlatRecompute(numbers[event.op], before))
         live -= made
         live.update(graph.root[value] for value in op.reads)
     return found[::-1]

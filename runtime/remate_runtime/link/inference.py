@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from .events import Event, Execution, Free, Linked, Rerun, Run
+from .events import Event, Execution, Free, Linked, RecomputeRun, Run
 
 
 def forward_alone(linked: Linked) -> tuple[Event, ...]:
-    """The events before the turn, with nothing kept for backward and no rerun for it. What the outputs and the buffer
+    """The events before the forward/backward boundary, with nothing kept for backward and no recomputation for it. What the outputs and the buffer
     updates need stays in its slot; the buffers have not taken their values yet."""
     graph = linked.graph
     live = {*graph.outputs, *(value for update in graph.updates for value in update)}
     found: list[Event] = []
-    replayed: set[int] = set()  # random operations of which a later rerun is needed
+    replayed: set[int] = set()  # random operations of which a later recomputation is needed
     for event in reversed(linked.forward):
         if not isinstance(event, Execution):
             continue
@@ -23,8 +23,8 @@ def forward_alone(linked: Linked) -> tuple[Event, ...]:
             found.append(Free(tuple(free)))
         live.difference_update(made)
         live.update(op.reads)
-        if isinstance(event, Rerun):
-            found.append(Rerun(event.op, event.overwrites, op.random and event.op not in replayed))
+        if isinstance(event, RecomputeRun):
+            found.append(RecomputeRun(event.op, event.overwrites, op.random and event.op not in replayed))
             replayed.add(event.op)
         elif isinstance(event, Run):
             found.append(Run(event.op, event.overwrites, event.saves_state and event.op in replayed))

@@ -1,15 +1,15 @@
-"""The linker: (graph, reruns) -> the events of the step, with everything that a schedule file leaves to be derived.
+"""The linker: (graph, recomputations) -> the events of the step, with everything that a schedule file leaves to be derived.
 
 - A value lives from the run that made it to its last read before its next run; then `Free` empties its slot. A storage
   lives as long as a slot, or the caller, holds a tensor on it.
 - Views are made on demand: before a read, if their base has been made (again) since.
 - An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
-- A random operation that reruns saves the generator's state before its first run.
+- A random operation that is recomputed saves the generator's state before its first run.
 - A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
-- A buffer that the step updates takes its value at the turn, a read like any other: of the latest run. If backward still
+- A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest run. If backward still
   reads the buffer, a copy of its old contents is kept.
 
-All of it holds for any reruns whatever, which is why an edit of a plan can change memory and time but no gradient.
+All of it holds for any recomputations whatever, which is why an edit of a plan can change memory and time but no gradient.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..errors import ScheduleError
+from ..flat_step.graph import FlatRecompute, Graph
+from ..flat_step.recompute_rules import check_recomputes
 from ..format.limits import MAX_EVENTS
-from ..step.graph import FlatRerun, Graph
-from ..step.rerun_rules import check_reruns
-from .deliveries import copied, deliveries, gradient_views, last_touches, let_go
-from .events import Deliver, Event, Free, Linked, Rerun, Run, Turn, Update, View
+from .deliveries import copied, deliveries, freed_by_owner, gradient_views, last_touches
+from .events import BackwardStart, Deliver, Event, Free, Linked, RecomputeRun, Run, Update, View
 from .storages import Storages
 
-TURN = -1  # stands for the turn from forward to backward among operation indices
+BACKWARD_START = -1  # stands for the forward/backward boundary among operation indices
 
 
-def link(graph: Graph, reruns: Sequence[FlatRerun] = ()) -> Linked:
-    """Derive the events. Raise ScheduleError R04x for a rerun that is not legal."""
+def link(graph: Graph, recomputes: Sequence[FlatRecompute] = ()) -> Linked:
+    """Derive the events. Raise ScheduleError R04x for a recomputation that is not legal."""
     touched = last_touches(graph)
-    order, again, turn = _executions(graph, reruns, gradient_views(graph, touched))
-    delivered = deliveries(graph, touched, order, turn)
-    return _assemble(graph, order, again, delivered, *_liveness(graph, order, turn))
+    order, again, backward_start = _executions(graph, recomputes, gradient_views(graph, touched))
+    delivered = deliveries(graph, touched, order, backward_start)
+    return _assemble(graph, order, again, delivered, *_liveness(graph, order, backward_start))
 
 
 def _assemble(
@@ -44,13 +44,13 @@ def _assemble(
     preserved: frozenset[int],
 ) -> Linked:
     """The events one by one, with the storages that they make, share, write over, free and deliver."""
-    book, events, operations, turn = Storages(graph), list[Event](), graph.operations, 0
-    gone, copies = let_go(graph), copied(graph)
+    book, events, operations, backward_start = Storages(graph), list[Event](), graph.operations, 0
+    gone, copies = freed_by_owner(graph), copied(graph)
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
-        if index == TURN:
-            turn = _turn(graph, book, events, free, preserved)
+        if index == BACKWARD_START:
+            backward_start = _backward_start(graph, book, events, free, preserved)
             _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
             continue
         op = operations[index]
@@ -64,7 +64,7 @@ def _assemble(
                 drops = last.get(index) == k
                 if op.random:
                     book.replay(index, at, drops)
-                events.append(Rerun(index, overwrites, drops))
+                events.append(RecomputeRun(index, overwrites, drops))
             else:
                 saves = index in last
                 if saves:
@@ -75,7 +75,7 @@ def _assemble(
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
         _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
-    return Linked(graph, tuple(events), turn, book.finish(len(events)))
+    return Linked(graph, tuple(events), backward_start, book.finish(len(events)))
 
 
 def _deliver(
@@ -83,20 +83,22 @@ def _deliver(
     book: Storages,
     events: list[Event],
     numbers: tuple[int, ...],
-    let_go: frozenset[int],
+    freed_by_owner: frozenset[int],
     copies: Mapping[int, int],
 ) -> None:
     if numbers:
         for number in numbers:
             source, value = graph.gradients[number]
-            if graph.root[value] in let_go:
+            if graph.root[value] in freed_by_owner:
                 book.deliver(value, len(events))
             if number in copies:
                 book.copy(value, copies[number], len(events), graph.values[source].kind == "parameter")
         events.append(Deliver(numbers))
 
 
-def _turn(graph: Graph, book: Storages, events: list[Event], free: list[int], preserved: frozenset[int]) -> int:
+def _backward_start(
+    graph: Graph, book: Storages, events: list[Event], free: list[int], preserved: frozenset[int]
+) -> int:
     """Buffers take their values, the outputs go to the caller. Returns the position of the Turn."""
     book.hand_out()
     for buffer, value in graph.updates:
@@ -107,23 +109,23 @@ def _turn(graph: Graph, book: Storages, events: list[Event], free: list[int], pr
     for value in free:
         book.drop(value, at)
     book.receive(at)
-    events.append(Turn(tuple(free)))
+    events.append(BackwardStart(tuple(free)))
     return at
 
 
 def _executions(
-    graph: Graph, reruns: Sequence[FlatRerun], complete: Mapping[int, list[int]]
+    graph: Graph, recomputes: Sequence[FlatRecompute], complete: Mapping[int, list[int]]
 ) -> tuple[list[int], list[bool], int]:
-    """Operation index and rerun flag of every execution in order, views put in on demand; the position of the turn.
+    """Operation index and recomputed flag of every execution in order, views put in on demand; the position of the forward/backward boundary.
     complete: gradients that are views, by the operation behind which they are made."""
-    check_reruns(graph, reruns)
+    check_recomputes(graph, recomputes)
     before: dict[int, list[int]] = {}
-    for rerun in reruns:
-        before.setdefault(rerun.before, []).append(rerun.op)
+    for recompute in recomputes:
+        before.setdefault(recompute.before, []).append(recompute.op)
     walk = _Walk(graph)
     for index in range(len(graph.operations)):
         if index == graph.backward_start:
-            walk.turn()
+            walk.backward_start()
         for op in before.get(index, ()):
             walk.execute(op)
         if not graph.operations[index].view:
@@ -131,20 +133,20 @@ def _executions(
         for gradient in complete.get(index, ()):
             walk.make_view(gradient)
     if graph.backward_start == len(graph.operations):
-        walk.turn()
+        walk.backward_start()
     for _, gradient in graph.gradients:
         walk.make_view(gradient)
-    return walk.order, walk.again, walk.turn_at
+    return walk.order, walk.again, walk.backward_start_at
 
 
 class _Walk:
-    """Executions so far, and which incarnation of its base every view in a slot was made from."""
+    """Executions so far, and which live range of its base every view in a slot was made from."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.order: list[int] = []
         self.again: list[bool] = []
-        self.turn_at = 0
+        self.backward_start_at = 0
         self._ran = bytearray(len(graph.operations))
         self._born = [0] * len(graph.values)  # by owner of a storage: position of its latest execution
         self._seen = [-1] * len(graph.values)  # by view: the birth of the base that it was made from
@@ -170,22 +172,25 @@ class _Walk:
             chain.append(values[value].producer)
             value = operations[chain[-1]].reads[0]
         if len(self.order) + len(chain) > MAX_EVENTS:
-            raise ScheduleError("R072", f"over {MAX_EVENTS} runs, reruns and views made again")
+            raise ScheduleError("R072", f"over {MAX_EVENTS} runs, recomputations and views made again")
         for index in reversed(chain):
             self._append(index)
             for made in operations[index].writes:
                 if made is not None:
                     self._seen[made] = born
 
-    def turn(self) -> None:
+    def backward_start(self) -> None:
         for value in self.graph.outputs:
             self.make_view(value)
         for _, value in self.graph.updates:
             self.make_view(value)
-        self.turn_at = len(self.order)
-        self.order.append(TURN)
+        self.backward_start_at = len(self.order)
+        self.order.append(BACKWARD_START)
         self.again.append(False)
-        for buffer, _ in self.graph.updates:  # a view made before the turn would show the updated contents
+        for (
+            buffer,
+            _,
+        ) in self.graph.updates:  # a view made before the forward/backward boundary would show the updated contents
             self._born[buffer] = len(self.order)
 
     def _append(self, index: int) -> None:
@@ -194,19 +199,19 @@ class _Walk:
         self._ran[index] = 1
 
 
-def _liveness(graph: Graph, order: list[int], turn: int) -> tuple[list[list[int]], frozenset[int]]:
+def _liveness(graph: Graph, order: list[int], backward_start: int) -> tuple[list[list[int]], frozenset[int]]:
     """For every execution the slots to empty after it; and the updated buffers that backward reads."""
     live = {gradient for _, gradient in graph.gradients}
     updated = [buffer for buffer, _ in graph.updates]
-    at_turn = {*graph.outputs, *(new for _, new in graph.updates), *updated}
+    at_backward_start = {*graph.outputs, *(new for _, new in graph.updates), *updated}
     frees: list[list[int]] = [[] for _ in order]
     preserved: frozenset[int] = frozenset()
-    read: set[int] = set(at_turn) | live
+    read: set[int] = set(at_backward_start) | live
     for at in range(len(order) - 1, -1, -1):
-        if at == turn:
+        if at == backward_start:
             preserved = frozenset(buffer for buffer in updated if buffer in live)
-            frees[at] = sorted(at_turn - live)
-            live |= at_turn
+            frees[at] = sorted(at_backward_start - live)
+            live |= at_backward_start
             continue
         op = graph.operations[order[at]]
         free = [value for value in op.reads if value not in live]
@@ -220,5 +225,5 @@ def _liveness(graph: Graph, order: list[int], turn: int) -> tuple[list[list[int]
         live.update(op.reads)
         read.update(op.reads)
     unread = (i for i, v in enumerate(graph.values) if v.producer < 0 and i not in read and v.kind != "tangent")
-    frees[turn] = sorted({*frees[turn], *unread})
+    frees[backward_start] = sorted({*frees[backward_start], *unread})
     return frees, preserved

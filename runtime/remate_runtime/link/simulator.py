@@ -13,9 +13,9 @@ from itertools import accumulate
 import msgspec
 from msgspec.structs import replace
 
+from ..flat_step.graph import DEVICE, HOST, Graph, Op
 from ..format.vocabulary import Gradients
-from ..step.graph import DEVICE, HOST, Graph, Op
-from .events import Allocation, Linked, Rerun, Run
+from .events import Allocation, Linked, RecomputeRun, Run
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Timeline(msgspec.Struct, frozen=True):
     the other calls of a part of a model hold meanwhile; the peak counts them, `during` and `after` do not."""
 
     time: int
-    turn: int
+    backward_start: int
     memories: Mapping[str, Account]
     beside: int = 0
 
@@ -70,9 +70,11 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case. None: what the
     graph assumes, for which budgets are stated.
     """
-    held = (gradients or linked.graph.delivered) == "held"
+    held = (gradients or linked.graph.delivered) == "retained"
     operations = linked.graph.operations
-    computations = [(at, operations[e.op]) for at, e in enumerate(linked.events) if type(e) is Run or type(e) is Rerun]
+    computations = [
+        (at, operations[e.op]) for at, e in enumerate(linked.events) if type(e) is Run or type(e) is RecomputeRun
+    ]
     count = len(linked.events)
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
     for allocation in linked.allocations:
@@ -87,11 +89,11 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
         memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
         for memory in sorted({*by_memory, *workspace})
     }
-    beside = held_by_call(linked).beside(linked.graph, held) if linked.graph.calls > 1 else 0
-    return Timeline(sum(op.ns for _, op in computations), linked.turn, memories, beside)
+    beside = resident_by_call(linked).beside(linked.graph, held) if linked.graph.calls > 1 else 0
+    return Timeline(sum(op.ns for _, op in computations), linked.backward_start, memories, beside)
 
 
-class Held(msgspec.Struct, frozen=True):
+class ResidentBytes(msgspec.Struct, frozen=True):
     """Bytes of the device that one call of a step leaves behind. kept: between its forward and its backward, tangents apart.
     made: the gradients of its parameters."""
 
@@ -111,13 +113,13 @@ class Held(msgspec.Struct, frozen=True):
         return self.by(graph.calls - 1, others if held else 0)
 
 
-def held_by_call(linked: Linked) -> Held:
+def resident_by_call(linked: Linked) -> ResidentBytes:
     """What one call of a step leaves behind."""
-    graph, turn = linked.graph, linked.turn
-    there = [a for a in linked.allocations if a.memory == DEVICE and a.birth <= turn < a.death]
+    graph, backward_start = linked.graph, linked.backward_start
+    there = [a for a in linked.allocations if a.memory == DEVICE and a.birth <= backward_start < a.death]
     kept = sum(a.nbytes for a in there if a.value is None or graph.values[a.value].kind != "tangent")
     owners = {graph.root[g] for source, g in graph.gradients if graph.values[source].kind == "parameter"}
-    return Held(
+    return ResidentBytes(
         kept, sum(graph.nbytes(g) for g in owners if graph.memory(g) == DEVICE and graph.values[g].producer >= 0)
     )
 
@@ -125,9 +127,9 @@ def held_by_call(linked: Linked) -> Held:
 def peak_together(parts: Sequence[Linked]) -> int:
     """The peak of several parts of one model, which run one after the other: one at work, what all others hold beside it."""
     graphs = [linked.graph for linked in parts]
-    modules = [graph.modules if graph.delivered == "held" else 0 for graph in graphs]
+    modules = [graph.modules if graph.delivered == "retained" else 0 for graph in graphs]
     calls = [graph.calls for graph in graphs]
-    held = [held_by_call(linked).by(*counts) for linked, *counts in zip(parts, calls, modules, strict=True)]
+    held = [resident_by_call(linked).by(*counts) for linked, *counts in zip(parts, calls, modules, strict=True)]
     peaks = [simulate(linked).peak for linked in parts]
     return max((peak + sum(held) - own for peak, own in zip(peaks, held, strict=True)), default=0)
 

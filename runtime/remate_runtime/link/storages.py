@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..flat_step.graph import Graph, Op, Ref
+from ..flat_step.in_place import overwritable
 from ..operators.tables import DEVICES
-from ..step.graph import Graph, Op, Ref
-from ..step.in_place import overwritable
 from .events import Allocation
 
 
@@ -22,7 +22,7 @@ class Storages:
         self.death: list[int] = []
         self.fixed: set[int] = set()  # storages that somebody outside may read: never written over
         self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
-        self.states: dict[int, int] = {}  # by random operation that reruns: where its state was saved
+        self.states: dict[int, int] = {}  # by random operation that is recomputed: where its state was saved
         self.extra: list[Allocation] = []  # states of generators
         self.copies: list[Allocation] = []  # of gradients
         self.delivered: dict[int, int] = {}  # by storage of a gradient: where it is handed over
@@ -86,11 +86,11 @@ class Storages:
                     self.held[self.store[value]] += 1
 
     def deliver(self, value: int, at: int) -> None:
-        """A gradient goes to its owner, who may let go of it."""
+        """A gradient goes to its owner, who may free it."""
         self.delivered[self.store[value]] = at
 
     def copy(self, value: int, nbytes: int, at: int, goes: bool) -> None:
-        """The owner gets a copy of a gradient. goes: the owner may let go of it."""
+        """The owner gets a copy of a gradient. goes: the owner may free it."""
         self.copies.append(Allocation(value, nbytes, at, at + 1, self.graph.memory(value), at if goes else None))
 
     def save_state(self, op: int, at: int) -> None:
@@ -116,7 +116,7 @@ class Storages:
         """All storages, those of the values first. end: number of events."""
         nbytes, graph = self.nbytes, self.graph
         death = [end if at < 0 else at for at in self.death]
-        if graph.delivered != "held":
+        if graph.delivered != "retained":
             for store, at in self.delivered.items():
                 death[store] = at + 1
         made = [
@@ -130,12 +130,12 @@ class Storages:
             )
             for at, v in enumerate(self.owner)
         ]
-        held = graph.delivered == "held"
+        held = graph.delivered == "retained"
         copies = (replace(one, death=end) if held or one.delivered is None else one for one in self.copies)
         return (*made, *self.extra, *copies)
 
 
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:
-    """Bytes of the generator's state that reruns of a random operation replay, and the memory that it lies in."""
+    """Bytes of the generator's state that is recomputed of a random operation replay, and the memory that it lies in."""
     on_host = all(graph.values[v].type.cpu for v in op.writes if v is not None)
     return DEVICES["cpu" if on_host else graph.device].generator_state, graph.host

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from ..errors import REPLAN
+from ..flat_step.expansion import expand
 from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
-from ..step.expansion import expand
 from .events import Linked
 from .linker import link
 from .simulator import simulate
@@ -39,13 +39,13 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
     """
     check_fingerprint(schedule)
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.reruns)
+    linked = link(expanded.graph, expanded.recomputes)
     peak = simulate(linked).peak
     budget = schedule.solve.budget
     if peak > budget:
         warnings.warn(
             f"schedule {schedule.name!r}{f' at {size}' if size else ''}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
-            f"parameters, buffers, inputs and optimizer state); add reruns, or {REPLAN}",
+            f"parameters, buffers, inputs and optimizer state); add recomputations, or {REPLAN}",
             UserWarning,
             stacklevel=4,
         )
@@ -56,7 +56,7 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
         if place.leaf
         for index in (*place.forward, *place.backward)
     }
-    asked = schedule.solve.compiled
+    requested = schedule.solve.compiled
     return Verified(
-        linked, peak, expanded.where, budget, asked.budget if asked is not None else None, leaves, schedule.name
+        linked, peak, expanded.where, budget, requested.budget if requested is not None else None, leaves, schedule.name
     )

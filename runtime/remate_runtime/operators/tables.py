@@ -23,7 +23,7 @@ class InPlace(msgspec.Struct, frozen=True):
     through: str | None = None
 
 
-class Pair(msgspec.Struct, frozen=True):
+class PairedOperator(msgspec.Struct, frozen=True):
     """What an operator's kernel takes on trust, so that it runs only as the backward of an operator of the file.
 
     by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own. outputs: arguments that are this output of one of
@@ -60,7 +60,7 @@ class Tables(msgspec.Struct, frozen=True):
     namespaces: frozenset[str]
     operators: frozenset[str]
     permission: dict[str, str]
-    paired: dict[str, Pair]
+    paired: dict[str, PairedOperator]
     literals: dict[str, dict[str, bool]]
     views: frozenset[str]
     random: frozenset[str]
@@ -84,7 +84,7 @@ def path() -> Path:
 
 TABLES = msgspec.json.decode(path().read_bytes(), type=Tables)
 DEVICES = TABLES.devices
-# Namespaces whose operators run without being asked for, as far as they are listed. A file names every other one in
+# Namespaces whose operators run without being requested, as far as they are listed. A file names every other one in
 # `namespaces`, and `remate_runtime.apply(..., namespaces=(...))` permits it.
 NAMESPACES = TABLES.namespaces
 # The operators of these namespaces that a file may name: those that capture can emit, and no other.

@@ -16,19 +16,19 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate.capture.capture_step import capture
-from remate.measure.allocator import peak_bytes
-from remate.measure.beside_eager import try_schedule
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
+from remate.step_measurement.beside_eager import try_schedule
 from remate_runtime import EngineError, apply, predicted_peak
+from remate_runtime.applied.planned_model import original_of
 from remate_runtime.format.schedule import Dimension, Schedule
-from remate_runtime.planned.planned_model import original_of
 
 from ...models import ZOO
 from ..compiled.subjects import Mixed
 from ..compiled.test_random_models import Stack, flat, left_behind, plans, spatial
 from ..sized import Attention, B, T, sized
 from ..small import data, seeded
-from ..stepping import assert_same, everything, just_in_time, no_reruns, schedule_of, step, with_reruns
+from ..stepping import assert_same, everything, just_in_time, no_recomputes, schedule_of, step, with_recomputes
 from ..test_memory import Deep
 from .test_forms import bits
 
@@ -37,10 +37,10 @@ def arena(model: nn.Module, schedule: Schedule) -> Any:
     return apply(model, schedule, engine="arena")
 
 
-def subject(reruns: Any = just_in_time) -> tuple[Any, Any, torch.Tensor]:
+def subject(recomputes: Any = just_in_time) -> tuple[Any, Any, torch.Tensor]:
     """A model, the same with its step in a block, and what they take."""
     model, x = seeded(Mixed(0.2)), data(64, 8)
-    return model, arena(copy.deepcopy(model), schedule_of(model, (x,), reruns=reruns)), x
+    return model, arena(copy.deepcopy(model), schedule_of(model, (x,), recomputes=recomputes)), x
 
 
 def blocks_of(planned: Any) -> Any:
@@ -63,8 +63,8 @@ def test_random_models(draw: st.DataObject) -> None:
     model: Any = seeded(Stack([makers[at]() for at in layers]))
     x = data(*shape).requires_grad_(draw.draw(st.booleans()))
     captured = capture(model, (x,))
-    reruns = sorted(draw.draw(plans(captured.graph)), key=lambda rerun: rerun.before)
-    planned = arena(copy.deepcopy(model), with_reruns(captured, lambda graph: reruns))
+    recomputes = sorted(draw.draw(plans(captured.graph)), key=lambda recompute: recompute.before)
+    planned = arena(copy.deepcopy(model), with_recomputes(captured, lambda graph: recomputes))
     for seed in range(3):
         assert_same(left_behind(planned, x, seed), left_behind(model, x, seed))
 
@@ -81,9 +81,9 @@ def test_zoo(name: str) -> None:
         assert_same(step(planned, args, kwargs, seed), step(model, args, kwargs, seed), case.tolerance)
 
 
-def same_life(life: Callable[[Any, torch.Tensor], Any], reruns: Any = just_in_time) -> None:
+def same_life(life: Callable[[Any, torch.Tensor], Any], recomputes: Any = just_in_time) -> None:
     """That a loop does the same with both models, down to every tensor that it gathers."""
-    model, planned, x = subject(reruns)
+    model, planned, x = subject(recomputes)
     found = []
     for one in (planned, model):
         torch.manual_seed(0)
@@ -224,7 +224,7 @@ def test_copies_and_pickles() -> None:
 
 def test_threads_have_blocks_of_their_own() -> None:
     model = seeded(Deep())
-    planned = arena(copy.deepcopy(model), schedule_of(model, (data(64, 16),), reruns=just_in_time))
+    planned = arena(copy.deepcopy(model), schedule_of(model, (data(64, 16),), recomputes=just_in_time))
     inputs = [data(64, 16, seed=n) for n in range(4)]
     found: dict[int, Any] = {}
 
@@ -273,7 +273,7 @@ def test_a_block_in_which_somebody_still_holds_a_tensor_is_left_to_them(alias: b
 def test_sizes_share_a_block() -> None:
     model: Any = seeded(Attention())
     schedule = sized(
-        schedule_of(model, (data(B, T, 6),), reruns=just_in_time),
+        schedule_of(model, (data(B, T, 6),), recomputes=just_in_time),
         b=Dimension(planned=B, min=2, max=64),
         t=Dimension(planned=T, min=2, max=64),
     )
@@ -284,14 +284,14 @@ def test_sizes_share_a_block() -> None:
     assert len(blocks_of(planned)) == 1
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
-def test_measured_peak_is_at_most_the_predicted_one(between: Any, reruns: Any) -> None:
+def test_measured_peak_is_at_most_the_predicted_one(between: Any, recomputes: Any) -> None:
     from msgspec.structs import replace
 
     model, x = seeded(Deep(between)), data(512, 16)
     captured = capture(model, (x,))
-    schedule = with_reruns(replace(captured, graph=costed(captured.graph)), reruns)
+    schedule = with_recomputes(replace(captured, graph=costed(captured.graph)), recomputes)
     apply(copy.deepcopy(model), schedule)(x).backward()  # libraries warm up
     planned = arena(copy.deepcopy(model), schedule)
     predicted = predicted_peak(planned)

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from remate_runtime.engine.arena.forms import MADE_OF, STRUCTURED, form_of
+from remate_runtime.engine.experimental.arena.forms import MADE_OF, STRUCTURED, form_of
 from remate_runtime.operators import OPERATORS
 
 NAMES = sorted([*(f"aten.{name}" for name in STRUCTURED), *MADE_OF])

@@ -11,15 +11,15 @@ from torch import nn
 
 from remate.capture.capture_step import capture
 from remate.profile.costing import costed
-from remate_runtime.engine.arena.forms import form_of
-from remate_runtime.engine.arena.layout import Layout, layout
+from remate_runtime.engine.experimental.arena.forms import form_of
+from remate_runtime.engine.experimental.arena.layout import Layout, layout
+from remate_runtime.flat_step import Graph, Op
 from remate_runtime.link import Linked, link, simulate
-from remate_runtime.step import Graph, Op
 
 from ...models import ZOO
 from ...planner.tiny_steps import KINDS, tiny_step
 from ..small import data, seeded
-from ..stepping import everything, just_in_time, no_reruns
+from ..stepping import everything, just_in_time, no_recomputes
 from ..test_memory import Deep, ReturnsViews
 
 
@@ -60,11 +60,11 @@ def test_places_of_tiny_steps(kind: str, seed: int) -> None:
     assert found.rest <= simulate(linked).peak
 
 
-@pytest.mark.parametrize(("reruns", "share"), [(no_reruns, 1.0), (everything, 1.1)])
-def test_block_and_rest_are_within_the_budget(reruns: Any, share: float) -> None:
+@pytest.mark.parametrize(("recomputes", "share"), [(no_recomputes, 1.0), (everything, 1.1)])
+def test_block_and_rest_are_within_the_budget(recomputes: Any, share: float) -> None:
     model, args, kwargs = ZOO["tiny_gpt"].build()
     graph = costed(capture(model, args, kwargs).graph)
-    linked = link(graph, reruns(graph))
+    linked = link(graph, recomputes(graph))
     budget = int(simulate(linked).peak * share)
     found = layout(linked, has_form, budget)
     holds(linked, found)

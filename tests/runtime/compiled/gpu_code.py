@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from remate_runtime.applied import planned_model
 from remate_runtime.engine import in_cuda_graphs
-from remate_runtime.planned import planned_model
 from tests.models import ZOO
 
 from ..cuda_graphs.recorder import OnCpu
@@ -72,7 +72,7 @@ def step(name: str, runs: bool, sources: list[str]) -> dict[str, Any]:
     """name: with "@graphs", the step is recorded, and replayed twice. written: kernels. difference: of the gradients, relative to eager's. over: bytes by which the measured peak exceeds the
     prediction, where kernels do nothing."""
     from remate_runtime import apply, predicted_peak
-    from remate_runtime.cpu_memory import peak_on_cpu
+    from remate_runtime.devices.cpu_memory import peak_on_cpu
 
     before = len(sources)
     name, _, graphs = name.partition("@")
@@ -98,7 +98,7 @@ def main() -> None:
     if triton:
         sys.path.append(triton)
         os.environ.update(TRITON_INTERPRET="1", TORCHINDUCTOR_COMPILE_THREADS="1")
-    from .gpu_stand_in import compile_for_gpu, install
+    from .fake_gpu import compile_for_gpu, install
 
     torch.set_num_threads(1)
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)

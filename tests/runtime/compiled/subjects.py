@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from remate_runtime.step import FlatRerun, Graph
+from remate_runtime.flat_step import FlatRecompute, Graph
 
 from ..small import data, seeded
 from ..stepping import just_in_time
@@ -46,10 +46,10 @@ def mixed() -> tuple[Any, torch.Tensor]:
     return seeded(Mixed()), data(64, 8)
 
 
-def cheap(graph: Graph) -> list[FlatRerun]:
+def cheap(graph: Graph) -> list[FlatRecompute]:
     """Norms, activations and dropout run again just before what needs them."""
     named = ("native_layer_norm", "tanh", "native_dropout")
-    return [rerun for rerun in just_in_time(graph) if graph.operations[rerun.op].op.split(".")[1] in named]
+    return [recompute for recompute in just_in_time(graph) if graph.operations[recompute.op].op.split(".")[1] in named]
 
 
 def outcome(model: Any, *batches: torch.Tensor, seed: int = 0) -> dict[str, torch.Tensor | None]:

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import ExecutionError, apply, predicted_peak
 from remate_runtime.engine.compiled.segments import compiles
+from remate_runtime.flat_step import expand
 from remate_runtime.link import Execution, link
-from remate_runtime.step import expand
 
 from ..small import data, seeded
-from ..stepping import everything, just_in_time, no_reruns, schedule_of
+from ..stepping import everything, just_in_time, no_recomputes, schedule_of
 from .subjects import assert_close
 
 
@@ -45,9 +45,9 @@ def gradients(model: nn.Module, *args: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def pair(model: nn.Module, args: tuple[Any, ...], reruns: Any = just_in_time) -> tuple[Any, Any]:
+def pair(model: nn.Module, args: tuple[Any, ...], recomputes: Any = just_in_time) -> tuple[Any, Any]:
     """The model compiled, and in eager."""
-    schedule = schedule_of(model, args, reruns=reruns)
+    schedule = schedule_of(model, args, recomputes=recomputes)
     return apply(copy.deepcopy(model), schedule, engine="compiled"), copy.deepcopy(model)
 
 
@@ -76,7 +76,7 @@ def test_what_raises_for_some_data_is_not_compiled() -> None:
     """Inductor lets index_select take -1, and ends the process for a number out of range in one of several threads."""
     written = expand(schedule_of(seeded(Inner(picked)), (data(5, 8), torch.tensor([0, 1, 4]))))
     graph = written.graph
-    linked = link(graph, written.reruns)
+    linked = link(graph, written.recomputes)
     runs = {event.op for event in linked.events if isinstance(event, Execution)}
     left = {graph.operations[at].op.split(".")[1] for at in runs if not compiles(graph, graph.operations[at])}
     assert left >= {"embedding", "index_select", "gather", "index", "index_add", "index_copy", "index_put"}
@@ -122,10 +122,10 @@ def aliases(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reruns", [no_reruns, everything])
-def test_outputs_that_are_views_inputs_and_empty(reruns: Any) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything])
+def test_outputs_that_are_views_inputs_and_empty(recomputes: Any) -> None:
     x = data(4, 8)
-    compiled, eager = pair(seeded(Inner(aliases)), (x,), reruns)
+    compiled, eager = pair(seeded(Inner(aliases)), (x,), recomputes)
     for _ in range(3):  # `.grad` accumulates
         found = compiled(x)
         assert found[4].shape == (0, 8)
@@ -137,7 +137,7 @@ def test_outputs_that_are_views_inputs_and_empty(reruns: Any) -> None:
 
 @pytest.mark.slow
 def test_an_output_that_backward_reads_must_not_change() -> None:
-    compiled, _ = pair(seeded(Inner(aliases)), (data(4, 8),), no_reruns)
+    compiled, _ = pair(seeded(Inner(aliases)), (data(4, 8),), no_recomputes)
     for at in (1, 2, 3):
         found = compiled(data(4, 8))
         found[at].detach().mul_(2)
@@ -205,8 +205,8 @@ def test_low_precision_is_as_near_to_float64_as_eager(precision: str) -> None:
     dtype = {"bf16": torch.bfloat16, "f16": torch.float16}.get(precision, torch.float32)
     model, x = model.to(dtype), x.to(dtype)
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "autocast"):
-        for reruns in (no_reruns, just_in_time, everything):
-            compiled, eager = pair(model, (x,), reruns)
+        for recomputes in (no_recomputes, just_in_time, everything):
+            compiled, eager = pair(model, (x,), recomputes)
             losses = compiled(x), eager(x)
             with torch.autocast("cpu", enabled=False):
                 for loss in losses:
@@ -233,9 +233,9 @@ def test_norms_under_autocast_are_compiled(caplog: pytest.LogCaptureFixture) -> 
     x, model = data(32, 16), seeded(Norms())
     exact = copy.deepcopy(model).double()
     exact(x.double()).backward()
-    for reruns in (no_reruns, just_in_time):
+    for recomputes in (no_recomputes, just_in_time):
         with torch.autocast("cpu", torch.bfloat16):
-            compiled, eager = pair(model, (x,), reruns)
+            compiled, eager = pair(model, (x,), recomputes)
             losses = compiled(x), eager(x)
         for loss in losses:
             loss.backward()
@@ -306,7 +306,7 @@ def both(model: nn.Module) -> dict[str, Any]:
 @pytest.mark.slow
 def test_the_ambient_dtype_and_device_are_not_the_steps() -> None:
     x, model = data(4, 16), seeded(Small())
-    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    schedule = schedule_of(model, (x,), recomputes=just_in_time)
     wanted = gradients(copy.deepcopy(model), x)
     torch.set_default_dtype(torch.float64)
     try:
@@ -319,7 +319,7 @@ def test_the_ambient_dtype_and_device_are_not_the_steps() -> None:
     assert_close(gradients(compiled, x), wanted)
 
 
-def badly_foreseen(self: Any, x: torch.Tensor) -> torch.Tensor:
+def badly_predicted(self: Any, x: torch.Tensor) -> torch.Tensor:
     """torch tells a wrong layout of the gradient of a padded image that lies channels last; pivots are never 0; and there is no
     product of groups in f32 on tensors without data."""
     w = torch.tanh(self.one(x))
@@ -339,7 +339,7 @@ def test_operators_that_do_not_compile_are_interpreted_and_what_lies_around_them
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level("INFO", "remate_runtime"):
-        compiled, eager = pair(seeded(Inner(badly_foreseen)), (data(4, 8),))
+        compiled, eager = pair(seeded(Inner(badly_predicted)), (data(4, 8),))
         for _ in range(2):
             assert_close(gradients(compiled, data(4, 8)), gradients(eager, data(4, 8)))
     told = [record.getMessage() for record in caplog.records if record.name.startswith("remate_runtime")]

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
-from remate_runtime.live import compare_models, training_step
+from remate_runtime.staleness import compare_models, training_step
 from tests.models import ZOO
 
 from ..small import Layers, Mlp, Normed, data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns
+from ..stepping import everything, in_blocks, just_in_time, no_recomputes
 from .subjects import Mixed, assert_close
 
 pytestmark = pytest.mark.cuda
@@ -32,12 +32,12 @@ def step(model: Any, x: torch.Tensor, seed: int) -> dict[str, Any]:
     return {"loss": loss.detach(), **gradients, **buffers, "generator": torch.cuda.get_rng_state()}
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("make", [lambda: Mixed(0.3), Normed, lambda: Mlp(0.4)])
-def test_steps_are_eagers(make: Any, reruns: Any) -> None:
+def test_steps_are_eagers(make: Any, recomputes: Any) -> None:
     model = seeded(make()).cuda()
     x = (data(4, 3, 6, 6) if isinstance(model, Normed) else data(64, 8)).cuda()
-    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), reruns), engine="compiled")
+    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine="compiled")
     for seed in range(3):
         assert_close(step(planned, x, seed), step(model, x, seed), 1e-4)
 
@@ -51,10 +51,10 @@ def test_something_is_compiled(caplog: pytest.LogCaptureFixture) -> None:
     assert "0 segments compiled" not in caplog.text
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
-def test_the_measured_peak_is_the_predicted_one(reruns: Any) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
+def test_the_measured_peak_is_the_predicted_one(recomputes: Any) -> None:
     model, x = seeded(Layers()).cuda(), data(8192, 64).cuda()
-    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), reruns), engine="compiled")
+    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine="compiled")
     for _ in range(2):
         planned.zero_grad()
         peak = peak_bytes(lambda: planned(x).backward(), "cuda")

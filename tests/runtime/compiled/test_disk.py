@@ -40,7 +40,7 @@ class Subject:
 
     def __init__(self, at: float, count: int) -> None:
         self.model = seeded(Layers(at, count))
-        self.schedule = schedule_of(self.model, (X,), reruns=just_in_time)
+        self.schedule = schedule_of(self.model, (X,), recomputes=just_in_time)
 
     def steps(self) -> None:
         planned = apply(copy.deepcopy(self.model), self.schedule, engine="compiled")
@@ -224,7 +224,7 @@ def started(schedule: str, engine: str, folder: Path) -> subprocess.Popen[str]:
 def schedule(tmp_path: Path) -> str:
     model = torch.nn.Sequential(torch.nn.Linear(8, 9), torch.nn.Tanh(), torch.nn.Linear(9, 9))
     path = str(tmp_path / "s.json")
-    save(schedule_of(model, (X,), reruns=just_in_time), path)
+    save(schedule_of(model, (X,), recomputes=just_in_time), path)
     return path
 
 

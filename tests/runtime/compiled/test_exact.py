@@ -1,4 +1,4 @@
-"""Where a rounding would choose, compiled steps run the operations of eager: their reruns give the same bits."""
+"""Where a rounding would choose, compiled steps run the operations of eager: their recomputations give the same bits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import nn
 
 from remate_runtime import apply
 from remate_runtime.engine.compiled.exact import exact
+from remate_runtime.flat_step import FlatRecompute, Graph, expand
 from remate_runtime.link import link
-from remate_runtime.step import FlatRerun, Graph, expand
 
 from ..small import data, seeded
-from ..stepping import everything, just_in_time, no_reruns, schedule_of
+from ..stepping import everything, just_in_time, no_recomputes, schedule_of
 
 
 class Inner(nn.Module):
@@ -56,16 +56,18 @@ CASES: dict[str, Callable[..., Any]] = {
 }
 
 
-def without_extremes(graph: Graph) -> list[FlatRerun]:
+def without_extremes(graph: Graph) -> list[FlatRecompute]:
     return [
-        rerun for rerun in just_in_time(graph) if graph.operations[rerun.op].op.split(".")[1] not in ("amax", "max")
+        recompute
+        for recompute in just_in_time(graph)
+        if graph.operations[recompute.op].op.split(".")[1] not in ("amax", "max")
     ]
 
 
-def left_out(name: str, reruns: Callable[[Graph], Any]) -> set[str]:
+def left_out(name: str, recomputes: Callable[[Graph], Any]) -> set[str]:
     """The operators that this case wants exact."""
-    written = expand(schedule_of(seeded(Inner(CASES[name])), (data(8, 37),), reruns=reruns))
-    found = exact(link(written.graph, written.reruns))
+    written = expand(schedule_of(seeded(Inner(CASES[name])), (data(8, 37),), recomputes=recomputes))
+    found = exact(link(written.graph, written.recomputes))
     return {written.graph.operations[at].op.split(".")[1] for at in found}
 
 
@@ -81,7 +83,7 @@ def left_out(name: str, reruns: Callable[[Graph], Any]) -> set[str]:
     ],
 )
 def test_what_rounding_would_decide_is_interpreted(name: str, kept: set[str], again: set[str]) -> None:
-    assert left_out(name, no_reruns) == kept
+    assert left_out(name, no_recomputes) == kept
     assert left_out(name, without_extremes) == kept | again
     if again:  # all of forward runs again: what they are made of, too
         assert left_out(name, everything) == kept | again | {"addmm", "tanh", "gelu", "sin", "exp", "mul"}
@@ -98,19 +100,19 @@ def test_the_maximum_of_a_pooling_is_compiled_but_where_its_places_are_read() ->
             return (nn.functional.max_unpool2d(found, at, [2, 2]) if self.places else found).square().sum()
 
     for places in (False, True):
-        written = expand(schedule_of(seeded(Pooled(places)), (data(2, 3, 8, 8),), reruns=just_in_time))
-        found = exact(link(written.graph, written.reruns))
+        written = expand(schedule_of(seeded(Pooled(places)), (data(2, 3, 8, 8),), recomputes=just_in_time))
+        found = exact(link(written.graph, written.recomputes))
         assert ("max_pool2d_with_indices" in {written.graph.operations[at].op.split(".")[1] for at in found}) == places
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["amax", "max", "kept", "routed"])
 def test_gradients_through_choices_are_as_near_to_float64_as_eagers(name: str) -> None:
-    """In bf16, a compiled rerun that is not rounded where the first run was finds no element equal to the maximum."""
+    """In bf16, a compiled recomputation that is not rounded where the first run was finds no element equal to the maximum."""
     x, model = data(64, 37).bfloat16(), seeded(Inner(CASES[name])).bfloat16()
     exactly = copy.deepcopy(model).double()
     exactly(x.double()).backward()
-    compiled = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=without_extremes), engine="compiled")
+    compiled = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=without_extremes), engine="compiled")
     for one in (compiled, model):
         one(x).backward()
 

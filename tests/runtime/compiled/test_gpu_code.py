@@ -18,7 +18,7 @@ TRITON = (
 
 
 def found(tmp_path: Path, triton: str, *names: str) -> tuple[dict[str, Any], str]:
-    """What gpu_code tells of these models, and its log."""
+    """What gpu_code describes these models, and its log."""
     command = [sys.executable, "-m", "tests.runtime.compiled.gpu_code", triton, *names]
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
     root = Path(__file__).parents[3]

@@ -14,12 +14,12 @@ from remate_runtime import apply
 from remate_runtime.engine.compiled import segments
 from remate_runtime.engine.compiled.joined import with_joined_reads
 from remate_runtime.engine.compiled_step import LinkedStep
+from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import simulate
 from remate_runtime.link.contract import keeps_contract
-from remate_runtime.step import FlatRerun, Graph
 
 from ..small import data, seeded
-from ..stepping import everything, just_in_time, no_reruns, schedule_of
+from ..stepping import everything, just_in_time, no_recomputes, schedule_of
 from .subjects import assert_close, outcome
 from .test_memory import linked_step
 
@@ -61,8 +61,8 @@ JOINS: dict[str, Join] = {
 }
 
 
-def step_of(model: nn.Module, reruns: Any = no_reruns) -> LinkedStep:
-    return linked_step(schedule_of(model, (X,), reruns=reruns))
+def step_of(model: nn.Module, recomputes: Any = no_recomputes) -> LinkedStep:
+    return linked_step(schedule_of(model, (X,), recomputes=recomputes))
 
 
 def read_of(graph: Graph) -> set[str]:
@@ -92,39 +92,39 @@ class Promoting(Skip):
         return self.two(both.float()).square().mean() + torch.exp(both).sum() * 0, skip.sum()
 
 
-def only_relu(graph: Graph) -> list[FlatRerun]:
+def only_relu(graph: Graph) -> list[FlatRecompute]:
     (relu,) = (at for at, op in enumerate(graph.operations) if op.op == "aten.relu")
     return [one for one in just_in_time(graph) if one.op == relu]
 
 
-def only_cat(graph: Graph) -> list[FlatRerun]:
+def only_cat(graph: Graph) -> list[FlatRecompute]:
     (cat,) = (at for at, op in enumerate(graph.operations) if op.op == "aten.cat")
     return [one for one in just_in_time(graph) if one.op == cat]
 
 
 @pytest.mark.parametrize(
-    ("model", "reruns"),
+    ("model", "recomputes"),
     [
-        (lambda: Skip(behind, seen=True), no_reruns),  # the caller has it
+        (lambda: Skip(behind, seen=True), no_recomputes),  # the caller has it
         (lambda: Skip(behind), only_relu),  # it is not kept
         (lambda: Skip(behind), only_cat),  # the whole is not kept
         (lambda: Skip(lambda skip, made: torch.cat([made, skip], 1)[:, :32]), everything),
-        (lambda: Skip(lambda skip, made: torch.cat([torch.cat([skip, made], 1), made], 1)), no_reruns),
-        (lambda: Promoting(behind), no_reruns),
-        (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), no_reruns),
+        (lambda: Skip(lambda skip, made: torch.cat([torch.cat([skip, made], 1), made], 1)), no_recomputes),
+        (lambda: Promoting(behind), no_recomputes),
+        (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), no_recomputes),
     ],
 )
-def test_what_is_not_kept_so_stays_as_it_is(model: Callable[[], nn.Module], reruns: Any) -> None:
-    step = step_of(seeded(model()), reruns)
+def test_what_is_not_kept_so_stays_as_it_is(model: Callable[[], nn.Module], recomputes: Any) -> None:
+    step = step_of(seeded(model()), recomputes)
     assert with_joined_reads(step) is step
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("join", JOINS)
-def test_steps_are_eagers(join: str, reruns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_eagers(join: str, recomputes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Operator by operator, so that it is to the bit."""
     monkeypatch.setattr(segments, "compiles", lambda graph, op: False)
     model = seeded(Skip(JOINS[join]))
-    schedule = schedule_of(model, (X,), reruns=reruns)
+    schedule = schedule_of(model, (X,), recomputes=recomputes)
     planned = apply(copy.deepcopy(model), schedule, engine="compiled")
     assert_close(outcome(planned, X, X * 0.5), outcome(model, X, X * 0.5), tolerance=0.0)

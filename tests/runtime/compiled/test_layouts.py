@@ -13,20 +13,20 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts, inductor, kernel_units
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.inductor import relaid
 from remate_runtime.engine.compiled.layouts import free_to_lie, held_outside
 from remate_runtime.engine.compiled.segments import cut
+from remate_runtime.flat_step import expand
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.kernels.overloads import laid_out
 from remate_runtime.link import link
-from remate_runtime.step import expand
+from remate_runtime.operator_calls.overloads import laid_out
 
 from ..small import data, seeded
-from ..stepping import assert_same, everything, in_blocks, just_in_time, no_reruns, schedule_of, step
+from ..stepping import assert_same, everything, in_blocks, just_in_time, no_recomputes, schedule_of, step
 from .subjects import assert_close
 
 
@@ -68,16 +68,16 @@ def left_behind(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "reruns"), [("as it is", no_reruns), ("channels last", just_in_time), ("turned", everything)]
+    ("layout", "recomputes"), [("as it is", no_recomputes), ("channels last", just_in_time), ("turned", everything)]
 )
-def test_steps_of_convolutions_are_eagers(layout: str, reruns: Any) -> None:
+def test_steps_of_convolutions_are_eagers(layout: str, recomputes: Any) -> None:
     model, x = seeded(Pictures()), LAYOUTS[layout](X)
     if layout == "channels last":
         model = model.to(memory_format=torch.channels_last)
-    compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), reruns), engine="compiled"), model
-    for (
-        other
-    ) in LAYOUTS.values():  # a call that lies otherwise is as one that lies as planned, also in what dropout draws
+    compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine="compiled"), model
+    for other in (
+        LAYOUTS.values()
+    ):  # a call that has a different memory layout is as one that lies as planned, also in what dropout draws
         as_planned = torch.empty_strided(x.shape, x.stride()).copy_(other(X))
         assert_close(left_behind(compiled, other(X)), left_behind(eager, as_planned))
 
@@ -90,8 +90,8 @@ def test_steps_of_convolutions_are_eagers(layout: str, reruns: Any) -> None:
 
 
 def test_what_others_see_lies_as_declared() -> None:
-    written = expand(schedule_of(seeded(Pictures()), (X,), reruns=no_reruns))
-    graph, linked = written.graph, link(written.graph, written.reruns)
+    written = expand(schedule_of(seeded(Pictures()), (X,), recomputes=no_recomputes))
+    graph, linked = written.graph, link(written.graph, written.recomputes)
     rows, _ = computations(linked)
     interpreted = [one for row in rows for one in cut(graph, row, {}) if not one.compiled]
     free, seen = free_to_lie(graph), held_outside(graph, interpreted)
@@ -126,7 +126,7 @@ class Pools(nn.Module):
 
 def test_places_of_maxima_are_passed_on_in_bytes() -> None:
     model = seeded(Pools(nn.MaxPool2d(2), nn.MaxPool2d(6, 1)))
-    graph = expand(schedule_of(model, (data(2, 2, 14, 14),), reruns=no_reruns)).graph
+    graph = expand(schedule_of(model, (data(2, 2, 14, 14),), recomputes=no_recomputes)).graph
     free = free_to_lie(graph) - held_outside(graph, ())
     pools = [op.writes[1] for op in graph.operations if "max_pool" in op.op and "backward" not in op.op]
     left = [graph.values[owner].type.shape[2:] for owner in pools if owner is not None and owner not in free]
@@ -139,12 +139,12 @@ def test_other_processes_compile_poolings(monkeypatch: pytest.MonkeyPatch) -> No
     x, model = data(2, 2, 8, 8), seeded(nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1)))
     jobs: list[Any] = []
 
-    def asked(*given: Any) -> Any:
+    def requested(*given: Any) -> Any:
         jobs.append(given)
         raise RuntimeError("not here")
 
-    monkeypatch.setattr(artefacts, "compiled", asked)
-    apply(model, schedule_of(model, (x,), reruns=no_reruns), engine="compiled")
+    monkeypatch.setattr(artefacts, "compiled", requested)
+    apply(model, schedule_of(model, (x,), recomputes=no_recomputes), engine="compiled")
     script = (
         "import pickle, sys\n"
         "from remate_runtime.engine.compiled import inductor\n"
@@ -209,7 +209,7 @@ def test_gradients_that_meet_in_front_of_a_norm_are_added_up_once(monkeypatch: p
         sources: list[str] = []
         monkeypatch.setattr(kernel_units, "_is_plain", lambda source, sources=sources: not sources.append(source))
         model, x = seeded(Skip()), data(2, 3, 12, 12)
-        planned = apply(copy.deepcopy(model), schedule_of(model, (x,), reruns=no_reruns), engine="compiled")
+        planned = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=no_recomputes), engine="compiled")
         assert_same(step(planned, (x,)), step(model, (x,)), 1e-4)
         reads.append(sum(source.count("loadu(") for source in sources))
     assert reads[0] < reads[1]
@@ -231,7 +231,7 @@ class Pointwise(nn.Module):
 def test_strides_of_dimensions_of_size_1_choose_no_layout() -> None:
     """The weights of a convolution by 1 lie in either layout at once, and kernels take the one that their strides tell."""
     model, x = seeded(Pointwise()), data(2, 3, 6, 6)
-    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    schedule = schedule_of(model, (x,), recomputes=just_in_time)
     model.one.weight = nn.Parameter(model.one.weight.detach().as_strided((8, 8, 1, 1), (8, 1, 8, 8)))
     planned = apply(copy.deepcopy(model), schedule, engine="compiled")
     for _ in range(2):

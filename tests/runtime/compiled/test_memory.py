@@ -15,37 +15,37 @@ from torch import nn
 from torch._inductor import select_algorithm
 
 from remate.capture.capture_step import capture
-from remate.measure.allocator import peak_bytes
 from remate.profile.costing import costed
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, Schedule, apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts as artefacts_module
 from remate_runtime.engine.compiled.artefacts import Artefacts, Function
 from remate_runtime.engine.compiled.compiled_engine import computations
-from remate_runtime.engine.compiled.fit import Fitted, fit, together
+from remate_runtime.engine.compiled.fit import FittedSegments, fit, together
 from remate_runtime.engine.compiled.inductor import DoesNotCompileError
 from remate_runtime.engine.compiled.memory import Planned, predict
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.engine.compiled.workspaces import Workspaces
-from remate_runtime.engine.compiled.wrapper import Held, Ran, held
+from remate_runtime.engine.compiled.wrapper import Ran, WrapperMemory, held
 from remate_runtime.engine.compiled_step import LinkedStep
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Gradients
 from remate_runtime.format.signature import output_leaves
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.kernels import operators
 from remate_runtime.link import Linked, Run, link, simulate, step_contract
 from remate_runtime.link.verifier import verify
-from remate_runtime.step import expand
+from remate_runtime.operator_calls import operators
 from tests.models import ZOO
 
 from ..small import Normed, Tied, TwoHeads, data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of, with_reruns
+from ..stepping import everything, in_blocks, just_in_time, no_recomputes, schedule_of, with_recomputes
 from ..test_gradients_assumed import Shared
 from .subjects import Mixed
 
 CPU = torch.device("cpu")
 
 
-class OutputReruns(nn.Module):
+class OutputRecomputes(nn.Module):
     """An output that backward reads, and that runs again there."""
 
     def __init__(self) -> None:
@@ -63,15 +63,15 @@ SUBJECTS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "tied": lambda: (seeded(Tied()), torch.arange(5)),
     "heads": lambda: (seeded(TwoHeads()), data(4, 8)),
     "shared": lambda: (seeded(Shared()), data(8, 512)),
-    "output": lambda: (seeded(OutputReruns()), data(64, 8).requires_grad_()),
+    "output": lambda: (seeded(OutputRecomputes()), data(64, 8).requires_grad_()),
 }
 
 
 def step_of(
-    model: nn.Module, x: torch.Tensor, reruns: Any, budget: int = 1 << 60, gradients: Gradients = "held"
+    model: nn.Module, x: torch.Tensor, recomputes: Any, budget: int = 1 << 60, gradients: Gradients = "held"
 ) -> LinkedStep:
     captured = capture(model, (x,))
-    schedule = with_reruns(msgspec.structs.replace(captured, graph=costed(captured.graph)), reruns)
+    schedule = with_recomputes(msgspec.structs.replace(captured, graph=costed(captured.graph)), recomputes)
     solve = msgspec.structs.replace(schedule.solve, gradients=gradients)
     return linked_step(msgspec.structs.replace(schedule, solve=solve), budget)
 
@@ -85,13 +85,13 @@ def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
 
 
 @pytest.mark.parametrize("gradients", ["held", "accumulated"])
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_where_nothing_is_compiled_the_account_is_the_simulators(
-    name: str, reruns: Any, gradients: Gradients, monkeypatch: pytest.MonkeyPatch
+    name: str, recomputes: Any, gradients: Gradients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
-    step = step_of(*SUBJECTS[name](), reruns, gradients=gradients)
+    step = step_of(*SUBJECTS[name](), recomputes, gradients=gradients)
     rows, left = computations(step.linked)
     sections = [[Planned(one, None) for one in cut(step.linked.graph, row, step.leaves)] for row in rows]
     found = predict(step.linked, sections, left, Artefacts()).account.peak
@@ -107,11 +107,11 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(what)
         return Function(about, about.key, lambda given: ())
 
-    def held_(self: Artefacts, function: Function, owned: frozenset[int]) -> Held:
+    def held_(self: Artefacts, function: Function, owned: frozenset[int]) -> WrapperMemory:
         graph = function.about.module.graph
         sizes = tuple(kind.nbytes for kind in function.about.gives)
         inside = 4096 * len([node for node in graph.nodes if node.op == "call_function"])
-        return Held(
+        return WrapperMemory(
             sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, (), function.about.gives
         )
 
@@ -121,14 +121,14 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def fitted(step: LinkedStep) -> Fitted:
+def fitted(step: LinkedStep) -> FittedSegments:
     rows, left = computations(step.linked)
     return fit(step, rows, left, Artefacts())
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
-def test_segments_are_split_until_the_prediction_keeps_the_budget(reruns: Any, wasteful: list[str]) -> None:
-    step = step_of(*SUBJECTS["mixed"](), reruns)
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
+def test_segments_are_split_until_the_prediction_keeps_the_budget(recomputes: Any, wasteful: list[str]) -> None:
+    step = step_of(*SUBJECTS["mixed"](), recomputes)
     least = simulate(step.linked).peak
     free = fitted(step)
     assert free.account.peak > least
@@ -173,7 +173,7 @@ def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
     gradients: Gradients, wasteful: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
-    step = step_of(*SUBJECTS["mixed"](), no_reruns, gradients=gradients)
+    step = step_of(*SUBJECTS["mixed"](), no_recomputes, gradients=gradients)
     rows, _ = computations(step.linked)
     assert sum(bool(row) for row in rows[1:]) > 2
 
@@ -217,13 +217,13 @@ def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful
         assert len(blocks) == len(set(blocks))  # none is cut while there are borders of blocks
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
-def test_more_layers_are_not_more_functions(reruns: Any, wasteful: list[str]) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
+def test_more_layers_are_not_more_functions(recomputes: Any, wasteful: list[str]) -> None:
     """One of a GPT-2 with twice as many layers shares the same ones, whatever lies between them."""
     found = []
     for layers in (3, 6):
         model, args, kwargs = ZOO["gpt2"].build(layers=layers, width=16, heads=2, batch=2, length=8, vocab=32)
-        step = linked_step(in_blocks(model, args, reruns, kwargs))
+        step = linked_step(in_blocks(model, args, recomputes, kwargs))
         functions = [one.function for row in fitted(step).sections for one in row]
         keys = [function.key for function in functions if function is not None]
         found.append((len(keys), len(set(keys))))
@@ -247,7 +247,7 @@ def test_only_applied_models_have_a_prediction() -> None:
 
 def linked(schedule: Schedule) -> Linked:
     written = expand(schedule)
-    return link(written.graph, written.reruns)
+    return link(written.graph, written.recomputes)
 
 
 extern_kernels: Any = select_algorithm.extern_kernels
@@ -267,20 +267,20 @@ class Products:
 
 def test_products_need_room_of_their_own() -> None:
     """In low precision, on the CPU, more than their operands."""
-    asked: list[str] = []
+    requested: list[str] = []
 
     def run(operator: Any, args: Any, kwargs: Any) -> Ran:
-        asked.append(str(operator))
+        requested.append(str(operator))
         return Ran(1000, ((6, 1),))
 
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
     takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
     found = held(function, takes, gives, (), frozenset(), run, CPU)
-    assert asked == ["aten.mm.out"]
+    assert requested == ["aten.mm.out"]
     assert (found.peak, found.made) == (48 + 1000, (48,))
 
 
-def test_a_result_that_lies_otherwise_than_foreseen_names_its_operator() -> None:
+def test_a_result_that_lies_otherwise_than_predicted_names_its_operator() -> None:
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
     takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
 
@@ -294,13 +294,13 @@ def test_a_result_that_lies_otherwise_than_foreseen_names_its_operator() -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reruns", [no_reruns, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("name", ["resnet", "gpt2", "unet", "llama"])
-def test_the_measured_peak_is_the_predicted_one(name: str, reruns: Any) -> None:
-    from remate_runtime.live import clear_gradients, training_step
+def test_the_measured_peak_is_the_predicted_one(name: str, recomputes: Any) -> None:
+    from remate_runtime.staleness import clear_gradients, training_step
 
     model, args, kwargs = ZOO[name].build()
-    schedule = with_reruns(capture(model, args, kwargs), reruns)
+    schedule = with_recomputes(capture(model, args, kwargs), recomputes)
     compiled = apply(model, schedule, engine="compiled")
     for _ in range(2):
         training_step(compiled, args, kwargs)

@@ -13,10 +13,10 @@ from torch import nn
 
 from remate.capture.capture_step import capture
 from remate_runtime import apply
-from remate_runtime.step import FlatRerun, Graph
+from remate_runtime.flat_step import FlatRecompute, Graph
 
 from ..small import data, seeded
-from ..stepping import with_reruns
+from ..stepping import with_recomputes
 from .subjects import assert_close
 
 
@@ -84,12 +84,12 @@ def spatial() -> list[Any]:
     ]
 
 
-def plans(graph: Graph) -> st.SearchStrategy[list[FlatRerun]]:
+def plans(graph: Graph) -> st.SearchStrategy[list[FlatRecompute]]:
     forward = [at for at in range(graph.backward_start) if not graph.operations[at].view]
-    rerun = st.sampled_from(forward).flatmap(
-        lambda op: st.builds(FlatRerun, st.just(op), st.integers(op + 1, len(graph.operations) - 1))
+    recompute = st.sampled_from(forward).flatmap(
+        lambda op: st.builds(FlatRecompute, st.just(op), st.integers(op + 1, len(graph.operations) - 1))
     )
-    return st.lists(rerun, max_size=20)
+    return st.lists(recompute, max_size=20)
 
 
 def left_behind(model: nn.Module, x: torch.Tensor, seed: int) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def test_gradients_are_eagers(draw: st.DataObject) -> None:
     model: Any = seeded(Stack([makers[at]() for at in layers])).double()
     x = data(*shape).double().requires_grad_(draw.draw(st.booleans()))
     captured = capture(model, (x,))
-    reruns = sorted(draw.draw(plans(captured.graph)), key=lambda rerun: rerun.before)
-    compiled = apply(copy.deepcopy(model), with_reruns(captured, lambda graph: reruns), engine="compiled")
+    recomputes = sorted(draw.draw(plans(captured.graph)), key=lambda recompute: recompute.before)
+    compiled = apply(copy.deepcopy(model), with_recomputes(captured, lambda graph: recomputes), engine="compiled")
     for seed in range(2):
         assert_close(left_behind(compiled, x, seed), left_behind(model, x, seed), tolerance=1e-11)

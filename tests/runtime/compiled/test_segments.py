@@ -11,21 +11,21 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.engine.compiled.graphs import segment_graph
-from remate_runtime.engine.compiled.lives import Piece, drop, pieces, sources
+from remate_runtime.engine.compiled.live_ranges import Piece, drop, pieces, sources
 from remate_runtime.engine.compiled.segments import Segment, compiles, cut, segment
-from remate_runtime.kernels import operators
-from remate_runtime.link import Execution, Linked, Rerun, Run, Turn, link
-from remate_runtime.step import Expanded, Graph, expand
+from remate_runtime.flat_step import Expanded, Graph, expand
+from remate_runtime.link import BackwardStart, Execution, Linked, RecomputeRun, Run, link
+from remate_runtime.operator_calls import operators
 
 from ..small import Normed, Tied, data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of
+from ..stepping import everything, in_blocks, just_in_time, no_recomputes, schedule_of
 from .subjects import Mixed, mixed
 
 
-def linked_of(subject: tuple[nn.Module, torch.Tensor], reruns: Any) -> Linked:
+def linked_of(subject: tuple[nn.Module, torch.Tensor], recomputes: Any) -> Linked:
     model, x = subject
-    written = expand(schedule_of(model, (x,), reruns=reruns))
-    return link(written.graph, written.reruns)
+    written = expand(schedule_of(model, (x,), recomputes=recomputes))
+    return link(written.graph, written.recomputes)
 
 
 SUBJECTS: dict[str, Callable[[], Any]] = {
@@ -35,21 +35,21 @@ SUBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_storage_is_there_when_it_is_read_and_gone_behind_its_last_read(name: str, reruns: Any) -> None:
-    linked = linked_of(SUBJECTS[name](), reruns)
+def test_a_storage_is_there_when_it_is_read_and_gone_behind_its_last_read(name: str, recomputes: Any) -> None:
+    linked = linked_of(SUBJECTS[name](), recomputes)
     graph, held = linked.graph, sources(linked.graph)
     there = set(held)
     forward = pieces(graph, linked.forward, held)
     follow(graph, forward, there)
     assert there == set(held)
-    turn = linked.events[linked.turn]
-    assert isinstance(turn, Turn)
-    there.difference_update(drop(graph, turn.frees, held))
+    backward_start = linked.events[linked.backward_start]
+    assert isinstance(backward_start, BackwardStart)
+    there.difference_update(drop(graph, backward_start.frees, held))
     backward = pieces(graph, linked.backward, held)
     follow(graph, backward, there)
-    assert [p.event for p in (*forward, *backward)] == [e for e in linked.events if isinstance(e, Run | Rerun)]
+    assert [p.event for p in (*forward, *backward)] == [e for e in linked.events if isinstance(e, Run | RecomputeRun)]
     kept = {graph.root[value] for _, value in graph.gradients}
     assert {owner for owner in there if graph.values[owner].kind == "op"} == {
         owner for owner in kept if graph.values[owner].kind == "op"
@@ -76,7 +76,7 @@ def follow(graph: Graph, row: list[Piece], there: set[int]) -> None:
 def blocks() -> tuple[Expanded, list[Segment], dict[str, int]]:
     """A step in blocks, the segments of its backward, and the block that every operation belongs to."""
     written = expand(in_blocks(seeded(Mixed(0.3)), (data(64, 8),)))
-    linked = link(written.graph, written.reruns)
+    linked = link(written.graph, written.recomputes)
     graph, held = linked.graph, sources(linked.graph)
     leaves = {
         graph.operations[index].id: number
@@ -99,18 +99,18 @@ def test_segments_end_with_their_block_and_around_random_operations(blocks: Any)
         assert len({leaves[op.id] for op in firsts}) <= 1
         assert one.compiled != any(op.random for op in operations)
         assert all(op.random for op in operations) or one.compiled
-    reruns = [piece.event.op for one in found for piece in one.pieces if isinstance(piece.event, Rerun)]
-    assert len(reruns) == len(written.reruns) > 0
+    recomputes = [piece.event.op for one in found for piece in one.pieces if isinstance(piece.event, RecomputeRun)]
+    assert len(recomputes) == len(written.recomputes) > 0
 
 
-def test_a_rerun_is_in_the_segment_of_what_follows_it(blocks: Any) -> None:
+def test_a_recompute_is_in_the_segment_of_what_follows_it(blocks: Any) -> None:
     """Across the border of a block as well: the forward operation is of the block that it was planned in."""
     written, found, leaves = blocks
     operations = written.graph.operations
     across = 0
     for one in found:
         runs = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, Run)}
-        again = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, Rerun)}
+        again = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, RecomputeRun)}
         across += bool(runs and again - runs)
         if one.compiled and not any(isinstance(piece.event, Run) for piece in one.pieces):
             after = found[found.index(one) + 1]
@@ -166,7 +166,7 @@ class Strange(nn.Module):
 
 
 def test_complex_numbers_strided_counts_and_draws_are_not_compiled() -> None:
-    linked = linked_of((Strange(), data(4, 8).requires_grad_()), no_reruns)
+    linked = linked_of((Strange(), data(4, 8).requires_grad_()), no_recomputes)
     graph = linked.graph
     runs = {event.op for event in linked.events if isinstance(event, Execution)}
     kept_out = {graph.operations[at].op for at in runs if not compiles(graph, graph.operations[at])}

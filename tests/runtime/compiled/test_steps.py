@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import EngineError, ExecutionError, Schedule, apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts, compiled_engine, inductor
 from remate_runtime.engine.compiled.artefacts import Function
-from remate_runtime.engine.compiled.calls import CompiledCall
+from remate_runtime.engine.compiled.calls import SegmentCall
 from remate_runtime.engine.compiled.segments import Segment
 
 from ..small import data, seeded
@@ -203,7 +203,7 @@ def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
         y = x + 1
         return [y, x, y]
 
-    call = CompiledCall(
+    call = SegmentCall(
         Segment((), True, (0,), (1, 2, 3), ()), Function(about, "", function), "here", torch.device("cpu")
     )
     for instruction in (call.first, call.first, call.instruction):
@@ -221,7 +221,7 @@ def test_inputs_that_lie_otherwise_are_laid_out_anew() -> None:
         assert given[0].is_contiguous()
         return [given.pop() + 1]
 
-    call = CompiledCall(Segment((), True, (0,), (1,), (0,)), Function(about, "", function), "here", torch.device("cpu"))
+    call = SegmentCall(Segment((), True, (0,), (1,), (0,)), Function(about, "", function), "here", torch.device("cpu"))
     for instruction in (call.first, call.instruction):
         slots: list[Any] = [torch.zeros(3, 2).t(), None]
         instruction.run(slots)

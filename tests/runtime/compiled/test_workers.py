@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine.compiled import workers
 from remate_runtime.engine.compiled.artefacts import Artefacts
@@ -49,7 +49,7 @@ def misses() -> int:
 def test_what_has_been_compiled_is_taken_from_the_disk() -> None:
     """Inductor bypasses its cache without a word where something is not as it likes."""
     model, x = seeded(Layers(0.34375)), data(4, 8)  # of no other test: all have one cache
-    schedule = schedule_of(model, (x,), reruns=just_in_time)
+    schedule = schedule_of(model, (x,), recomputes=just_in_time)
     found, seen = [], [misses()]
     for _ in range(2):
         planned = apply(copy.deepcopy(model), schedule, engine="compiled")
@@ -62,7 +62,7 @@ def test_what_has_been_compiled_is_taken_from_the_disk() -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Tags of what was to be compiled side by side; "done" has been."""
     found: list[list[str]] = []
 
@@ -87,21 +87,21 @@ def graph_of(nodes: int) -> SegmentGraph:
 
 
 def test_only_what_is_worth_it_is_compiled_side_by_side(
-    asked: list[list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    requested: list[list[str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     few = [(f"new {at}", graph_of(at)) for at in range(3)]
     done = [(f"done {at}", graph_of(at)) for at in range(9)]
     with caplog.at_level(logging.INFO, logger="remate_runtime"):
         workers.prepare([*few, *done])
-        assert not asked
+        assert not requested
         workers.prepare([*few, *done, ("last", graph_of(3))])
-    assert asked == [["last", "new 2", "new 1", "new 0"]]  # the largest first
+    assert requested == [["last", "new 2", "new 1", "new 0"]]  # the largest first
     assert "4 functions are compiled in 4 processes" in caplog.text
     assert "1 of 4 functions compiled\n" in caplog.text
     assert "4 of 4 functions compiled; not one of them: no luck" in caplog.text
     monkeypatch.setattr(workers, "processes", lambda: 1)
     workers.prepare([*few, ("last", graph_of(3))])
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 SCRIPT = """

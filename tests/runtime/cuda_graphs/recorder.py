@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from remate_runtime.engine.cuda_graphs.gpu import Lease
-from remate_runtime.engine.cuda_graphs.statics import Static, alias, static
 from remate_runtime.engine.eager.part import _ABOVE_KERNELS  # pyright: ignore[reportPrivateUsage]
+from remate_runtime.engine.experimental.cuda_graphs.gpu import PoolLease
+from remate_runtime.engine.experimental.cuda_graphs.statics import Static, alias, static
 
 CPU = torch.device("cpu")
 _ALIGNED = 64  # bytes, as torch aligns memory on the CPU: kernels add up in another order where it is not
@@ -73,7 +73,7 @@ class OnCpu:
     """A `Recorder`."""
 
     def __init__(self, device: torch.device) -> None:
-        self._lease, self._blocks = Lease(), list[Any]()
+        self._lease, self._blocks = PoolLease(), list[Any]()
         self._dead: list[_Dies] = []
         self.recordings = 0
         self.replays = 0

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from remate_runtime import EngineError, ExecutionError, apply
+from remate_runtime.applied import planned_model
 from remate_runtime.engine import in_cuda_graphs
-from remate_runtime.planned import planned_model
 
 from ..small import Layers, Mlp, Normed, Tied, data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns, schedule_of
+from ..stepping import everything, in_blocks, just_in_time, no_recomputes, schedule_of
 from .recorder import OnCpu
 
 pytestmark = pytest.mark.eager
@@ -38,9 +38,9 @@ def recorders(monkeypatch: pytest.MonkeyPatch) -> list[OnCpu]:
     return made
 
 
-def both(model: Any, args: tuple[Any, ...], reruns: Callable[..., Any] = just_in_time) -> tuple[Any, Any]:
+def both(model: Any, args: tuple[Any, ...], recomputes: Callable[..., Any] = just_in_time) -> tuple[Any, Any]:
     """The model, and a copy of it with graphs."""
-    return model, apply(copy.deepcopy(model), in_blocks(model, args, reruns), cuda_graphs=True)
+    return model, apply(copy.deepcopy(model), in_blocks(model, args, recomputes), cuda_graphs=True)
 
 
 def loss_of(made: Any) -> torch.Tensor:
@@ -71,11 +71,11 @@ def train(model: Any, batches: list[Any], lr: float = 0.1) -> list[torch.Tensor]
     return [loss.detach() for loss in losses]
 
 
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("make", [Layers, Normed, Mlp])
-def test_a_loop_is_recorded_once_and_replayed(make: Any, reruns: Any, recorders: list[OnCpu]) -> None:
+def test_a_loop_is_recorded_once_and_replayed(make: Any, recomputes: Any, recorders: list[OnCpu]) -> None:
     shape = {Layers: (16, 64), Normed: (4, 3, 6, 6), Mlp: (4, 8)}[make]
-    model, planned = both(seeded(make()), (data(*shape),), reruns)
+    model, planned = both(seeded(make()), (data(*shape),), recomputes)
     batches = [data(*shape, seed=seed) for seed in range(5)]
     assert all(map(torch.equal, train(planned, batches), train(model, batches)))
     assert_same_state(model, planned)
@@ -238,17 +238,17 @@ class Returning(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("make", "reruns", "options", "reason"),
+    ("make", "recomputes", "options", "reason"),
     [
-        (Returning, no_reruns, {}, "is '[a-z.]*x' itself"),
-        (Mlp, no_reruns, {"record_functions": True}, "record_functions names operations while they are called"),
+        (Returning, no_recomputes, {}, "is '[a-z.]*x' itself"),
+        (Mlp, no_recomputes, {"record_functions": True}, "record_functions names operations while they are called"),
     ],
 )
 def test_steps_that_cannot_be_replayed_say_why(
-    make: Any, reruns: Any, options: dict[str, Any], reason: str, recorders: list[OnCpu]
+    make: Any, recomputes: Any, options: dict[str, Any], reason: str, recorders: list[OnCpu]
 ) -> None:
     model, x = seeded(make()), data(4, 8)
-    schedule = schedule_of(model, (x,), reruns=reruns)
+    schedule = schedule_of(model, (x,), recomputes=recomputes)
     with pytest.warns(UserWarning, match=f"without CUDA graphs: .*{reason}"):
         planned = apply(copy.deepcopy(model), schedule, cuda_graphs=True, **options)
     for one in (planned, model):
@@ -259,9 +259,9 @@ def test_steps_that_cannot_be_replayed_say_why(
     assert not recorders
 
 
-@pytest.mark.parametrize(("reruns", "graphs"), [(no_reruns, 2), (everything, 6)])
-def test_random_operators_draw_eagers_numbers(reruns: Any, graphs: int, recorders: list[OnCpu]) -> None:
-    model, planned = both(seeded(Mlp(0.5)), (data(4, 8),), reruns)
+@pytest.mark.parametrize(("recomputes", "graphs"), [(no_recomputes, 2), (everything, 6)])
+def test_random_operators_draw_eagers_numbers(recomputes: Any, graphs: int, recorders: list[OnCpu]) -> None:
+    model, planned = both(seeded(Mlp(0.5)), (data(4, 8),), recomputes)
     found = []
     for one in (model, planned):
         torch.manual_seed(3)

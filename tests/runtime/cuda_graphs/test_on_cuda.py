@@ -1,4 +1,4 @@
-"""Steps that a GPU replays: eager's gradients, in the memory that was foreseen."""
+"""Steps that a GPU replays: eager's gradients, in the memory that was predicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from remate_runtime import apply, predicted_peak
 
 from ..small import Layers, Mlp, Normed, data, seeded
-from ..stepping import everything, in_blocks, just_in_time, no_reruns
+from ..stepping import everything, in_blocks, just_in_time, no_recomputes
 
 pytestmark = pytest.mark.cuda
 
@@ -31,12 +31,12 @@ def train(model: Any, batches: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-@pytest.mark.parametrize("reruns", [no_reruns, everything, just_in_time])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("make", [Layers, Normed, Mlp])
-def test_a_loop_is_eagers(make: Any, reruns: Any, engine: str) -> None:
+def test_a_loop_is_eagers(make: Any, recomputes: Any, engine: str) -> None:
     shape = {Layers: (512, 64), Normed: (4, 3, 6, 6), Mlp: (64, 8)}[make]
     model = seeded(make()).cuda()
-    schedule = in_blocks(model, (data(*shape).cuda(),), reruns)
+    schedule = in_blocks(model, (data(*shape).cuda(),), recomputes)
     with warnings.catch_warnings(action="error", category=UserWarning):
         warnings.filterwarnings("ignore", message="with CUDA graphs a step")
         planned = apply(copy.deepcopy(model), schedule, engine=engine, cuda_graphs=True)
@@ -51,10 +51,10 @@ def test_a_loop_is_eagers(make: Any, reruns: Any, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-@pytest.mark.parametrize("reruns", [no_reruns, everything])
-def test_dropout_draws_eagers_numbers(reruns: Any, engine: str) -> None:
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything])
+def test_dropout_draws_eagers_numbers(recomputes: Any, engine: str) -> None:
     model, x = seeded(Mlp(0.5)).cuda(), data(64, 8).cuda()
-    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), reruns), engine=engine, cuda_graphs=True)
+    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine=engine, cuda_graphs=True)
     found = []
     for one in (planned, model):
         torch.manual_seed(3)
@@ -63,7 +63,7 @@ def test_dropout_draws_eagers_numbers(reruns: Any, engine: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-def test_the_pool_takes_what_was_foreseen() -> None:
+def test_the_pool_takes_what_was_predicted() -> None:
     model, x = seeded(Layers()).cuda(), data(1 << 18, 64).cuda()
     planned = apply(copy.deepcopy(model), in_blocks(model, (x,), just_in_time), cuda_graphs=True)
     torch.cuda.empty_cache()

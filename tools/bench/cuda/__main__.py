@@ -125,23 +125,25 @@ def main() -> int:
     )
     parser.add_argument("--no-tests", action="store_true", help="only the benchmarks")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: tools/bench/results/DEVICE")
-    asked = parser.parse_args()
-    session = Session((asked.output or ROOT / "tools" / "bench" / "results" / asked.device).resolve(), asked.minutes)
+    requested = parser.parse_args()
+    session = Session(
+        (requested.output or ROOT / "tools" / "bench" / "results" / requested.device).resolve(), requested.minutes
+    )
     (session.output / "outcomes.jsonl").unlink(missing_ok=True)
     packages = ROOT / ".cuda-packages" / f"{sys.version_info.major}.{sys.version_info.minor}"
-    installed = install(packages, asked.wheels, session.left * _TESTS)
+    installed = install(packages, requested.wheels, session.left * _TESTS)
     variables = environment(packages)
     status, about = called([sys.executable, "-c", _ABOUT], variables, session.left)
     smi = called(["nvidia-smi"], variables, 20)[1] if shutil.which("nvidia-smi") else "there is no nvidia-smi"
     session.write("environment.txt", f"{about}\n{installed}\n\n{smi}")
     session.say(about.strip())
     session.say(installed)
-    if status != 0 or (asked.device == "cuda" and "no CUDA device" in about):
+    if status != 0 or (requested.device == "cuda" and "no CUDA device" in about):
         session.say("error: PyTorch does not run on a GPU here; --device cpu tries the command itself")
         return 2
-    fine = asked.no_tests or tests(session, variables)
-    options = ["--device", asked.device, *(["--quick"] if asked.quick else [])]
-    fine &= benchmarks(session, asked.models.split(","), asked.only.split(","), options, variables)
+    fine = requested.no_tests or tests(session, variables)
+    options = ["--device", requested.device, *(["--quick"] if requested.quick else [])]
+    fine &= benchmarks(session, requested.models.split(","), requested.only.split(","), options, variables)
     session.say(f"wrote {session.output}")
     return 0 if fine else 1
 

@@ -44,7 +44,7 @@ class Outcome:
     @property
     def median(self) -> float:
         """Milliseconds of a step."""
-        return statistics.median([taken for turn in self.times for taken in turn])
+        return statistics.median([taken for backward_start in self.times for taken in backward_start])
 
     def over(self, eager: Outcome | None) -> tuple[float, float, float] | None:
         """Quartiles of the time over eager's, round by round."""
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class Contest:
-    """options: of every worker (`--device cuda`). say: is told what happens."""
+    """options: of every worker (`--device cuda`). say: is reported what happens."""
 
     def __init__(
         self,

@@ -20,10 +20,10 @@ from torch import nn
 
 import remate
 import remate_runtime
-from remate.inspect.addresses import reserved
-from remate.inspect.analysis import analyse
-from remate.measure.allocator import peak_bytes
-from remate_runtime.live import clear_gradients, compare_models, training_step
+from remate.schedule_tools.addresses import reserved
+from remate.schedule_tools.analysis import analyse
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime.staleness import clear_gradients, compare_models, training_step
 
 from ..ways import checkpointed_blocks
 from .subjects import FULL, QUICK
@@ -81,8 +81,8 @@ class Worker:
         modelled = reserved(analyse(schedule).linked) if engine == "eager" else None
         found["modelled_reserved"] = modelled.plain.reserved if modelled else 0
         found["predicted"] = remate_runtime.predicted_peak(made)
-        found["keep_all"] = schedule.solve.baseline_peak
-        found["reruns_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
+        found["baseline"] = schedule.solve.baseline_peak
+        found["recomputes_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
         difference = compare_models(model, made, self.args, self.kwargs)
         found["difference"], found["bitwise"] = difference.relative, difference.bitwise
         return made
@@ -149,12 +149,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--profile", default="profile.json")
-    asked = parser.parse_args()
+    requested = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to the log
-    if asked.device == "cpu":
+    if requested.device == "cpu":
         torch.set_num_threads(1)
-    worker = Worker(asked.model, asked.configuration, asked.device, asked.quick, str(Path(asked.profile)))
+    worker = Worker(
+        requested.model, requested.configuration, requested.device, requested.quick, str(Path(requested.profile))
+    )
     for line in sys.stdin:
         try:
             answer = worker.answer(*line.split())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from remate_runtime.quantities import size
+from remate_runtime.support.quantities import size
 
 from ..text import environment, table
 from .distributed import CASES, outcomes
@@ -21,15 +21,15 @@ README = Path(__file__).parents[3] / "README.md"
 
 def main() -> int:
     torch.set_num_threads(1)
-    rows = [("loop", "bitwise", "peak of a step", "budget", "keep-all")]
+    rows = [("loop", "bitwise", "peak of a step", "budget", "baseline")]
     for loop in LOOPS:
         missing = [name for name in loop.needs if importlib.util.find_spec(name) is None]
         if missing:
             print(f"{', '.join(missing)} is not installed: {loop.name} cannot be run", file=sys.stderr)
             return 1
         found = outcome(loop)
-        peak, budget, keep_all = (size(nbytes) for nbytes in (found.peak, found.budget, found.keep_all))
-        rows.append((loop.name, "yes" if found.bitwise else "NO", peak, budget, keep_all))
+        peak, budget, baseline = (size(nbytes) for nbytes in (found.peak, found.budget, found.baseline))
+        rows.append((loop.name, "yes" if found.bitwise else "NO", peak, budget, baseline))
         print(rows[-1], file=sys.stderr, flush=True)
     ranks = [("loop on 2 ranks", "bitwise", "peak of a step", "without a schedule")]
     for name, found in outcomes(tuple(CASES)).items():

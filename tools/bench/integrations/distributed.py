@@ -15,7 +15,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import Schedule, apply
 
 from .models import Classifier, batches, classifier

@@ -9,9 +9,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 import remate
-from remate.measure.beside_eager import try_schedule
+from remate.step_measurement.beside_eager import try_schedule
 from remate_runtime import apply
-from remate_runtime.live import tensors_of
+from remate_runtime.staleness import tensors_of
 
 from .loops import Loop
 
@@ -20,7 +20,7 @@ BUDGET = "85%"
 
 class Outcome(NamedTuple):
     """bitwise: parameters and buffers are equal behind the loop. losses: so are those of all calls, in their order. scheduled: calls that
-    ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured; budget, keep_all: bytes."""
+    ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured; budget, baseline: bytes."""
 
     bitwise: bool
     losses: bool
@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     programs: int
     peak: int
     budget: int
-    keep_all: int
+    baseline: int
 
 
 def outcome(loop: Loop) -> Outcome:

@@ -22,15 +22,15 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 import remate
-from remate.measure.allocator import peak_bytes
+from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import Schedule, apply, load
-from remate_runtime.quantities import size
+from remate_runtime.support.quantities import size
 
 from ..text import environment, table
 
 RESULTS = Path(__file__).parents[1] / "results"
 RANKS, ROWS, BLOCKS, WIDTH, CLASSES = 2, 1024, 6, 256, 4
-BUDGETS = ("40%", "33%", "30%")  # of the peak without reruns; the lowest that can be met is 30%
+BUDGETS = ("40%", "33%", "30%")  # of the peak without recomputation; the lowest that can be met is 30%
 ROUNDS = 5
 Wrap = Callable[[Any], Any]
 
@@ -171,7 +171,7 @@ def main() -> int:
         figures = json.loads(Path(folder, "figures.json").read_text())
     rows = [("peak of a step, the larger of two ranks", "measured")]
     rows += [(name, size(max(one["peaks"][name] for one in found))) for name in found[0]["peaks"]]
-    rows.append(("one process by prediction, keep-all", size(figures[0][0])))
+    rows.append(("one process by prediction, baseline", size(figures[0][0])))
     for budget, (_, planned, over) in zip(BUDGETS, figures, strict=True):
         rows.append((f"  schedule for {budget}, {over:+.1%} of the time", size(planned)))
     lines = [f"DDP's buckets launched at these shares of backward's CPU time, rank 0 ({ROUNDS - 1} rounds, median):"]

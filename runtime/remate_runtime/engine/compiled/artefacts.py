@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import torch
 
-from ...device_time import ns_taken
+from ...devices.device_time import ns_taken
 from ...format.tensor_type import TensorType
-from ...kernels.constants import Constants
-from ...kernels.overloads import empty
+from ...operator_calls.constants import Constants
+from ...operator_calls.overloads import empty
 from .disk import Disk, causes
 from .graphs import SegmentGraph
 from .inductor import Compiled, DoesNotCompileError, compiled, has_been_compiled, numbered
 from .workers import prepare
 from .workspaces import Workspaces, made_up
-from .wrapper import Held, held
+from .wrapper import WrapperMemory, held
 
 _log = logging.getLogger(__name__)
 _RUNS = 4  # the first warms up
@@ -41,7 +41,7 @@ class Artefacts:
     def __init__(self, device: torch.device = _CPU) -> None:
         self.device = numbered(device)
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
-        self._held: dict[tuple[str, Collection[int]], Held] = {}
+        self._held: dict[tuple[str, Collection[int]], WrapperMemory] = {}
         self.workspaces, self.constants = Workspaces(self.device), Constants()
         self._disk = Disk()
         self._told = self._is_closed = False
@@ -126,7 +126,7 @@ class Artefacts:
             with suppress(torch.OutOfMemoryError):
                 _taken(function, self.device)
 
-    def held(self, function: Function, owned: frozenset[int]) -> Held:
+    def held(self, function: Function, owned: frozenset[int]) -> WrapperMemory:
         """What the function holds where it owns these inputs."""
         at = function.key, owned
         if at not in self._held:
@@ -155,7 +155,7 @@ def _taken(function: Function, device: torch.device) -> int:
 
 
 def _check(about: SegmentGraph, lie: Sequence[TensorType]) -> None:
-    """Raise DoesNotCompileError for a result that lies otherwise than the file declares, where that is seen elsewhere."""
+    """Raise DoesNotCompileError for a result that has a different memory layout than the file declares, where that is seen elsewhere."""
     for at, (kind, declared) in enumerate(zip(lie, about.gives, strict=True)):
         if at not in about.free and kind != declared:
             raise DoesNotCompileError(f"a result is {kind}, the file declares {declared}")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ...errors import ExecutionError
+from ...flat_step.graph import Graph
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
 from ...link.events import Event, Free, View
-from ...step.graph import Graph
+from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
 from .artefacts import Function
 from .segments import Segment, views_to
@@ -53,12 +53,12 @@ class Reader:
         return found
 
 
-class CompiledCall:
+class SegmentCall:
     """A compiled segment over slots.
 
     The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
     copied in this run and all that follow, because each storage has one owner here. Strides of dimensions of size 1 say
-    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was foreseen with.
+    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted with.
     """
 
     def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:

@@ -11,19 +11,19 @@ from msgspec.structs import replace
 
 from ...errors import EngineError
 from ...format.vocabulary import Gradients
-from ...kernels.overloads import check_kernels
 from ...link.contract import StepContract
-from ...link.events import Deliver, Event, Linked, Turn
+from ...link.events import BackwardStart, Deliver, Event, Linked
 from ...link.inference import forward_alone
 from ...link.simulator import Account
+from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from ..eager.eager_engine import EAGER
 from ..eager.instructions import InstructionCompiler, Slots
 from .artefacts import Artefacts
-from .fit import Fitted, fit
+from .fit import FittedSegments, fit
 from .inductor import numbered, unavailable
 from .joined import as_compiled
-from .lives import Piece, drop, pieces, sources
+from .live_ranges import Piece, drop, pieces, sources
 from .memory import Planned, predict
 from .sections import Section, section
 
@@ -81,7 +81,7 @@ def _meant(step: LinkedStep, device: torch.device) -> torch.device:
 
 
 def _of(known: dict[torch.device, Artefacts], device: torch.device) -> Artefacts:
-    """What has been compiled for this device, among all that the engine was asked for."""
+    """What has been compiled for this device, among all that the engine was requested."""
     if device not in known:
         known[device] = Artefacts(device)
     return known[device]
@@ -146,14 +146,14 @@ def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
     graph = linked.graph
     held = sources(graph)
     ahead = pieces(graph, linked.forward, held)
-    turn = linked.events[linked.turn]
-    assert isinstance(turn, Turn)
-    drop(graph, turn.frees, held)
+    backward_start = linked.events[linked.backward_start]
+    assert isinstance(backward_start, BackwardStart)
+    drop(graph, backward_start.frees, held)
     left = tuple(value for value in range(len(graph.values)) if value not in held)
     return [ahead, *(pieces(graph, row, held) for row in _rows(linked))], left
 
 
-def _tell(fitted: Fitted, budget: int) -> None:
+def _tell(fitted: FittedSegments, budget: int) -> None:
     planned = [one for row in fitted.sections for one in row]
     functions = [one.function.key for one in planned if one.function is not None]
     _log.info(

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...kernels.cache_folder import in_folder
+from ...operator_calls.cache_folder import in_folder
 from .inductor import folder, forget
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

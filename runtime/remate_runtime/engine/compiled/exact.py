@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ...link.events import Linked, Rerun
-from ...step.graph import Graph, Op
+from ...flat_step.graph import Graph, Op
+from ...link.events import Linked, RecomputeRun
 
 _FLOATING = frozenset(("f64", "f32", "f16", "bf16"))
 _INTEGERS = frozenset(("i64", "i32", "i16", "i8", "u8"))
@@ -30,7 +30,7 @@ _EXTREMES = frozenset(
 def exact(linked: Linked) -> frozenset[int]:
     """The operations of a step that must not be compiled for this reason."""
     graph = linked.graph
-    again = {event.op for event in linked.events if isinstance(event, Rerun)}
+    again = {event.op for event in linked.events if isinstance(event, RecomputeRun)}
     ahead, still = _of_forward_alone(graph), _of_integers_alone(graph)
     compared = {at for at, op in enumerate(graph.operations) if op.op in _COMPARED and len(_floats(graph, op)) == 2}
     choosing = {at for at, op in enumerate(graph.operations) if at in again and _chooses(graph, op)}

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...flat_step.graph import Graph
 from ...format.tensor_type import TensorType
 from ...link.simulator import Account, simulate
-from ...step.graph import Graph
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .exact import exact
 from .graphs import SegmentGraph, segment_graph
 from .layouts import free_to_lie, held_outside
-from .lives import Piece
+from .live_ranges import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
 
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 _FEW = 0.05  # of the peak: gradients that are not worth a cut through what is fused
 
 
-class Fitted(NamedTuple):
+class FittedSegments(NamedTuple):
     """The segments of every section, and what they will hold. whole: bytes, the peak before any was split to keep the budget."""
 
     sections: tuple[tuple[Planned, ...], ...]
@@ -39,8 +39,8 @@ class Fitted(NamedTuple):
     whole: int
 
 
-def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> Fitted:
-    """rows: the computations of every section. left: values whose storages the turn frees.
+def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> FittedSegments:
+    """rows: the computations of every section. left: values whose storages the forward/backward boundary frees.
 
     While the prediction is over the budget, the segment of its worst moment is split: where blocks meet, then within a block,
     down to single operations, which are interpreted. It ends above the budget only where the worst moment is the interpreter's own.
@@ -56,7 +56,7 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
         whole = account.peak if whole is None else whole
         place = predicted.where[account.peak_at] if account.peak > step.budget else None
         if place is None or not segments[place[0]][place[1]].compiled:
-            return Fitted(tuple(map(tuple, sections)), account, whole)
+            return FittedSegments(tuple(map(tuple, sections)), account, whole)
         section, at = place
         worst = segments[section][at]
         _log.info("%d bytes predicted, the budget is %d: %s is split", account.peak, step.budget, planning.name(worst))
@@ -70,7 +70,7 @@ def together(graph: Graph, rows: Sequence[Sequence[Piece]], peak: int) -> list[l
     found = [list(row) for row in rows]
     gradients = sum(graph.nbytes(owner) for owner in {graph.root[value] for _, value in graph.gradients})
     reduced = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if graph.delivered == "held" and gradients <= _FEW * peak and not reduced and len(found) > 2:
+    if graph.delivered == "retained" and gradients <= _FEW * peak and not reduced and len(found) > 2:
         found[1:] = [[piece for row in found[1:] for piece in row], *([] for _ in found[2:])]
     return found
 

@@ -10,11 +10,11 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from ...flat_step.graph import Graph, Op, Ref
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import TORCH_DTYPES, literal
-from ...step.graph import Graph, Op, Ref
+from ...operator_calls.overloads import TORCH_DTYPES, literal
 from . import inductor
-from .layouts import Pool, in_a_byte, pool_of
+from .layouts import MaxPool, in_a_byte, pool_of
 from .segments import Segment, views_to
 
 _NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
@@ -94,7 +94,7 @@ class _Building:
         for value, node in self._results(op):
             self.made[value] = node
 
-    def _place(self, owner: int, pool: Pool, node: fx.Node) -> None:
+    def _place(self, owner: int, pool: MaxPool, node: fx.Node) -> None:
         unpack = inductor.pooling().to_indices
         args = (node, pool.kernel, pool.image, pool.stride, pool.padding, pool.dilation)
         self._bytes[owner], self.made[owner] = node, self.fx.call_function(unpack, args)
@@ -121,7 +121,7 @@ class _Building:
             args = (args[0], self._as_image(op.args[1]), *args[2:])
         if op.op in _NORMS and (finer := self._precision_of_statistics(op)):
             return self._in_precision(finer, op, args, kwargs)
-        # Of what lies otherwise than declared there may be no view of that shape.
+        # Of what has a different memory layout than declared there may be no view of that shape.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
         node = self.fx.call_function(operator_, args, kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731

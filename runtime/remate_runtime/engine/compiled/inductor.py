@@ -18,8 +18,8 @@ from torch import fx
 from torch._ops import OpOverload
 
 from ...format.tensor_type import TensorType
-from ...kernels.cache_folder import NAME
-from ...kernels.overloads import TORCH_DTYPES, described, empty, laid_out
+from ...operator_calls.cache_folder import NAME
+from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
 from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -140,7 +140,7 @@ def compiled(
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
-    """Of Inductor, for this graph. Its wrapper is Python, which tells what it will hold, and its CUDA graphs would keep memory of
+    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would keep memory of
     their own. Where several gradients of an image meet, their sum is made once for the norm before it, which
     reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts (seen on the
     CPU)."""

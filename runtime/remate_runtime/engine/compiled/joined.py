@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ...flat_step.graph import FlatRecompute, Graph, Op, Ref, Value
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import overload
 from ...link.events import Deliver, Linked
 from ...link.linker import link
 from ...link.simulator import simulate
-from ...step.graph import FlatRerun, Graph, Op, Ref, Value
+from ...operator_calls.overloads import overload
 from ..compiled_step import LinkedStep
-from .fused_reruns import planned_reruns, with_fused_reruns
+from .fused_recomputes import planned_recomputes, with_fused_recomputes
 
 _CAT, _SLICE = "aten.cat", "aten.slice.Tensor"
 
@@ -35,20 +35,20 @@ class _Part(NamedTuple):
 
 def as_compiled(step: LinkedStep) -> LinkedStep:
     """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file says."""
-    return with_fused_reruns(with_joined_reads(step))
+    return with_fused_recomputes(with_joined_reads(step))
 
 
 def with_joined_reads(step: LinkedStep) -> LinkedStep:
     """The step, in which backward reads parts of concatenations that are kept instead of what was joined."""
-    reruns = planned_reruns(step.linked)
+    recomputes = planned_recomputes(step.linked)
     least = simulate(step.linked).peak
-    for part in _parts(step.linked.graph, {rerun.op for rerun in reruns}):
-        graph, moved = _reading(step.linked.graph, part), _behind(reruns, step.linked.graph.backward_start)
+    for part in _parts(step.linked.graph, {recompute.op for recompute in recomputes}):
+        graph, moved = _reading(step.linked.graph, part), _behind(recomputes, step.linked.graph.backward_start)
         linked = link(graph, moved)
         peak = simulate(linked).peak
         if peak <= least and _deliveries(linked) == _deliveries(step.linked):
             operators = {**step.operators, _SLICE: overload(_SLICE)}
-            step, reruns, least = step._replace(linked=linked, operators=operators), moved, peak
+            step, recomputes, least = step._replace(linked=linked, operators=operators), moved, peak
     return step
 
 
@@ -140,6 +140,6 @@ def _instead(op: Op, old: int, new: int) -> Op:
     )
 
 
-def _behind(reruns: Sequence[FlatRerun], at: int) -> list[FlatRerun]:
-    """The same reruns in a graph with one operation more at this place."""
-    return [replace(one, before=one.before + (one.before >= at)) for one in reruns]
+def _behind(recomputes: Sequence[FlatRecompute], at: int) -> list[FlatRecompute]:
+    """The same recomputations in a graph with one operation more at this place."""
+    return [replace(one, before=one.before + (one.before >= at)) for one in recomputes]

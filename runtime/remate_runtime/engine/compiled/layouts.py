@@ -1,5 +1,5 @@
-"""Which tensors may lie otherwise than the file declares: Inductor's convolutions take and give channels last, and the maximum of
-a window is told by its place in that window, in a byte, until the gradient asks for its place in the image.
+"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give channels last, and the maximum of
+a window is reported by its place in that window, in a byte, until the gradient asks for its place in the image.
 
 What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an interpreted
 operation touches and what is seen through a view lies as the file declares.
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from ...flat_step.graph import Graph
 from ...format.tensor_type import TensorType
-from ...step.graph import Graph
 from .segments import Segment, views_to
 
 _CONVOLUTIONS = ("aten.convolution", "aten.convolution_backward")
@@ -23,7 +23,7 @@ _POOLS = {"aten.max_pool2d_with_indices": 2, "aten.max_pool3d_with_indices": 3} 
 _WINDOW = 25  # elements: of larger ones Inductor has no kernel
 
 
-class Pool(NamedTuple):
+class MaxPool(NamedTuple):
     """A pooling by maxima: its arguments, with a number per dimension of space, and the size of the image."""
 
     kernel: list[int]
@@ -56,7 +56,7 @@ def _is_image(graph: Graph, owner: int) -> bool:
     return value.kind == "op" and len(value.type.shape) in (4, 5) and value.type.dtype in _FLOATING
 
 
-def pool_of(graph: Graph, owner: int) -> Pool | None:
+def pool_of(graph: Graph, owner: int) -> MaxPool | None:
     """The pooling whose places of maxima these are, if a byte can tell them; None for all else."""
     if graph.values[owner].producer < 0:
         return None
@@ -74,7 +74,7 @@ def pool_of(graph: Graph, owner: int) -> Pool | None:
     if prod(kernel) > _WINDOW or not all(isinstance(one, int) for one in (*kernel, *stride, *padding, *dilation)):
         return None
     image = list(graph.values[given["self"].value].type.shape[-dims:])
-    return Pool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
+    return MaxPool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
 
 
 def _per_dimension(given: Any, dims: int) -> list[Any]:

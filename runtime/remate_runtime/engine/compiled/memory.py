@@ -1,7 +1,7 @@
 """What a step of compiled and interpreted segments will hold: the account that the simulator makes, of other moments.
 
 A compiled segment is one moment: what it holds at its worst is what `inductor.held` finds without running it. An interpreted
-one has a moment per computation, as in the simulator; updates of buffers are one, the turn is another.
+one has a moment per computation, as in the simulator; updates of buffers are one, the forward/backward boundary is another.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ...link.deliveries import copied, let_go
-from ...link.events import Allocation, Deliver, Linked, Rerun, Run, Update
+from ...flat_step.graph import DEVICE, Ref
+from ...link.deliveries import copied, freed_by_owner
+from ...link.events import Allocation, Deliver, Linked, RecomputeRun, Run, Update
 from ...link.simulator import Account, account
 from ...link.storages import generator_state
-from ...step.graph import DEVICE, Ref
 from .artefacts import Artefacts, Function
-from .lives import Piece
+from .live_ranges import Piece
 from .segments import Segment
 
 
@@ -28,7 +28,7 @@ class Planned(NamedTuple):
     function: Function | None
 
 
-class Predicted(NamedTuple):
+class StepAccount(NamedTuple):
     """The account of a step, and the segment (section, number in it) that happens at each of its moments; None: none does."""
 
     account: Account
@@ -46,8 +46,8 @@ class _Storage(NamedTuple):
 
 def predict(
     linked: Linked, sections: Sequence[Sequence[Planned]], left: Collection[int], artefacts: Artefacts
-) -> Predicted:
-    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the turn frees."""
+) -> StepAccount:
+    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the forward/backward boundary frees."""
     moments = _Moments(linked, artefacts)
     deliveries = [event.gradients for event in linked.backward if isinstance(event, Deliver)]
     where: list[tuple[int, int] | None] = []
@@ -60,18 +60,18 @@ def predict(
                     moments.interpreted(piece)
             where += [(number, at)] * (moments.now - len(where))
         if number == 0:
-            moments.turn(left)
+            moments.backward_start(left)
             where += [None] * (moments.now - len(where))
         else:
             moments.deliver(deliveries[number - 1])
             where += [None] * (moments.now - len(where))
-    return Predicted(moments.account(), tuple(where))
+    return StepAccount(moments.account(), tuple(where))
 
 
 class _Moments:
     def __init__(self, linked: Linked, artefacts: Artefacts) -> None:
         self._linked, self._graph, self._artefacts = linked, linked.graph, artefacts
-        self._let_go = frozenset[int]() if linked.graph.delivered == "held" else let_go(linked.graph)
+        self._free = frozenset[int]() if linked.graph.delivered == "retained" else freed_by_owner(linked.graph)
         self._outputs = {linked.graph.root[value] for value in linked.graph.outputs}
         self._there: dict[int, _Storage] = {}  # by owner
         self._kept: list[_Storage] = []  # of which the owner has been made again
@@ -111,7 +111,7 @@ class _Moments:
         self._end(owner for owner in piece.dead if owner in self._there and not self._there[owner].kept)
         self.now += 1
 
-    def _state(self, event: Run | Rerun) -> None:
+    def _state(self, event: Run | RecomputeRun) -> None:
         nbytes, _ = generator_state(self._graph, self._graph.operations[event.op])
         if isinstance(event, Run):
             self._saved[event.op] = self.now
@@ -120,7 +120,7 @@ class _Moments:
         if event.drops_state:
             self._found.append(Allocation(None, nbytes, self._saved[event.op], self.now + 1, DEVICE))
 
-    def turn(self, left: Collection[int]) -> None:
+    def backward_start(self, left: Collection[int]) -> None:
         for event in self._linked.forward:
             if isinstance(event, Update) and event.preserves:
                 self._make(event.buffer, self._graph.nbytes(event.buffer))
@@ -132,15 +132,15 @@ class _Moments:
         self.now += 1
 
     def deliver(self, numbers: Iterable[int]) -> None:
-        """Gradients go to their owners, behind the moment before; some as copies, which is a moment by itself."""
+        """Gradients go to their owners, behind the moment before; some as copies, which is a moment on its own."""
         graph, copies = self._graph, {number: self._copied[number] for number in numbers if number in self._copied}
         for number, nbytes in copies.items():
             source, value = graph.gradients[number]
-            goes = graph.delivered != "held" and graph.values[source].kind == "parameter"
+            goes = graph.delivered != "retained" and graph.values[source].kind == "parameter"
             self._copies.append((Allocation(value, nbytes, self.now, self.now + 1, DEVICE), goes))
         self.now += bool(copies)
         given = {self._graph.root[self._graph.gradients[number][1]] for number in numbers}
-        self._end(sorted(given & self._let_go), self.now)
+        self._end(sorted(given & self._free), self.now)
 
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):

@@ -1,4 +1,4 @@
-"""The computations between two borders of a step that the caller sees (the turn, the deliveries) -> one section."""
+"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries) -> one section."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 import torch
 
-from ...link.events import Rerun
+from ...link.events import RecomputeRun
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
-from ..eager.part import Part
-from .calls import CompiledCall, Reader, interpreted
+from ..eager.part import InstructionPart
+from .calls import Reader, SegmentCall, interpreted
 from .memory import Planned
 
 
 class Section(NamedTuple):
     """Segments that run one after the other, and what is read from the slots when they have."""
 
-    part: Part
+    part: InstructionPart
     readers: tuple[Reader, ...]
 
     def run(self, slots: Slots) -> list[list[torch.Tensor]]:
@@ -34,14 +34,14 @@ def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Seque
         if planned.function is not None:
             ids = [compiler.graph.operations[piece.event.op].id for piece in planned.segment.pieces]
             name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
-            rerun = all(isinstance(piece.event, Rerun) for piece in planned.segment.pieces)
-            call = CompiledCall(planned.segment, planned.function, name, compiler.device)
-            plain.append(compiler.ranged(call.instruction, rerun))
-            first.append(compiler.ranged(call.first, rerun))
+            recompute = all(isinstance(piece.event, RecomputeRun) for piece in planned.segment.pieces)
+            call = SegmentCall(planned.segment, planned.function, name, compiler.device)
+            plain.append(compiler.ranged(call.instruction, recompute))
+            first.append(compiler.ranged(call.first, recompute))
         else:
             events = interpreted(compiler.graph, planned.segment)
             plain += compiler.instructions(events)
             first += compiler.instructions(events, judge=True)
     readers = tuple(Reader(compiler, values) for values in reads)
     views = [one for reader in readers for one in reader.instructions]
-    return Section(Part([*plain, *views], [*first, *views]), readers)
+    return Section(InstructionPart([*plain, *views], [*first, *views]), readers)

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from ...flat_step.graph import Graph, Op, numbers_in
 from ...link.events import Run
-from ...step.graph import Graph, Op, numbers_in
-from .lives import Piece
+from .live_ranges import Piece
 
 # They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from the end),
 # and ends the process where it finds one in a thread.
@@ -81,7 +81,7 @@ def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
 def cut(
     graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int], exact: Collection[int] = frozenset()
 ) -> list[Segment]:
-    """leaves: number of its block instance by the id of an operation. A rerun belongs to the first run that follows it.
+    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that follows it.
     exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
     keys: list[tuple[int, bool]] = []
     leaf = -1

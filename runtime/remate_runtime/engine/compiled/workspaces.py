@@ -9,10 +9,10 @@ import torch
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from ...cpu_memory import peak_on_cpu
-from ...cuda_memory import peak_on_cuda
-from ...kernels.overloads import empty, literal, overload
-from ...step.graph import Graph, Op, Ref, numbers_in
+from ...devices.cpu_memory import peak_on_cpu
+from ...devices.cuda_memory import peak_on_cuda
+from ...flat_step.graph import Graph, Op, Ref, numbers_in
+from ...operator_calls.overloads import empty, literal, overload
 from .wrapper import Ran
 
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import torch
 
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import empty, laid_out
+from ...operator_calls.overloads import empty, laid_out
 from .inductor import Compiled, DoesNotCompileError, named
 
 _NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
 _KERNELS = ("cpp_fused", "triton_", "assert_")  # what names of kernels, and of checks of sizes, begin with
 
 
-class Held(NamedTuple):
+class WrapperMemory(NamedTuple):
     """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
     to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
     all of it. gives: types of the results as they lie."""
@@ -47,7 +47,7 @@ def held(
     owned: Collection[int],
     run: Run,
     device: torch.device,
-) -> Held:
+) -> WrapperMemory:
     """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
 
     takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
@@ -59,7 +59,7 @@ def held(
 
     storages = _Storages()
 
-    class Watch(TorchDispatchMode):
+    class AllocationWatch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
             found = list(_tensors(made))
@@ -74,8 +74,8 @@ def held(
                 ran = run(func, args, kwargs)
             except Exception as error:
                 raise DoesNotCompileError(f"on made-up data it raises {error}", named(func)) from error
-        if not all(map(_as_foreseen, found, ran.strides)):
-            raise DoesNotCompileError("torch foresees another layout of its result", named(func))
+        if not all(map(_as_predicted, found, ran.strides)):
+            raise DoesNotCompileError("torch predicts another layout of its result", named(func))
         return ran.workspace
 
     with (
@@ -90,7 +90,7 @@ def held(
         storages.others.update(_key(tensor) for tensor in kept)
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
         taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
-        with Watch():
+        with AllocationWatch():
             made = list(_without_kernels(function, device)(given))
     shared: list[int] = []
     for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
@@ -101,10 +101,10 @@ def held(
     sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
     copies = sum(made[at].nbytes for at in shared)
     lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
-    return Held(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
+    return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
 
 
-def _as_foreseen(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
+def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
     """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
     pairs = zip(made.shape, made.stride(), strides, strict=True)
     return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from ...kernels.constants import Constants
-from ...kernels.overloads import check_kernels
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
-from ...link.events import Deliver, Event, Linked, Turn
+from ...link.events import BackwardStart, Deliver, Event, Linked
 from ...link.inference import forward_alone
+from ...operator_calls.constants import Constants
+from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import NOWHERE, InstructionCompiler, Slots
-from .part import Bordered, Part, bordered
+from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 
 Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
@@ -72,10 +72,10 @@ def compile_step(
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     opened = empty.copy if room is None else room.opened(empty, compiler.views, spare)
     fill = compiler.filler()
-    turn = linked.events[linked.turn]
-    assert isinstance(turn, Turn)
+    backward_start = linked.events[linked.backward_start]
+    assert isinstance(backward_start, BackwardStart)
 
-    def run(part: Part | Bordered, slots: Slots, sources: Sequence[Any]) -> Forwarded:
+    def run(part: InstructionPart | Bordered, slots: Slots, sources: Sequence[Any]) -> Forwarded:
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
         fill(slots)
@@ -87,7 +87,7 @@ def compile_step(
         made = run(ahead, opened(), sources)
         for buffer in contract.preserved:
             made.residue[buffer] = made.residue[buffer].clone()
-        for slot in turn.frees:
+        for slot in backward_start.frees:
             made.residue[slot] = None
         return made
 
@@ -106,7 +106,7 @@ def _segments(
     linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
     """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
-    events, start, cut = linked.events, linked.turn + 1, list[tuple[int, Sequence[Event]]]()
+    events, start, cut = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
             cut.append((start, events[start:at]))

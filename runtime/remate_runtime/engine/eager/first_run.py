@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from ...errors import ExecutionError
+from ...flat_step.graph import Graph, Op, Ref
 from ...format.tensor_type import TensorType
-from ...kernels.overloads import TORCH_DTYPES, described, laid_out, storage_address
 from ...link.events import Execution, View
-from ...step.graph import Graph, Op, Ref
+from ...operator_calls.overloads import TORCH_DTYPES, described, laid_out, storage_address
 
 Slots = list[Any]
 SLACK = 1 << 20  # bytes that a storage may have beyond the declared ones: kernels of some devices pad

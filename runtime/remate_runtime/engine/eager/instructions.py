@@ -16,15 +16,15 @@ from torch._ops import OpOverload
 from torch.profiler import record_function
 
 from ...errors import ExecutionError
+from ...flat_step.graph import Graph, Number, Op, Ref
 from ...format.number_text import computed, parse_number
-from ...kernels.bindings import binding
-from ...kernels.constants import Constants
-from ...kernels.overloads import in_place, kernel, literal
-from ...link.events import Deliver, Event, Execution, Free, Rerun, Run, Turn, Update, View
+from ...link.events import BackwardStart, Deliver, Event, Execution, Free, RecomputeRun, Run, Update, View
+from ...operator_calls.bindings import binding
+from ...operator_calls.constants import Constants
+from ...operator_calls.overloads import in_place, kernel, literal
 from ...operators import IN_PLACE
-from ...step.graph import Graph, Number, Op, Ref
 from .first_run import counts_elements, judged, judged_placed
-from .placed import Place, Placed, Slots, writing
+from .placed import Placed, ResultPlace, Slots, writing
 from .random_runs import replaying, saving
 
 Call = Callable[[Slots], None]
@@ -53,13 +53,15 @@ class InstructionCompiler:
         placed: Mapping[int, Placed] = NOWHERE,
     ) -> None:
         self.graph, self.live, self.device, self._made, self._ranges = graph, live, device, made, ranges
-        self._placed, self.views = placed, dict[Place, int]()
+        self._placed, self.views = placed, dict[ResultPlace, int]()
         self.constants: list[Any] = []
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._strides = counts_elements(graph)
         self._known: dict[Any, int] = {}
-        self._calls: dict[tuple[int, int | None], Call] = {}  # by operation and argument written over: reruns share it
+        self._calls: dict[
+            tuple[int, int | None], Call
+        ] = {}  # by operation and argument written over: recomputations share it
 
     def slots(self) -> Slots:
         slots: Slots = [None] * len(self.graph.values)
@@ -94,7 +96,7 @@ class InstructionCompiler:
         found: list[Instruction] = []
         for at, event in enumerate(events):
             match event:
-                case Run() | Rerun() | View():
+                case Run() | RecomputeRun() | View():
                     placed = None if first is None else self._placed.get(first + at)
                     run = self._run(event, placed)
                     if judge and placed is not None:
@@ -103,18 +105,18 @@ class InstructionCompiler:
                     elif judge:
                         run = judged(run, self.graph, event, self.device, self._strides)
                     made = Instruction(run, (), self.graph.operations[event.op].id)
-                    found.append(self.ranged(made, isinstance(event, Rerun)))
+                    found.append(self.ranged(made, isinstance(event, RecomputeRun)))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
-                case Update() | Turn() | Deliver():
+                case Update() | BackwardStart() | Deliver():
                     pass  # happen between the instructions of forward and those of backward, and between segments
         return tuple(found)
 
-    def ranged(self, instruction: Instruction, rerun: bool) -> Instruction:
-        """The instruction as a range of torch's profiler by its id, if that is asked for."""
+    def ranged(self, instruction: Instruction, recompute: bool) -> Instruction:
+        """The instruction as a range of torch's profiler by its id, if that is requested."""
         if self._ranges is None:
             return instruction
-        name = f"{self._ranges}{instruction.id}{' (rerun)' if rerun else ''}"
+        name = f"{self._ranges}{instruction.id}{' (recompute)' if recompute else ''}"
         return instruction._replace(run=_in_range(instruction.run, name))
 
     def _run(self, event: Execution, placed: Placed | None) -> Call:
@@ -125,11 +127,11 @@ class InstructionCompiler:
             run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
         else:
             run = self._writing(op, placed)
-        if not op.random or not (isinstance(event, Rerun) or (isinstance(event, Run) and event.saves_state)):
+        if not op.random or not (isinstance(event, RecomputeRun) or (isinstance(event, Run) and event.saves_state)):
             return run
         state = self.states.setdefault(event.op, -1 - len(self.states))
         generator = self._generator(op)
-        if isinstance(event, Rerun):
+        if isinstance(event, RecomputeRun):
             return replaying(run, generator, state, event.drops_state)
         return saving(run, generator, state)
 
@@ -171,7 +173,7 @@ class InstructionCompiler:
             return writing(form, lambda slots: [get(slots) for get in getters], named, live, into, to)
         return writing(form, _picker([self._slot(a) for a in args]), named, live, into, to)
 
-    def _view(self, place: Place) -> int:
+    def _view(self, place: ResultPlace) -> int:
         """The slot of the tensor at a place."""
         if place not in self.views:
             self.views[place] = self.spare()

@@ -10,7 +10,7 @@ from ...link.events import Event
 from .instructions import Instruction, InstructionCompiler, Slots
 
 
-class Part:
+class InstructionPart:
     """Instructions that run one after the other. first: the same, holding their results against the file: they run until one
     run has come to its end; calls that overlap it judge them too."""
 
@@ -29,7 +29,7 @@ class Part:
 class Bordered:
     """Parts, and what is called before each: with autocast and autograd as they are around the step."""
 
-    def __init__(self, pieces: Sequence[tuple[Sequence[Callable[[], None]], Part]]) -> None:
+    def __init__(self, pieces: Sequence[tuple[Sequence[Callable[[], None]], InstructionPart]]) -> None:
         self._pieces = pieces
 
     def run(self, slots: Slots) -> None:
@@ -43,9 +43,11 @@ class Bordered:
             raise
 
 
-def part_of(compiler: InstructionCompiler, events: Sequence[Event], first: int | None = None) -> Part:
+def part_of(compiler: InstructionCompiler, events: Sequence[Event], first: int | None = None) -> InstructionPart:
     """One instruction for every event that computes. first: as of `InstructionCompiler.instructions`."""
-    return Part(compiler.instructions(events, first=first), compiler.instructions(events, judge=True, first=first))
+    return InstructionPart(
+        compiler.instructions(events, first=first), compiler.instructions(events, judge=True, first=first)
+    )
 
 
 def bordered(
@@ -53,7 +55,7 @@ def bordered(
     events: Sequence[Event],
     calls: Mapping[int, Sequence[Callable[[], None]]],
     at: int | None = None,
-) -> Part | Bordered:
+) -> InstructionPart | Bordered:
     """The same with calls, by the number of the instruction that they come before; behind the last, by how many there are.
     at: position of the first event in the step, if it is of the step."""
     if not calls:
@@ -61,7 +63,7 @@ def bordered(
     instructions, first = compiler.instructions(events, first=at), compiler.instructions(events, judge=True, first=at)
     cuts = sorted({0, *calls, len(instructions)})
     pieces = [
-        (calls.get(cut, ()), Part(instructions[cut:end], first[cut:end]))
+        (calls.get(cut, ()), InstructionPart(instructions[cut:end], first[cut:end]))
         for cut, end in zip(cuts, [*cuts[1:], cuts[-1]], strict=True)
     ]
     return Bordered(pieces)

@@ -10,7 +10,7 @@ import torch
 Slots = list[Any]
 
 
-class Place(NamedTuple):
+class ResultPlace(NamedTuple):
     """Where a result lies, and how. address: in bytes, from the beginning of a block of memory."""
 
     address: int
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     strides: tuple[int, ...]
 
 
-class Form(NamedTuple):
+class PlacedForm(NamedTuple):
     """A way to call an operator that writes its results into given tensors. call: takes the operator's arguments, or so many of
     them where `takes` says it, and then the tensors by name. names: of these, by output."""
 
@@ -31,8 +31,8 @@ class Form(NamedTuple):
 class Placed(NamedTuple):
     """An execution that writes its results into a block. places: by output."""
 
-    form: Form
-    places: tuple[Place, ...]
+    form: PlacedForm
+    places: tuple[ResultPlace, ...]
 
 
 class Room(NamedTuple):
@@ -41,12 +41,12 @@ class Room(NamedTuple):
     for what must live as long as the list. peak: bytes that the step holds at its worst moment, the block among them."""
 
     placed: Mapping[int, Placed]
-    opened: Callable[[Slots, Mapping[Place, int], int], Callable[[], Slots]]
+    opened: Callable[[Slots, Mapping[ResultPlace, int], int], Callable[[], Slots]]
     peak: int
 
 
 def writing(
-    form: Form,
+    form: PlacedForm,
     pick: Callable[[Slots], Iterable[Any]],
     kwargs: Mapping[str, Callable[[Slots], Any]] | Mapping[str, Any],
     live: bool,

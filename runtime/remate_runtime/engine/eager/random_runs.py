@@ -1,6 +1,6 @@
-"""Random operations that run again: a rerun draws the numbers of the first run, and leaves the generator as if nothing had happened.
+"""Random operations that run again: a recomputation draws the numbers of the first run, and leaves the generator as if nothing had happened.
 
-While a step is recorded there are no numbers, and no state of the generator can be looked at: the tape of the recording is told of these
+While a step is recorded there are no numbers, and no state of the generator can be looked at: the tape of the recording is reported these
 operations, and does what is done here whenever it is played.
 """
 
@@ -18,7 +18,7 @@ from .placed import Slots
 Call = Callable[[Slots], None]
 
 
-class Tape(Protocol):
+class RandomTape(Protocol):
     def first(self, run: Callable[[], None], generator: torch.Generator) -> Any:
         """Record a run that will be repeated. Returns what stands for the state that it starts from."""
         ...
@@ -28,11 +28,11 @@ class Tape(Protocol):
         ...
 
 
-_TAPE: ContextVar[Tape | None] = ContextVar("tape", default=None)
+_TAPE: ContextVar[RandomTape | None] = ContextVar("tape", default=None)
 
 
 @contextmanager
-def told(tape: Tape) -> Iterator[None]:
+def told(tape: RandomTape) -> Iterator[None]:
     """In this context, and in this thread, random operations that run again are recorded by the tape."""
     token = _TAPE.set(tape)
     try:
@@ -56,7 +56,7 @@ def saving(run: Call, generator: torch.Generator, state: int) -> Call:
 
 
 def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> Call:
-    """A rerun. last: nothing will need the state any more."""
+    """A recomputation. last: nothing will need the state any more."""
 
     def again(slots: Slots) -> None:
         tape = _TAPE.get()

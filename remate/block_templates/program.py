@@ -1,0 +1,88 @@
+"""The whole file below the model signature: templates, instances, plans, and the names that go between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from remate_runtime.flat_step import FlatRecompute, Graph
+from remate_runtime.format import Block, Instance, Model, Statement
+
+from ..capture.captured import Captured
+from ..partition.hierarchy import BlockSpan
+from .plans import split
+from .templates import Templates, Use
+
+
+class Folded(msgspec.Struct, frozen=True):
+    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids. costs: ns of
+    operations, by block and local id."""
+
+    blocks: dict[str, Block]
+    program: tuple[Instance, ...]
+    statements: tuple[Statement, ...]
+    model: Model
+    costs: dict[str, dict[str, int]]
+
+
+def write(
+    captured: Captured,
+    recomputes: tuple[FlatRecompute, ...],
+    parts: tuple[BlockSpan, ...],
+    menu: Sequence[Sequence[FlatRecompute]] = (),
+) -> Folded:
+    """Fold the step along `parts`, which hold every operation once. menu: see `fold`."""
+    graph, templates = captured.graph, Templates(captured)
+    uses = [templates.use(part) for part in parts]
+    full = _full_names(graph, parts, templates)
+    plans, top = split(graph, recomputes, parts, [use.template for use in uses], templates.ids, menu)
+    program = tuple(
+        Instance(
+            id=part.id,
+            block=use.template,
+            prefix=None if part.prefix == part.id else part.prefix,
+            bindings={name: f"%{full[v]}" for name, v in use.bindings.items()},
+            plan=plan,
+        )
+        for part, use, plan in zip(parts, uses, plans.of_part, strict=True)
+    )
+    blocks = {
+        name: msgspec.structs.replace(block, plans=plans.of_template.get(name, {}))
+        for name, block in templates.blocks.items()
+    }
+    return Folded(blocks, program, top, _model(captured, full, uses), templates.costs)
+
+
+def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates) -> list[str]:
+    """The name of every value at the top level."""
+    full = [templates.constants.get(v, value.name) for v, value in enumerate(graph.values)]
+    for part in parts:
+        for leaf in part.leaves():
+            for i in (*range(*leaf.forward), *range(*leaf.backward)):
+                op = graph.operations[i]
+                for k, v in enumerate(op.writes):
+                    if v is not None:
+                        full[v] = templates.ids[i] + (f":{k}" if op.multiple else "")
+    return full
+
+
+def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
+    """The signature with its outputs under their new names, and the gradients that no block states."""
+    graph = captured.graph
+    renamed = {value.name: name for value, name in zip(graph.values, full, strict=True)}
+    stated = {parameter for use in uses for parameter in use.gradients}
+    left = {graph.values[s].name: f"%{full[g]}" for s, g in graph.gradients if s not in stated}
+    return msgspec.structs.replace(captured.model, outputs=_rename(captured.model.outputs, renamed), gradients=left)
+
+
+def _rename(tree: Any, renamed: dict[str, str]) -> Any:
+    """An output tree with its `{"value": "%name"}` leaves renamed."""
+    if isinstance(tree, dict):
+        reference = tree.get("value")
+        if isinstance(reference, str):
+            name = reference[1:]
+            return {**tree, "value": f"%{renamed.get(name, name)}"}
+        return {k: v if k == "literal" else _rename(v, renamed) for k, v in tree.items()}
+    return [_rename(t, renamed) for t in tree] if isinstance(tree, (list, tuple)) else tree

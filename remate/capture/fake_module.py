@@ -1,0 +1,49 @@
+"""Models on the meta device: traced through stand-ins that claim to be on the CPU and hold no memory either.
+
+PyTorch registers no autograd for some operators on the meta device (nll_loss among them): a joint graph traced there
+would silently lack gradients.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree
+
+
+def on_meta(model: torch.nn.Module) -> bool:
+    return any(t.device.type == "meta" for t in (*model.parameters(), *model.buffers()))
+
+
+def fake_module(
+    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The same model and call with fake CPU tensors in place of meta tensors. `model` is left as it was."""
+    mode, made = FakeTensorMode(allow_non_fake_inputs=True), {}
+
+    def fake(tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "meta":
+            return tensor
+        if id(tensor) not in made:
+            with mode:
+                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+                parameter = isinstance(tensor, torch.nn.Parameter)
+                needs = tensor.requires_grad
+                made[id(tensor)] = (
+                    torch.nn.Parameter(empty, requires_grad=needs) if parameter else empty.requires_grad_(needs)
+                )
+        return made[id(tensor)]
+
+    copied = copy.deepcopy(model)  # no memory is behind it
+    for module in copied.modules():
+        for registered in (module._parameters, module._buffers):
+            for name, tensor in registered.items():
+                registered[name] = fake(tensor)
+        for name, value in module.__dict__.items():
+            if isinstance(value, torch.Tensor):
+                module.__dict__[name] = fake(value)
+    return copied, _pytree.tree_map(fake, tuple(args)), _pytree.tree_map(fake, dict(kwargs))

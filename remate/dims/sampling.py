@@ -1,0 +1,85 @@
+"""Captures of one model at several sizes, each made once."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+
+from ..capture.captured import Captured
+from ..capture.sizes import SizeLog
+from ..errors import CaptureError
+from ..live_attributes.capturing import captured
+from .requested_sizes import Asking
+from .resize import resized
+from .words import spelled
+
+Progress = Callable[[str], None]
+Sizes = dict[str, int]
+
+
+class TraceSample(msgspec.Struct, frozen=True):
+    """The step at some sizes, and what forward decided by them."""
+
+    sizes: Sizes
+    captured: Captured
+    log: SizeLog
+
+
+class Sampling:
+    """model, args, kwargs, differentiate, live: as of `captured`, the example. asking: what may vary of it."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        differentiate: Sequence[str] | None,
+        asking: Asking,
+        progress: Progress,
+        live: Sequence[str] = (),
+    ) -> None:
+        self.asking = asking
+        self._model, self._args, self._kwargs, self._differentiate = model, tuple(args), dict(kwargs), differentiate
+        self._progress, self._live = progress, tuple(live)
+        self._trace_samples: dict[tuple[int, ...], TraceSample | CaptureError] = {}
+
+    @property
+    def example(self) -> Sizes:
+        return {size.name: size.planned for size in self.asking.sizes}
+
+    def at(self, sizes: Sizes) -> TraceSample:
+        """The step at some sizes. Raises CaptureError."""
+        key = tuple(sizes[size.name] for size in self.asking.sizes)
+        if key not in self._trace_samples:
+            self._progress(f"tracing forward and backward at {spelled(sizes)}")
+            try:
+                self._trace_samples[key] = self._captured(sizes)
+            except CaptureError as error:
+                self._trace_samples[key] = error
+        found = self._trace_samples[key]
+        if isinstance(found, CaptureError):
+            raise found
+        return found
+
+    def _captured(self, sizes: Sizes) -> TraceSample:
+        log = SizeLog()
+        args, kwargs = self._args, self._kwargs
+        if sizes != self.example:
+            args, kwargs = resized(self.asking, args, kwargs, sizes)
+        is_first = not self._trace_samples
+        options: Any = {
+            "sizes": log,
+            "probing": is_first,
+            "digested": is_first,
+            "stepwise": True,
+            "say": self._progress,
+        }
+        with warnings.catch_warnings():
+            if not is_first:
+                warnings.simplefilter("ignore")  # said of the first trace
+            found = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
+        return TraceSample(sizes, found, log)

@@ -1,1 +1,0 @@
-"""What can be told of a schedule file, and done to it, without torch: checks, differences, explanations, edits."""

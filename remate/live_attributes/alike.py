@@ -1,0 +1,87 @@
+"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from remate_runtime.flat_step import Graph, Op
+
+from ..capture.captured import Captured
+
+At = tuple[int, tuple[Any, ...]]  # an operation, and the way through its arguments: ("args", 1)
+
+
+class Leak(msgspec.Struct, frozen=True):
+    """What else differs: in words; module and source of the operation, where there is one."""
+
+    what: str
+    module: str = ""
+    source: str = ""
+
+
+def leak(one: Captured, other: Captured) -> Leak | None:
+    """How the second step is another one than the first, the floats among arguments apart; None: it is not."""
+    first, second = one.graph, other.graph
+    for at, (a, b) in enumerate(zip(first.operations, second.operations, strict=False)):
+        if what := _differs(first, a, second, b):
+            return Leak(what, one.modules[at], a.source)
+    if len(first.operations) != len(second.operations):
+        graph, captured = max((first, one), (second, other), key=lambda pair: len(pair[0].operations))
+        at = min(len(first.operations), len(second.operations))
+        op = graph.operations[at]
+        return Leak(f"{op.op} is there at one of them only", captured.modules[at], op.source)
+    for at, (a, b) in enumerate(zip(first.values, second.values, strict=False)):
+        if (a.kind, a.type) == (b.kind, b.type) and repr(a.data) != repr(b.data):
+            reader = next((i for i, op in enumerate(first.operations) if at in op.reads), None)
+            module, source = ("", "") if reader is None else (one.modules[reader], first.operations[reader].source)
+            what = "a tensor is made from it in Python (torch.tensor and the like), which a file holds as a constant"
+            return Leak(what, module, source)
+    ends = ("values", "backward_start", "outputs", "gradients", "updates", "root")
+    if any(repr(getattr(first, name)) != repr(getattr(second, name)) for name in ends):
+        return Leak("what enters or leaves the step is another")
+    if repr(one.model.outputs) != repr(other.model.outputs):
+        return Leak("forward returns it, or what is computed from it, as a Python number")
+    return None
+
+
+def floats(graph: Graph) -> Iterator[tuple[At, float]]:
+    """All numbers among the arguments of operations that can be floats, by their places."""
+    for at, op in enumerate(graph.operations):
+        for where, value in _leaves({"args": op.args, "kwargs": op.kwargs}, ()):
+            if type(value) in (int, float):
+                yield (at, where), value
+
+
+def _differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
+    if first.op != second.op:
+        return f"{first.op} at one of them, {second.op} at the other"
+    parts = ("id", "reads", "writes", "view", "random", "multiple")
+    if any(getattr(first, name) != getattr(second, name) for name in parts):
+        return f"{first.op} reads other values"
+    if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
+        return f"{first.op} has other arguments"
+    pairs = [(one.values[v].type, other.values[v].type) for v in first.writes if v is not None]
+    return "" if all(a == b for a, b in pairs) else f"{first.op} makes tensors of another size"
+
+
+def _leaves(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, (*where, key))
+    elif isinstance(value, tuple):
+        for at, item in enumerate(value):
+            yield from _leaves(item, (*where, at))
+    else:
+        yield where, value
+
+
+def _bare(value: Any) -> Any:
+    """An argument without its numbers."""
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    if isinstance(value, dict):
+        return {key: _bare(item) for key, item in value.items()}
+    return float if type(value) in (int, float) else value

@@ -1,0 +1,74 @@
+"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the default."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from remate_runtime.flat_step import Graph, Number, Op
+
+
+def explicit(graph: Graph) -> Graph:
+    """The step with the defaults of all numbers written down, so that steps at several values have the same arguments."""
+    return replace(graph, operations=tuple(map(_explicit, graph.operations)))
+
+
+def implicit(op: Op) -> Op:
+    """An operation without the defaults behind its last argument that is none."""
+    defaults = _defaults(op.op)
+    args = list(op.args)
+    while args and len(args) <= len(defaults) and _is_default(args[-1], defaults[len(args) - 1]):
+        args.pop()
+    by_name = {name: value for name, value, _ in defaults}
+    kwargs = {k: v for k, v in op.kwargs.items() if not (k in by_name and _same(v, by_name[k]))}
+    return replace(op, args=tuple(args), kwargs=kwargs)
+
+
+_Argument = tuple[str, Any, bool]  # name, default (_NONE: it has none), whether it is a number that may be left out
+_NONE: Any = object()
+
+
+def _explicit(op: Op) -> Op:
+    args, kwargs = list(op.args), dict(op.kwargs)
+    positional, named = _split(op.op)
+    wanted = max(
+        (at + 1 for at, (name, _, number) in enumerate(positional) if number and name not in kwargs), default=0
+    )
+    for name, default, _ in positional[len(args) : wanted]:
+        if default is _NONE or name in kwargs:
+            break
+        args.append(default)
+    kwargs |= {name: default for name, default, number in named if number and name not in kwargs}
+    return replace(op, args=tuple(args), kwargs=kwargs) if len(args) > len(op.args) or kwargs != op.kwargs else op
+
+
+def _is_default(value: Any, argument: _Argument) -> bool:
+    return argument[1] is not _NONE and _same(value, argument[1])
+
+
+def _same(value: Any, default: Any) -> bool:
+    return not isinstance(value, Number) and type(value) in (int, float, bool, str, type(None)) and value == default
+
+
+def _defaults(name: str) -> list[_Argument]:
+    positional, named = _split(name)
+    return [*positional, *named]
+
+
+@lru_cache(maxsize=1024)
+def _split(name: str) -> tuple[tuple[_Argument, ...], tuple[_Argument, ...]]:
+    """The arguments of an operator by position, and those by name alone."""
+    space, packet, *overload = name.split(".")
+    found = getattr(getattr(torch.ops, space), packet)
+    schema = getattr(found, overload[0] if overload else "default")._schema
+    made: tuple[list[_Argument], list[_Argument]] = [], []
+    for argument in schema.arguments:
+        plain = argument.has_default_value() and isinstance(argument.default_value, int | float | str | type(None))
+        default = argument.default_value if plain else _NONE
+        kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
+        number = isinstance(kind, torch.FloatType | torch.NumberType) and isinstance(default, int | float)
+        made[argument.kwarg_only].append((argument.name, default, number))
+    return tuple(made[0]), tuple(made[1])

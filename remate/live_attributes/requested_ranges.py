@@ -1,0 +1,77 @@
+"""Which attributes `live=` of `remate.plan` names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeGuard
+
+from torch import nn
+
+from remate_runtime.format import did_you_mean
+from remate_runtime.staleness import attribute, is_config
+
+from ..errors import CaptureError
+
+_NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
+_MACHINERY = frozenset((*vars(nn.Module()), *vars(nn.Module)))
+_MANY = 1 << 12
+
+
+def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots: `h.*.drop.p`. Of
+    modules, and of configs that they hold. Raises CaptureError for one that names no number."""
+    if isinstance(requested, str):
+        raise CaptureError(f"live is the text {requested!r}", hint=f"name attributes in a list: live=[{requested!r}]")
+    found: dict[str, tuple[str, ...]] = {}
+    known = dict(_numbers(model))
+    taken: set[str] = set()
+    for pattern in requested:
+        paths = [path for path in known if _matches(pattern, path)]
+        if not paths:
+            raise CaptureError(f"live: {_why(model, pattern)}", hint=did_you_mean(pattern, known, _hint(known)))
+        for path in paths:
+            if not _NAME.fullmatch(path):
+                raise CaptureError(f"live: a file cannot name the attribute {path!r}", hint="rename the module")
+        found[pattern] = tuple(path for path in paths if path not in taken)
+        taken |= set(paths)
+    if len(taken) > _MANY:
+        raise CaptureError(f"live: {len(taken)} attributes, over {_MANY}", hint="name those that change")
+    return {pattern: paths for pattern, paths in found.items() if paths}
+
+
+def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
+    """All attributes that are numbers, of modules and of the configs that they hold."""
+    for path, module in model.named_modules():
+        names = dict.fromkeys([*vars(module), *(name for base in type(module).__mro__ for name in vars(base))])
+        for name in names:
+            value = None if name in _MACHINERY or name.startswith("__") else attribute(module, name)
+            full = f"{path}.{name}".lstrip(".")
+            if _is_number(value):
+                yield full, value
+            elif is_config(value) and hasattr(value, "__dict__"):
+                yield from ((f"{full}.{key}", each) for key, each in vars(value).items() if _is_number(each))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _matches(pattern: str, path: str) -> bool:
+    wanted, parts = pattern.split("."), path.split(".")
+    return len(wanted) == len(parts) and all(fnmatchcase(part, want) for part, want in zip(parts, wanted, strict=True))
+
+
+def _why(model: nn.Module, pattern: str) -> str:
+    *holders, name = pattern.split(".")
+    for path, module in model.named_modules():
+        if _matches(".".join(holders), path) and hasattr(module, name):
+            kind = type(getattr(module, name)).__name__
+            return f"{pattern!r} is of type {kind}, and a live attribute is a number"
+    return f"the model has no attribute {pattern!r} that is a number"
+
+
+def _hint(known: dict[str, float]) -> str:
+    listed = ", ".join(list(known)[:8])
+    return f"numbers that the model has: {listed or 'none'}; a tensor or buffer is read at every call without being declared"

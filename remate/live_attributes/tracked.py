@@ -1,0 +1,158 @@
+"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its line; so
+what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from remate_runtime.format import Tree
+
+from ..capture.places import user_place
+from ..errors import CaptureError
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_BINARY = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "pow"}
+_LOST = (
+    *("int", "float", "complex", "floor", "ceil", "trunc", "round"),
+    *("floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"),
+)
+_EXACT = 1 << 53
+
+
+class NumberComparison(msgspec.Struct, frozen=True):
+    """`left` compared with `right` was `held`. place: `file.py:12`. comparison: a key of COMPARISONS."""
+
+    place: str
+    comparison: str
+    left: Tree
+    right: Tree
+    held: bool
+
+
+class Tracking:
+    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its bits."""
+
+    def __init__(self) -> None:
+        self.decisions: dict[NumberComparison, None] = {}
+        self.computed: dict[int, Tree] = {}
+
+    def plant(self, values: Mapping[str, float]) -> dict[str, Any]:
+        """Tracked floats in place of values, by path."""
+        return {path: self.track(value, path) for path, value in values.items()}
+
+    def track(self, value: float, tree: Tree) -> Tracked:
+        made = Tracked(value)
+        made.tracking, made.tree = self, tree
+        self.computed.setdefault(bits(value), tree)
+        return made
+
+    def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
+        self.decisions.setdefault(NumberComparison(user_place(frame).line, comparison, left, right, held))
+
+
+def bits(value: float) -> int:
+    """Of the double: equal for equal numbers alone, with -0.0 another than 0.0."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+class Tracked(float):
+    """A float in all other respects. tracking: where comparisons go. tree: how it was computed."""
+
+    tracking: Tracking
+    tree: Tree
+
+    __hash__ = float.__hash__
+
+    def __reduce__(self) -> Any:
+        return float, (float.__pos__(self),)
+
+    def __bool__(self) -> bool:
+        held = float.__ne__(self, 0.0)
+        self.tracking.note("ne", self.tree, 0.0, held, sys._getframe(1))
+        return held
+
+    def __neg__(self) -> Tracked:
+        return self.tracking.track(float.__neg__(self), ("neg", self.tree))
+
+    def __pos__(self) -> Tracked:
+        return self
+
+    def __abs__(self) -> Tracked:
+        held = float.__ge__(self, 0.0)
+        self.tracking.note("ge", self.tree, 0.0, held, sys._getframe(1))
+        return self if held else -self
+
+
+def _operand(other: Any) -> Tree | None:
+    """An operand of arithmetic; None for what is no number that a double is equal to."""
+    if isinstance(other, Tracked):
+        return other.tree
+    if type(other) is bool or not isinstance(other, int | float):
+        return None
+    return float(other) if isinstance(other, float) or abs(other) <= _EXACT else None
+
+
+def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
+    plain = getattr(float, f"__{'r' if swapped else ''}{name}__")
+
+    def compute(self: Tracked, other: Any, *more: Any) -> Any:
+        tree = _operand(other)
+        if tree is None or more:
+            return NotImplemented
+        found = plain(self, other)
+        if type(found) is not float:
+            return _lost(name)(self)
+        return self.tracking.track(found, (_BINARY[name], *((tree, self.tree) if swapped else (self.tree, tree))))
+
+    return compute
+
+
+def _comparison(name: str) -> Callable[..., Any]:
+    plain = getattr(float, f"__{name}__")
+
+    def compare(self: Tracked, other: Any) -> Any:
+        held = plain(self, other)
+        tree = _operand(other)
+        if held is not NotImplemented and tree is not None:
+            self.tracking.note(name, self.tree, tree, held, sys._getframe(1))
+        elif isinstance(other, int | float):
+            return _lost("comparison")(self)
+        return held
+
+    return compare
+
+
+def _lost(name: str) -> Callable[..., Any]:
+    def refuse(self: Tracked, *_: Any) -> Any:
+        raise CaptureError(
+            f"forward takes a number from a live attribute by {name}, which cannot be read at every call",
+            source=user_place(sys._getframe(1)).line,
+            hint="compute with the attribute itself (+ - * / **), or do not declare it live",
+        )
+
+    return refuse
+
+
+for _name in _BINARY:
+    setattr(Tracked, f"__{_name}__", _arithmetic(_name, False))
+    setattr(Tracked, f"__r{_name}__", _arithmetic(_name, True))
+for _name in COMPARISONS:
+    setattr(Tracked, f"__{_name}__", _comparison(_name))
+for _name in _LOST:
+    setattr(Tracked, f"__{_name}__", _lost(f"{_name}()"))
+for _name in ("is_integer", "as_integer_ratio", "hex"):
+    setattr(Tracked, _name, _lost(f"{_name}()"))

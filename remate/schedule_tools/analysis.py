@@ -1,0 +1,161 @@
+"""A schedule file opened for inspection: decoded, expanded, linked and simulated. Loads neither torch nor a solver."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cached_property
+
+import msgspec
+
+from remate_runtime.errors import ScheduleError, ScheduleFaultsError
+from remate_runtime.flat_step import Expanded, Graph, Ref, expand
+from remate_runtime.format import Schedule, decode, locate, read
+from remate_runtime.link import (
+    Allocation,
+    Computation,
+    Deliver,
+    Execution,
+    Free,
+    Linked,
+    RecomputeRun,
+    Timeline,
+    link,
+    simulate,
+)
+
+_INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+class Analysis(msgspec.Struct, frozen=True, dict=True):
+    """A schedule and everything that is derived from it."""
+
+    schedule: Schedule
+    expanded: Expanded
+    linked: Linked
+    timeline: Timeline
+
+    @property
+    def graph(self) -> Graph:
+        return self.linked.graph
+
+    @cached_property
+    def contents(self) -> dict[Allocation, list[tuple[int, int | None]]]:
+        """What each storage of the device holds: (position from which on, value; None: a generator's state). More than
+        one where an operation wrote over it."""
+        root = self.graph.root
+        held: dict[int, Allocation] = {}  # by value that owns its storage in the graph: where it is now
+        allocations = self.timeline.device.allocations
+        born = {(a.birth, a.value): a for a in allocations}
+        found: dict[Allocation, list[tuple[int, int | None]]] = {a: [(a.birth, a.value)] for a in allocations}
+        for at, event in enumerate(self.linked.events):
+            if not isinstance(event, Computation):
+                continue
+            op = self.graph.operations[event.op]
+            over = None if event.overwrites is None else op.args[event.overwrites]
+            for made in op.writes:
+                if made is None:
+                    continue
+                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made))
+                if allocation is not None:
+                    held[made] = allocation
+                    if isinstance(over, Ref):
+                        found[allocation].append((at, made))
+        return found
+
+    @cached_property
+    def without_recomputes(self) -> Linked:
+        """The same graph, everything kept."""
+        return link(self.graph)
+
+    @cached_property
+    def baseline(self) -> Timeline:
+        """What the same graph costs without any recomputation."""
+        return simulate(self.without_recomputes)
+
+
+def open_schedule(path: str) -> Analysis:
+    """Read the file at `path`. Raises ScheduleError; its `faults` are all that was found, with line and column."""
+    return open_text(read(path))
+
+
+def open_text(data: bytes) -> Analysis:
+    """The same for the bytes of a file."""
+    schedule = decode(data)
+    try:
+        return analyse(schedule)
+    except ScheduleError as error:
+        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
+
+
+def analyse(schedule: Schedule) -> Analysis:
+    expanded = expand(schedule)
+    linked = link(expanded.graph, expanded.recomputes)
+    return Analysis(schedule, expanded, linked, simulate(linked))
+
+
+class Recomputing(msgspec.Struct, frozen=True):
+    """Recomputations of operations that differ only in the numbers of their names. ns: of all `count` of them."""
+
+    name: str
+    operator: str
+    count: int
+    ns: int
+
+
+def recomputing(opened: Analysis) -> list[Recomputing]:
+    """What runs again, by name without numbers, the most expensive first."""
+    operations = opened.graph.operations
+    count: Counter[tuple[str, str]] = Counter()
+    spent: Counter[tuple[str, str]] = Counter()
+    for recompute in opened.expanded.recomputes:
+        key = pattern(operations[recompute.op].id), operations[recompute.op].op
+        count[key] += 1
+        spent[key] += operations[recompute.op].ns
+    return [Recomputing(*key, count[key], spent[key]) for key in sorted(count, key=lambda key: (-spent[key], key))]
+
+
+class StorageGroup(msgspec.Struct, frozen=True):
+    """Storages that differ only in the numbers of their names: `h.*.mlp.act`, 12 of them, bytes in all."""
+
+    name: str
+    type: str
+    count: int
+    nbytes: int
+
+
+def held_at(opened: Analysis, position: int) -> list[Allocation]:
+    """The storages of the device that are held during the event at `position`."""
+    return [a for a in opened.timeline.device.allocations if a.birth <= position < a.death and a.nbytes]
+
+
+def grouped(opened: Analysis, position: int) -> list[StorageGroup]:
+    """What is held during the event at `position`, in groups, the largest first."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for allocation in held_at(opened, position):
+        found.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
+    groups = [StorageGroup(name, kind, len(sizes), sum(sizes)) for (name, kind), sizes in found.items()]
+    return sorted(groups, key=lambda group: (-group.nbytes, group.name))
+
+
+def _label(opened: Analysis, allocation: Allocation, position: int) -> tuple[str, str]:
+    inside = [value for at, value in opened.contents[allocation] if at <= position and value is not None]
+    if not inside:
+        return "generator state", ""
+    value = opened.graph.values[inside[-1]]
+    return pattern(value.name), str(value.type)
+
+
+def pattern(name: str) -> str:
+    """`h.3.attn.softmax` -> `h.*.attn.softmax`."""
+    return _INDEX.sub("*", name)
+
+
+def operation_at(opened: Analysis, position: int) -> str:
+    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward ends."""
+    event = opened.linked.events[position]
+    if isinstance(event, Free | Deliver):
+        return operation_at(opened, position - 1)
+    if not isinstance(event, Execution):
+        return "(turn)"
+    return opened.graph.operations[event.op].id + (" (recompute)" if isinstance(event, RecomputeRun) else "")

@@ -1,0 +1,96 @@
+"""Which instance of one step is which of another one, and which operation: by structure, whatever they are called.
+
+Two operations have the same structure if they are of the same operator, with values, numbers and words in the same
+places, and read what the same operations made. Sizes do not matter: another batch size gives the same structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+import msgspec
+
+from remate_runtime.flat_step import Graph, InstanceSpan, Number, Op, Ref
+
+from .analysis import Analysis
+
+_LIKE = 0.6  # share of operations, by operator, that two blocks have in common if one is a changed form of the other
+
+
+class InstancePair(msgspec.Struct, frozen=True):
+    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new. alike:
+    every operation has its counterpart."""
+
+    old: InstanceSpan
+    new: InstanceSpan
+    ids: dict[str, str]
+    alike: bool
+
+
+def pairs(old: Analysis, new: Analysis) -> list[InstancePair]:
+    """The innermost instances that are in both steps, in their order, which is the same in both: those of equal
+    structure, and between them those of similar one."""
+    ours, theirs = _leaves(old), _leaves(new)
+    a, b = ([_structure(one.graph, place) for place in leaves] for one, leaves in ((old, ours), (new, theirs)))
+    found: list[InstancePair] = []
+    for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind in ("equal", "replace"):
+            for one, two in zip(ours[start:stop], theirs[other:end], strict=kind == "equal"):
+                made = _pair(old.graph, one, new.graph, two, kind == "equal")
+                if made is not None:
+                    found.append(made)
+    return found
+
+
+def _leaves(opened: Analysis) -> list[InstanceSpan]:
+    return [place for place in opened.expanded.places if place.leaf]
+
+
+def _pair(old: Graph, one: InstanceSpan, new: Graph, two: InstanceSpan, alike: bool) -> InstancePair | None:
+    if alike:
+        numbers = list(zip(_operations(one), _operations(two), strict=True))
+    else:
+        numbers = [*_aligned(old, one.forward, new, two.forward), *_aligned(old, one.backward, new, two.backward)]
+        if len(numbers) < _LIKE * max(len(_operations(one)), len(_operations(two))):
+            return None
+    return InstancePair(one, two, {old.operations[i].id: new.operations[k].id for i, k in numbers}, alike)
+
+
+def _aligned(old: Graph, ours: range, new: Graph, theirs: range) -> Iterator[tuple[int, int]]:
+    """Operations by operator, in order; where as many stand in the place of others (another activation), one by one."""
+    a, b = ([graph.operations[i].op for i in span] for graph, span in ((old, ours), (new, theirs)))
+    for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind == "equal" or (kind == "replace" and stop - start == end - other):
+            for one, two in zip(ours[start:stop], theirs[other:end], strict=True):
+                if old.operations[one].view == new.operations[two].view:
+                    yield one, two
+
+
+def _operations(place: InstanceSpan) -> Sequence[int]:
+    return (*place.forward, *place.backward)
+
+
+def _structure(graph: Graph, place: InstanceSpan) -> tuple[Any, ...]:
+    number: dict[int, int] = {}
+    rows = [_row(graph.operations[i], number) for i in _operations(place)]
+    return (len(place.forward), *rows)
+
+
+def _row(op: Op, number: dict[int, int]) -> tuple[Any, ...]:
+    named = tuple((key, _argument(op.kwargs[key], number)) for key in sorted(op.kwargs))
+    arguments = tuple(_argument(argument, number) for argument in op.args)
+    writes = tuple(v is not None and number.setdefault(v, len(number)) for v in op.writes)
+    return op.op, arguments, named, writes
+
+
+def _argument(argument: Any, number: dict[int, int]) -> Any:
+    if isinstance(argument, Ref):
+        return "value", number.setdefault(argument.value, len(number))
+    if isinstance(argument, tuple | list):
+        inner = tuple(_argument(one, number) for one in argument)
+        return "sizes" if all(one == "number" for one in inner) else inner
+    if isinstance(argument, dict):
+        return tuple(sorted(argument))
+    return "number" if isinstance(argument, int | float | Number) and not isinstance(argument, bool) else argument

@@ -1,0 +1,96 @@
+"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another plan."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.flat_step import InstanceSpan
+
+from .analysis import Analysis, pattern
+from .names import owners
+
+
+class OperationDecision(msgspec.Struct, frozen=True):
+    """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative: saved).
+
+    old, new: the points before which it is recomputed.
+    """
+
+    op: str
+    nbytes: int
+    ns: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+class InstanceDecision(msgspec.Struct, frozen=True):
+    """The same change in some instances of one block. plan: (old, new) if they name another plan now.
+
+    again: operations that are recomputed more or less often than before, yet at least once in both.
+    """
+
+    block: str
+    instances: tuple[str, ...]
+    plan: tuple[str, str] | None
+    kept: tuple[OperationDecision, ...]
+    recompute: tuple[OperationDecision, ...]
+    moved: tuple[OperationDecision, ...]
+    again: tuple[OperationDecision, ...]
+
+
+def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
+    """One Decision for each kind of change; instances that changed alike share it, in program order."""
+    before, after = _points(old), _points(new)
+    plans = {place.id: place.instance.plan for place in old.expanded.places}
+    known = {op.id for op in old.graph.operations[: old.graph.backward_start]}
+    changed: dict[str, list[OperationDecision]] = {}
+    home = owners(new)
+    for index, op in enumerate(new.graph.operations[: new.graph.backward_start]):
+        a, b = before.get(op.id, ()), after.get(op.id, ())
+        if a != b and op.id in known:
+            changed.setdefault(home[index].id, []).append(_choice(new, index, home[index], a, b))
+    groups: dict[tuple, list[str]] = {}
+    for place in new.expanded.places:
+        named = plans.get(place.id, place.instance.plan), place.instance.plan
+        choices = tuple(changed.get(place.id, ()))
+        if choices or named[0] != named[1]:
+            key = place.block_name, named if named[0] != named[1] else None, choices
+            groups.setdefault(key, []).append(place.id)
+    return tuple(_decision(block, plan, choices, names) for (block, plan, choices), names in groups.items())
+
+
+def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
+    operations = opened.graph.operations
+    found: dict[str, list[str]] = {}
+    for recompute in opened.expanded.recomputes:
+        found.setdefault(operations[recompute.op].id, []).append(operations[recompute.before].id)
+    return {op: tuple(points) for op, points in found.items()}
+
+
+def _choice(
+    opened: Analysis, index: int, place: InstanceSpan, old: tuple[str, ...], new: tuple[str, ...]
+) -> OperationDecision:
+    op, graph = opened.graph.operations[index], opened.graph
+    made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
+
+    def said(points: tuple[str, ...]) -> tuple[str, ...]:
+        inside = place.id + "."
+        return tuple(p.removeprefix(inside) if p.startswith(inside) else pattern(p) for p in points)
+
+    return OperationDecision(
+        op.id.removeprefix(place.id + "."), made, op.ns * (len(new) - len(old)), said(old), said(new)
+    )
+
+
+def _decision(
+    block: str, plan: tuple[str, str] | None, choices: tuple[OperationDecision, ...], instances: list[str]
+) -> InstanceDecision:
+    return InstanceDecision(
+        block,
+        tuple(instances),
+        plan,
+        kept=tuple(c for c in choices if not c.new),
+        recompute=tuple(c for c in choices if not c.old),
+        moved=tuple(c for c in choices if c.old and len(c.old) == len(c.new)),
+        again=tuple(c for c in choices if c.old and c.new and len(c.old) != len(c.new)),
+    )

@@ -1,0 +1,88 @@
+"""What a training process holds on its device besides the step: from the memory of a device to a budget, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from remate_runtime import operators
+from remate_runtime.format import Gradients, Model, did_you_mean, input_leaves, parse_type
+
+from ..errors import UnknownNameError
+
+MIB = 1 << 20
+CONTEXT = (
+    768 * MIB
+)  # of a CUDA process: context, kernels and workspaces of cuBLAS and cuDNN. An estimate, on the safe side.
+# Copies of each trainable parameter that the state of an optimizer of torch.optim holds, in the parameter's dtype.
+OPTIMIZERS = {
+    "sgd": 0,
+    "sgd-momentum": 1,
+    "adagrad": 1,
+    "rmsprop": 1,
+    "muon": 1,
+    "adam": 2,
+    "adamw": 2,
+    "adamax": 2,
+    "nadam": 2,
+    "radam": 2,
+    "adam-amsgrad": 3,
+    "adamw-amsgrad": 3,
+}
+
+
+class Resident(msgspec.Struct, frozen=True):
+    """Bytes that stay on the device for the whole of a training: what they are, how many, and a remark."""
+
+    what: str
+    nbytes: int
+    remark: str = ""
+
+
+def residents(
+    model: Model, optimizer: str, context: int | None = None, gradients: Gradients = "retained"
+) -> tuple[Resident, ...]:
+    """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here, unless they are
+    accumulated: then they are there before and after it.
+
+    optimizer: one of OPTIMIZERS. context: bytes of the CUDA context, by default CONTEXT for a model on CUDA, and none for
+    one on the CPU. gradients: what becomes of them when they are delivered. Raises UnknownNameError.
+    """
+    check_known(optimizer)
+    copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
+    state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
+    said = ("nothing", "once the trainable parameters", "twice the trainable parameters")
+    remark = f"{optimizer}: {said[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
+    held = [
+        Resident("parameters", _bytes(model, model.parameters.values())),
+        Resident("buffers", _bytes(model, model.buffers.values())),
+        Resident("inputs", _bytes(model, (leaf.text for leaf in input_leaves(model.inputs)))),
+        Resident("optimizer state", _bytes(model, state), remark),
+    ]
+    if gradients == "accumulated":
+        held.append(Resident("gradients", grad_bytes(model), "accumulated in .grad"))
+    if model.device != "cpu" or context is not None:
+        size, remark = (CONTEXT, "an estimate, --cuda-context changes it") if context is None else (context, "")
+        held.append(Resident("CUDA context", size, remark))
+    return tuple(held)
+
+
+def grad_bytes(model: Model) -> int:
+    """Bytes of the device that `.grad` of all trainable parameters takes."""
+    frozen = set(model.frozen)
+    return _bytes(model, (text for name, text in model.parameters.items() if name not in frozen))
+
+
+def check_known(optimizer: str) -> None:
+    """Raise UnknownNameError for what is not in OPTIMIZERS."""
+    if optimizer not in OPTIMIZERS:
+        hint = did_you_mean(optimizer, OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}")
+        raise UnknownNameError(f"the state of the optimizer {optimizer[:80]!r} is not known\n  hint: {hint}")
+
+
+def _bytes(model: Model, texts: Iterable[str]) -> int:
+    """Of tensors of these types on the device, as its allocator rounds them."""
+    unit = operators.DEVICES[model.device].allocation
+    types = [parse_type(text) for text in texts]
+    return sum(-(-t.nbytes // unit) * unit for t in types if not (t.cpu and model.device != "cpu"))

@@ -1,0 +1,206 @@
+"""Edits of the decisions in a schedule file: keep an operation, recompute one, give an instance another plan.
+
+An edit changes the lines that a person would change, and the solve record, whose figures are computed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from remate_runtime.errors import RemateError
+from remate_runtime.flat_step import InstanceSpan, lay_out
+from remate_runtime.format import BASELINE, Recompute, did_you_mean
+
+from ..block_templates.plan_names import fresh_name
+from .analysis import Analysis, analyse
+from .figures import computed, gap
+from .lines import lines, with_plan
+from .names import IdIndex, Named
+
+_EDITED = "edited"
+
+
+class EditError(RemateError):
+    """An edit that cannot be made. The text says why, and what could be done instead."""
+
+
+class Editor:
+    """Edits one schedule. everywhere: an edit reaches all instances that share the line or the plan it changes."""
+
+    def __init__(self, opened: Analysis, everywhere: bool = False) -> None:
+        self.opened, self.schedule, self.everywhere = opened, opened.schedule, everywhere
+        self._names = IdIndex(opened)
+
+    def result(self) -> Analysis:
+        """The edited schedule with its figures. Raise ScheduleError R04x if an edit is not legal."""
+        found = analyse(self.schedule)
+        solve = replace(
+            self.schedule.solve,
+            stopped_by=_EDITED,
+            gap=gap(found),
+            **computed(found),
+        )
+        return Analysis(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
+
+    def plan(self, instance: str, plan: str) -> None:
+        """Let `instance` (full id) use another plan of its block."""
+        place = self._names.find(instance).place
+        if place is None:
+            raise self._names.unknown(instance, "instance")
+        place = self._place(place.id)
+        known = {BASELINE: (), **place.block.plans}
+        if plan not in known:
+            hint = did_you_mean(plan, known, f"plans of {place.block_name}: {', '.join(known)}")
+            raise EditError(f"block {place.block_name!r} has no plan {plan[:80]!r}\n  hint: {hint}")
+        self._assign(place, plan)
+
+    def keep(self, name: str) -> None:
+        """Delete all recomputations of an operation, or of all operations of an instance."""
+        kept = set(self._forward(self._names.find(name), name))
+        scopes = ["", *(p.id for p in self._places() if _related(p.id, name))]
+        changed = False
+        for scope in scopes:
+            old = self._entries(scope)
+            new = tuple(entry for entry in (self._without(entry, scope, kept) for entry in old) if entry.recompute)
+            if new != old:
+                self._write(scope, new)
+                changed = True
+        if not changed:
+            raise EditError(
+                f"{name} does not recomputed, it is kept as it is\n  hint: `remate explain` shows what is recomputed"
+            )
+
+    def recompute(self, names: Sequence[str], before: str) -> None:
+        """Let operations, or all operations of instances, recompute before a point (an operation or an instance)."""
+        for name in names:
+            self._forward(self._names.find(name), name)
+        point = self._point(before)
+        scope = self._scope([*names, before])
+        entries = list(self._entries(scope.removesuffix(".")))
+        for name in sorted(names, key=self._start):
+            self._insert(entries, name.removeprefix(scope), before.removeprefix(scope), scope, point)
+        self._write(scope.removesuffix("."), tuple(entries))
+
+    # Names
+
+    def _places(self) -> list[InstanceSpan]:
+        return lay_out(self.schedule)[0]
+
+    def _place(self, name: str) -> InstanceSpan:
+        return next(place for place in self._places() if place.id == name)
+
+    def _forward(self, found: Named, name: str) -> list[int]:
+        """The operations that `name` stands for, views left out."""
+        graph = self.opened.graph
+        if found.place is not None:
+            return [i for i in found.place.forward if not graph.operations[i].view]
+        if not 0 <= found.operation < graph.backward_start or graph.operations[found.operation].view:
+            what = "a view" if 0 <= found.operation < graph.backward_start else "not a forward operation"
+            raise EditError(f"{name} is {what}\n  hint: only forward operations that are no views are recomputed")
+        return [found.operation]
+
+    def _point(self, name: str) -> int:
+        found = self._names.find(name)
+        index = found.operation
+        if found.place is not None:
+            index = found.place.backward.start if found.place.backward else -1
+        if index < 0:
+            raise EditError(f"{name} is no point\n  hint: name a backward operation, or an instance for its backward")
+        return index
+
+    def _start(self, name: str) -> int:
+        """Where an operation, or the first operation of an instance, stands in the step."""
+        found = self._names.find(name)
+        return found.place.forward.start if found.place is not None else found.operation
+
+    def _scope(self, names: Sequence[str]) -> str:
+        """`id.` of the innermost instance around all `names`; "" for the top level."""
+        around = [p.id + "." for p in self._places() if all(name.startswith(p.id + ".") for name in names)]
+        return max(around, key=len, default="")
+
+    # Entries
+
+    def _entries(self, scope: str) -> tuple[Recompute, ...]:
+        return self._place(scope).plan() if scope else self.schedule.statements
+
+    def _without(self, entry: Recompute, scope: str, kept: set[int]) -> Recompute:
+        prefix = f"{scope}." if scope else ""
+        names: list[str] = []
+        for name in entry.recompute:
+            inside = self._forward(self._names.find(prefix + name), name)
+            if kept.isdisjoint(inside):
+                names.append(name)
+            elif prefix + name not in self._names.operations:  # an instance: the rest of it
+                ids = (self.opened.graph.operations[i].id for i in inside if i not in kept)
+                names += [full.removeprefix(prefix) for full in ids]
+        return replace(entry, recompute=tuple(names)) if tuple(names) != entry.recompute else entry
+
+    def _insert(self, entries: list[Recompute], name: str, before: str, scope: str, point: int) -> None:
+        points = [self._point(scope + entry.before) for entry in entries]
+        if point not in points:
+            at = sum(other < point for other in points)
+            entries.insert(at, Recompute(recompute=(name,), before=before))
+            return
+        at = points.index(point)
+        names = list(entries[at].recompute)
+        if name in names:
+            raise EditError(f"{scope}{name} recomputations before {scope}{before} already")
+        start = self._start(scope + name)
+        names.insert(sum(self._start(scope + other) < start for other in names), name)
+        entries[at] = replace(entries[at], recompute=tuple(names))
+
+    # Plans
+
+    def _write(self, scope: str, entries: tuple[Recompute, ...]) -> None:
+        """Give the plan of an instance (or the top level) these entries; instances that share it keep theirs."""
+        if not scope:
+            self.schedule = replace(self.schedule, statements=entries)
+            return
+        place = self._place(scope)
+        targets = self._targets(place)
+        old, plans = place.instance.plan, place.block.plans
+        shared = any(
+            line.block == place.block_name and line.plan == old and where not in targets
+            for where, line in lines(self.schedule).items()
+        )
+        equal = next((name for name, plan in plans.items() if plan == entries), None)
+        if not entries:
+            name = BASELINE
+        elif equal is not None:
+            name = equal
+        else:
+            name = old if old != BASELINE and not shared else self._fresh(place, entries)
+            block = replace(place.block, plans={**plans, name: entries})
+            self.schedule = replace(self.schedule, blocks={**self.schedule.blocks, place.block_name: block})
+        self.schedule = with_plan(self.schedule, targets, name)
+
+    def _assign(self, place: InstanceSpan, plan: str) -> None:
+        self.schedule = with_plan(self.schedule, self._targets(place), plan)
+
+    def _targets(self, place: InstanceSpan) -> list[str]:
+        """Pointers of the instance lines that an edit of `place` changes."""
+        if self.everywhere:
+            mine = place.block_name, place.instance.plan
+            return [where for where, line in lines(self.schedule).items() if (line.block, line.plan) == mine]
+        same = [other.id for other in self._places() if other.where == place.where]
+        if len(same) > 1:
+            raise EditError(
+                f"{place.id} stands on one line with {len(same) - 1} more instances, in a block that repeats\n"
+                f"  hint: --all edits all of them: {', '.join(same[:6])}{', …' if len(same) > 6 else ''}"
+            )
+        return [place.where]
+
+    def _fresh(self, place: InstanceSpan, entries: tuple[Recompute, ...]) -> str:
+        operations = self.opened.graph.operations
+        prefix = place.id + "."
+        every = [operations[i].id.removeprefix(prefix) for i in place.forward if not operations[i].view]
+        again = {i for e in entries for n in e.recompute for i in self._forward(self._names.find(prefix + n), n)}
+        recompute = [operations[i].id.removeprefix(prefix) for i in sorted(again)]
+        return fresh_name(entries, every, recompute, place.block.plans)
+
+
+def _related(place: str, name: str) -> bool:
+    """Whether an instance is, encloses or lies inside what `name` names."""
+    return place == name or name.startswith(place + ".") or place.startswith(name + ".")

@@ -1,0 +1,207 @@
+"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.flat_step import FlatRecompute, InstanceSpan
+
+from .analysis import Analysis, StorageGroup, grouped, operation_at
+from .lines import with_plan
+from .names import IdIndex, Named
+from .steps import ResidentSpan, StepPositions
+from .what_if import Outcome, Trials
+
+_HOLDERS = 5
+
+
+class ResidentValue(msgspec.Struct, frozen=True):
+    """A value held from after one step to another (named, both inclusive). steps: how many."""
+
+    value: str
+    nbytes: int
+    start: str
+    end: str
+    steps: int
+    at_peak: bool
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """What could be chosen instead, and what the step would then cost: peak in bytes, time in ns (null: not tried)."""
+
+    what: str
+    operations: tuple[str, ...]
+    peak: int | None
+    time: int | None
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """The first moment of the peak, and who holds memory then."""
+
+    step: str
+    part: str  # forward | backward
+    nbytes: int
+    holders: tuple[StorageGroup, ...]
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """kind: operation | source | instance. facts: one line each. choices: beside what the schedule does (first)."""
+
+    name: str
+    kind: str
+    about: str
+    facts: tuple[str, ...]
+    held: tuple[ResidentValue, ...]
+    choices: tuple[Alternative, ...]
+    peak: Moment
+
+
+def explain(opened: Analysis, text: str) -> Explanation:
+    """Explain what `text` names. Raise UnknownNameError."""
+    found = IdIndex(opened).find(text)
+    about = _Explainer(opened)
+    if found.place is not None:
+        return about.instance(found.place)
+    operation = _operation(opened, found)
+    return about.operation(operation) if operation >= 0 else about.source(found.value)
+
+
+def moment(opened: Analysis, limit: int | None = _HOLDERS) -> Moment:
+    timeline = opened.timeline
+    part = "forward" if timeline.peak_at < timeline.backward_start else "backward"
+    step = operation_at(opened, timeline.peak_at) if timeline.during else "(the step has no operations)"
+    return Moment(step, part, timeline.peak, tuple(grouped(opened, timeline.peak_at)[:limit]))
+
+
+def _operation(opened: Analysis, found: Named) -> int:
+    return found.operation if found.operation >= 0 else opened.graph.values[found.value].producer
+
+
+class _Explainer:
+    def __init__(self, opened: Analysis) -> None:
+        self.opened, self.graph = opened, opened.graph
+        self.steps, self.trials = StepPositions(opened), Trials(opened)
+
+    def operation(self, index: int) -> Explanation:
+        op = self.graph.operations[index]
+        types = ", ".join("-" if v is None else str(self.graph.values[v].type) for v in op.writes)
+        facts = [f"{op.op} -> {types}"]
+        if op.source:
+            facts.append(f"source: {op.source}")
+        if op.view:
+            base = self.graph.values[self.graph.root[op.reads[0]]]
+            facts.append(f"a view of %{base.name}: takes no memory and no time, made again whenever it is needed")
+            return self._done(op.id, "operation", "view", facts, (), ())
+        if index >= self.graph.backward_start:
+            facts.append("backward operations run once; only forward operations are recomputed")
+            return self._done(op.id, "operation", "backward", facts, self._held(index), ())
+        facts += self._uses(index)
+        choices = self._choices(index)
+        return self._done(op.id, "operation", self._decision(index), facts, self._held(index), choices)
+
+    def source(self, value: int) -> Explanation:
+        about = self.graph.values[value]
+        counted = "tangents count" if about.kind == "tangent" else f"{about.kind}s do not count towards the peak"
+        readers = self.steps.readers.get(value, [])
+        facts = [f"{about.kind} {about.type}, {counted}", f"read by {self._listed(readers)}"]
+        return self._done(about.name, "source", about.kind, facts, (), ())
+
+    def instance(self, place: InstanceSpan) -> Explanation:
+        plan, block = place.instance.plan, place.block
+        recomputes = [r for r in self.opened.expanded.recomputes if r.op in place.forward]
+        spent = sum(self.graph.operations[r.op].ns for r in recomputes)
+        facts = [
+            f"block {place.block_name}, {len(place.forward)} forward and {len(place.backward)} backward operations",
+            f"{len(recomputes)} of its operations are recomputed, {spent:,} ns in all"
+            if recomputes
+            else "none of its operations are recomputed",
+        ]
+        held = tuple(h for op in place.forward for h in self._held(op) if h.at_peak)
+        facts.append(f"holds {sum(h.nbytes for h in held):,} bytes at the peak")
+        choices = [self._now()]
+        if place.leaf:
+            others = [name for name in ("baseline", *block.plans) if name != plan]
+            choices += [self._with_plan(place, name) for name in dict.fromkeys(others)]
+        return self._done(place.id, "instance", f"plan {plan}", facts, held, tuple(choices))
+
+    def _done(
+        self,
+        name: str,
+        kind: str,
+        about: str,
+        facts: list[str],
+        held: tuple[ResidentValue, ...],
+        choices: tuple[Alternative, ...],
+    ) -> Explanation:
+        return Explanation(name, kind, about, tuple(facts), held, choices, moment(self.opened))
+
+    def _decision(self, index: int) -> str:
+        again = self.steps.recomputes_of.get(index, [])
+        if again:
+            return "recompute" if len(again) == 1 else f"recompute {len(again)} times"
+        backward_start = self.opened.timeline.backward_start
+        spans = [span for value in self.steps.made(index) for span in self.steps.spans.get(value, ())]
+        return "kept" if any(span.start < backward_start < span.end for span in spans) else "freed in forward"
+
+    def _uses(self, index: int) -> list[str]:
+        graph, operations = self.graph, self.graph.operations
+        readers = dict.fromkeys(r for value in self.steps.made(index) for r in self.steps.readers.get(value, ()))
+        forward = [r for r in readers if r < graph.backward_start]
+        backward = [r for r in readers if r >= graph.backward_start]
+        facts = [f"read in forward by {self._listed(forward)}; in backward by {self._listed(backward)}"]
+        if not readers:
+            facts = ["read by nothing"]
+        if any(graph.root[v] in self.steps.made(index) for v in graph.outputs):
+            facts.append("an output of the model: the caller holds it until the step ends")
+        points = [
+            operations[self.opened.expanded.recomputes[k].before].id for k in self.steps.recomputes_of.get(index, ())
+        ]
+        if points:
+            facts.append(f"recomputations before {', '.join(points)}: {operations[index].ns:,} ns each time")
+        if operations[index].random and points:
+            facts.append("draws random numbers: its recomputations replay the generator state of the first run")
+        return facts
+
+    def _listed(self, operations: list[int]) -> str:
+        names = [self.graph.operations[i].id for i in operations]
+        more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+        return ", ".join(names[:4]) + more if names else "nothing"
+
+    def _held(self, index: int) -> tuple[ResidentValue, ...]:
+        found = []
+        for value in self.steps.made(index):
+            found += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
+        return tuple(found)
+
+    def _span(self, value: int, span: ResidentSpan) -> ResidentValue:
+        at_peak = span.start <= self.opened.timeline.peak_at <= span.end
+        start, end = operation_at(self.opened, span.start), operation_at(self.opened, span.end)
+        name = self.graph.values[value].name
+        return ResidentValue(name, span.allocation.nbytes, start, end, self.steps.count(span), at_peak)
+
+    def _now(self) -> Alternative:
+        return Alternative("as it is", (), self.opened.timeline.peak, self.opened.timeline.time)
+
+    def _choices(self, index: int) -> tuple[Alternative, ...]:
+        if self.steps.recomputes_of.get(index):
+            return self._now(), self._tried("keep it", (), self.trials.keeping({index}))
+        point = self.steps.first_backward_read(index)
+        if point < 0 or self._decision(index) != "kept":
+            return ()
+        closure = self.steps.closure(index, point)
+        before = self.graph.operations[point].id
+        found = [self._now()]
+        alone = self.trials.recomputing([FlatRecompute(index, point)])
+        found.append(self._tried(f"recompute it before {before}", (index,), alone))
+        if len(closure) > 1:
+            both = self.trials.recomputing([FlatRecompute(op, point) for op in closure])
+            found.append(self._tried("recompute it, and what it needs", tuple(closure), both))
+        return tuple(found)
+
+    def _tried(self, what: str, operations: tuple[int, ...], found: Outcome | None) -> Alternative:
+        names = tuple(self.graph.operations[i].id for i in operations)
+        return Alternative(what, names, found.peak if found else None, found.time if found else None)
+
+    def _with_plan(self, place: InstanceSpan, plan: str) -> Alternative:
+        found = self.trials.of_schedule(with_plan(self.opened.schedule, [place.where], plan))
+        return self._tried(f"plan {plan}", (), found)

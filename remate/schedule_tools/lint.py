@@ -1,0 +1,139 @@
+"""What is legal in a schedule and yet most likely not meant. Findings carry codes of their own, documented in
+`schema/lint.md`; whatever is claimed about memory has been tried with the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import BASELINE, Recompute, Schedule, escape
+
+from .analysis import Analysis
+from .check import promises
+from .late import later_points
+from .lines import lines
+from .ranges import Maxima
+from .steps import StepPositions, useful
+from .what_if import ALLOWANCE, Trials
+
+CODES = {
+    "L001": "a recomputation whose result nobody uses",
+    "L002": "a recomputation that stands earlier than it is needed",
+    "L003": "a plan that no instance uses",
+    "L004": "a block that no instance uses",
+    "L005": "a recomputation that the budget does not need",
+    "L006": "a figure of the solve record that the schedule does not give",
+    "L007": "two plans of one block that are equal",
+    "L008": "an operation that is recomputed twice before one point",
+}
+
+
+def lint(opened: Analysis, path: str) -> list[ScheduleError]:
+    """All findings, without line and column. path: the file, as hints should name it."""
+    found = [*_unused_results(opened), *_twice(opened), *_unused_definitions(opened.schedule), *_equal(opened.schedule)]
+    for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
+        found.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
+    found += _slack(opened, path)
+    found += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
+    return found
+
+
+def _unused_results(opened: Analysis) -> Iterator[ScheduleError]:
+    needed: dict[str, bool] = {}
+    for where, use in zip(opened.expanded.stated, useful(opened.linked), strict=True):
+        needed[where] = needed.get(where, False) or use
+    names = _names(opened)
+    for where, use in needed.items():
+        if not use:
+            message = f"nobody uses what {names[where]} makes again here"
+            yield ScheduleError("L001", message, where, "delete it: the time falls, results do not change")
+
+
+def _twice(opened: Analysis) -> Iterator[ScheduleError]:
+    seen: set[tuple[int, int]] = set()
+    told: set[str] = set()
+    names = _names(opened)
+    for recompute, where in zip(opened.expanded.recomputes, opened.expanded.stated, strict=True):
+        key = recompute.op, recompute.before
+        if key in seen and where not in told:
+            told.add(where)
+            point = opened.graph.operations[recompute.before].id
+            yield ScheduleError(
+                "L008", f"{names[where]} recomputations a second time before {point}", where, "delete one of the two"
+            )
+        seen.add(key)
+
+
+def _names(opened: Analysis) -> dict[str, str]:
+    """By pointer of a recomputation: the (first) operation that it stands for."""
+    operations, found = opened.graph.operations, {}
+    for recompute, where in zip(opened.expanded.recomputes, opened.expanded.stated, strict=True):
+        found.setdefault(where, operations[recompute.op].id)
+    return found
+
+
+def _unused_definitions(schedule: Schedule) -> Iterator[ScheduleError]:
+    used = _reachable(schedule)
+    named = {(line.block, line.plan) for line in lines(schedule).values()}
+    for name, block in schedule.blocks.items():
+        where = f"/blocks/{escape(name)}"
+        if name not in used:
+            yield ScheduleError("L004", f"no instance uses block {name!r}", where, "delete it")
+            continue
+        several = sum(line.block == name for line in lines(schedule).values()) > 1
+        for plan in block.plans if not several else ():  # several instances: a choice for those who edit
+            if plan != BASELINE and (name, plan) not in named:
+                hint = "delete it, or let an instance use it"
+                yield ScheduleError("L003", f"no instance uses plan {plan!r}", f"{where}/plans/{escape(plan)}", hint)
+
+
+def _reachable(schedule: Schedule) -> set[str]:
+    found: set[str] = set()
+    todo = [instance.block for instance in schedule.program]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo += [instance.block for instance in schedule.blocks[name].instances]
+    return found
+
+
+def _equal(schedule: Schedule) -> Iterator[ScheduleError]:
+    for name, block in schedule.blocks.items():
+        seen: dict[tuple[Recompute, ...], str] = {}
+        for plan, entries in block.plans.items():
+            bare = tuple(replace(entry, note="") for entry in entries)
+            if bare in seen or not (bare or plan == BASELINE):
+                other = seen.get(bare, BASELINE)
+                where = f"/blocks/{escape(name)}/plans/{escape(plan)}"
+                yield ScheduleError("L007", f"plan {plan!r} is equal to {other!r}", where, f"use {other!r} for both")
+            seen.setdefault(bare, plan)
+
+
+def _slack(opened: Analysis, path: str) -> Iterator[ScheduleError]:
+    """The most expensive operation whose recomputes the budget lets go; at most one finding."""
+    graph, timeline, budget = opened.graph, opened.timeline, opened.schedule.solve.budget
+    if timeline.peak > budget or not opened.expanded.recomputes:
+        return
+    steps, trials, maxima = StepPositions(opened), Trials(opened, ALLOWANCE // 2), Maxima(timeline.during)
+
+    def spent(op: int) -> int:
+        return graph.operations[op].ns * len(steps.recomputes_of[op])
+
+    for op in sorted(steps.recomputes_of, key=lambda op: (-spent(op), op)):
+        spans = [span for value in steps.made(op) for span in steps.spans.get(value, ())]
+        first, last = min((s.start for s in spans), default=0), max((s.start for s in spans), default=0)
+        if not spent(op) or maxima.within(first, last) + steps.nbytes(op) > budget:
+            continue
+        outcome = trials.keeping({op})
+        if outcome is None:
+            return
+        if outcome.peak <= budget and outcome.time < timeline.time:
+            name, saved = graph.operations[op].id, timeline.time - outcome.time
+            unused = budget - timeline.peak
+            why = f"the budget has {unused:,} bytes unused" if unused else "the peak is elsewhere"
+            message = f"{why}: keeping {name} saves {saved:,} ns, and the peak is then {outcome.peak:,} bytes"
+            yield ScheduleError("L005", message, "/solve/budget", f"remate edit {path} --keep {name}")
+            return

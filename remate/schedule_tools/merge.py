@@ -1,0 +1,186 @@
+"""Three-way merge of schedules: plans, statements, instances and notes by meaning, figures computed anew.
+
+The step itself is never mixed: at most one side may have planned another one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.errors import RemateError, ScheduleError
+from remate_runtime.format import Schedule, check_fingerprint, decode, encode, fingerprint
+
+from .figures import FIGURES, refreshed
+from .merge_tree import Path, Side, TreeMerge
+
+_MAKER = ("strategy", "solver", "stopped_by", "cost")  # of one side, as a whole
+_DERIVED = (*FIGURES, *_MAKER, "lower_bound", "gap", "profile")
+
+
+class CannotMergeError(RemateError):
+    """Schedules that cannot be merged by meaning. The text says why, and what to do."""
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each in
+    its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
+
+    text: bytes
+    conflicts: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+
+def merge(base: Schedule, ours: Schedule, theirs: Schedule, names: tuple[str, str] = ("ours", "theirs")) -> Merged:
+    """What both sides made of `base`. names: of the sides, for conflict markers. Raises CannotMergeError."""
+    steps = [fingerprint(one) for one in (base, ours, theirs)]
+    if len(set(steps)) == 3 or (steps[1] != steps[2] and steps[0] not in steps[1:]):
+        raise CannotMergeError(
+            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to the merged model"
+        )
+    schedule, conflicts = _merged(base, ours, theirs, "ours")
+    made = _refreshed(schedule)
+    if not conflicts:
+        return Merged(encode(made.schedule), (), made.remarks)
+    other, _ = _merged(base, ours, theirs, "theirs")
+    derived = {name: getattr(made.schedule.solve, name) for name in _DERIVED}
+    other = replace(other, solve=replace(other.solve, **derived))
+    text = _marked(encode(made.schedule).decode(), encode(other).decode(), names)
+    found = tuple("/" + "/".join(path) for path in dict.fromkeys(conflicts))
+    return Merged(text.encode(), found, made.remarks)
+
+
+def _refreshed(schedule: Schedule) -> Any:
+    try:
+        check_fingerprint(schedule)
+        return refreshed(schedule)
+    except ScheduleError as error:
+        first = str(error).partition("\n")[0]
+        raise CannotMergeError(
+            f"what both sides changed does not fit together: {first}\n  hint: take one side, and `remate rebind` it"
+        ) from None
+
+
+def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> tuple[Schedule, list[Path]]:
+    trees = [json.loads(encode(one)) for one in (base, ours, theirs)]
+    solves = [tree.pop("solve") for tree in trees]
+    sides = copy.deepcopy(trees[1:])
+    measured = _measured(trees, theirs_replanned=fingerprint(base) != fingerprint(theirs))
+    for tree in trees:
+        if tree is not trees[measured]:
+            _take_costs(tree, trees[measured])
+    merging = TreeMerge(prefer, _keys)
+    tree = merging.merged(trees[0], trees[1], trees[2])
+    mixed = tree not in sides
+    tree["solve"] = _solve(solves[0], solves[1], solves[2], solves[measured], merging, mixed)
+    try:
+        made = decode(json.dumps(tree))
+    except ScheduleError as error:
+        first = str(error).partition("\n")[0]
+        raise CannotMergeError(f"what both sides changed does not fit together: {first}") from None
+    return _bounded(made, ours, theirs), merging.conflicts
+
+
+def _keys(path: Path, items: list[Any]) -> list[Any] | None:
+    """What names the items of a list; statements are reported by their point, and one from the next at the same point."""
+    if not all(isinstance(item, dict) for item in items):
+        return None
+    if path == ("statements",) or path[2:3] == ("plans",):
+        seen: Counter[str] = Counter()
+        keys = []
+        for item in items:
+            keys.append((item["before"], seen[item["before"]]))
+            seen[item["before"]] += 1
+        return keys
+    for key in ("id", "at"):
+        if all(key in item for item in items):
+            return [json.dumps(item[key]) for item in items]
+    return None
+
+
+def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge, mixed: bool) -> Any:
+    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of the
+    side whose costs are taken."""
+    sides = base, ours, theirs
+    requested = [{k: v for k, v in one.items() if k not in _DERIVED} for one in sides]
+    made = merging.merged(requested[0], requested[1], requested[2], ("solve",))
+    makers = [{k: one[k] for k in _MAKER} for one in sides]
+    made = {
+        **(makers[2] if makers[1] == makers[0] else makers[1]),
+        **made,
+        **{k: ours[k] for k in FIGURES},
+        "profile": measured.get("profile", ""),
+    }
+    if mixed and made.get("compiled"):
+        made["compiled"] = {"budget": made["compiled"]["budget"]}  # nobody has compiled this plan
+    return {**made, "stopped_by": "edited"} if mixed else made
+
+
+def _bounded(made: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
+    """With the best bound that was proven for this step, these costs and this budget, or a larger one."""
+    costs, step = _costs_of(made), fingerprint(made)
+    bounds = [
+        one.solve.lower_bound
+        for one in (ours, theirs)
+        if one.solve.lower_bound is not None
+        and one.solve.budget >= made.solve.budget
+        and one.solve.gradients == made.solve.gradients
+        and fingerprint(one) == step
+        and _costs_of(one) == costs
+    ]
+    bound = max(bounds, default=None)
+    return replace(made, solve=replace(made.solve, lower_bound=bound, gap=None if bound is None else 0.0))
+
+
+def _costs_of(schedule: Schedule) -> tuple[Any, Any]:
+    blocks = schedule.blocks.items()
+    workspaces = {(name, op.id): op.workspace for name, b in blocks for op in (*b.forward, *b.backward) if op.workspace}
+    return schedule.costs, workspaces
+
+
+def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
+    for name, block in tree["blocks"].items():
+        for op in (*block.get("forward", ()), *block.get("backward", ())):
+            yield (name, op["id"]), op
+
+
+def _costs(tree: Any) -> tuple[Any, Any]:
+    return tree.get("costs", {}), {key: op["workspace"] for key, op in _operations(tree) if op.get("workspace")}
+
+
+def _measured(trees: list[Any], theirs_replanned: bool) -> int:
+    """Whose costs to take, never a mixture: of who changed them; if both did, of the side whose step it is."""
+    base, ours, theirs = map(_costs, trees)
+    return 2 if ours == base or (theirs != base and theirs_replanned) else 1
+
+
+def _take_costs(tree: Any, source: Any) -> None:
+    costs, workspaces = _costs(source)
+    tree.pop("costs", None)
+    if costs:
+        tree["costs"] = costs
+    known = {key for key, _ in _operations(source)}
+    for key, op in _operations(tree):
+        if key in known:
+            op.pop("workspace", None)
+            if key in workspaces:
+                op["workspace"] = workspaces[key]
+
+
+def _marked(ours: str, theirs: str, names: tuple[str, str]) -> str:
+    """One text, in which lines that differ stand between conflict markers."""
+    a, b = ours.splitlines(), theirs.splitlines()
+    made: list[str] = []
+    for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind == "equal":
+            made += a[start:stop]
+        else:
+            made += [f"<<<<<<< {names[0]}", *a[start:stop], "=======", *b[other:end], f">>>>>>> {names[1]}"]
+    return "\n".join(made) + "\n"

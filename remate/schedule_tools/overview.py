@@ -1,0 +1,132 @@
+"""Where the memory of a schedule goes: the values that cost most at the peak, and what more memory would buy."""
+
+from __future__ import annotations
+
+import msgspec
+
+from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.link import Allocation
+
+from .analysis import Analysis, held_at, pattern
+from .explain import Moment, moment
+from .roles import Roles
+from .steps import StepPositions
+from .what_if import ALLOWANCE, Outcome, Trials
+
+COSTLIEST = 10
+
+
+class Costly(msgspec.Struct, frozen=True):
+    """Values at the peak that differ only in the numbers of their names. state: kept | recompute | in use | output |
+    gradient | backward | tangent | generator state | buffer copy. other: keep | recompute, the opposite of what is done with all of
+    them, and what the step would then cost (null: there is no other choice, or it was not tried)."""
+
+    name: str
+    type: str
+    count: int
+    nbytes: int
+    state: str
+    other: str | None
+    peak: int | None
+    time: int | None
+
+
+class Purchase(msgspec.Struct, frozen=True):
+    """What `extra` bytes beyond the budget buy. keep: operations to keep, in groups. everything: all recomputations can go."""
+
+    extra: int
+    keep: tuple[tuple[str, int], ...]
+    peak: int
+    time: int
+    recomputes: int
+    everything: bool
+
+
+class Overview(msgspec.Struct, frozen=True):
+    peak: Moment
+    peak_bytes: int
+    time: int
+    costliest: tuple[Costly, ...]
+    more: Purchase | None  # None: nothing is recomputed
+
+
+def overview(opened: Analysis, extra: int) -> Overview:
+    """extra: bytes of budget to spend beyond the file's."""
+    steps = StepPositions(opened)
+    more = _purchase(opened, steps, Trials(opened, ALLOWANCE // 2), extra)
+    costliest = _costliest(opened, steps, Trials(opened, ALLOWANCE // 2))
+    return Overview(moment(opened), opened.timeline.peak, opened.timeline.time, costliest, more)
+
+
+def _costliest(opened: Analysis, steps: StepPositions, trials: Trials) -> tuple[Costly, ...]:
+    graph, at, roles = opened.graph, opened.timeline.peak_at, Roles(opened)
+    groups: dict[tuple[str, str, str], list[tuple[Allocation, int | None]]] = {}
+    for allocation in held_at(opened, at):
+        value = _content(opened, allocation, at)
+        about = None if value is None else graph.values[value]
+        name, kind = (about.name, str(about.type)) if about else ("generator state", "")
+        groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
+    ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
+    found = []
+    for (name, kind, state), held in ranked:
+        other, outcome = _other(steps, trials, state, [value for _, value in held if value is not None])
+        cost = (outcome.peak, outcome.time) if outcome else (None, None)
+        found.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
+    return tuple(found)
+
+
+def _content(opened: Analysis, allocation: Allocation, position: int) -> int | None:
+    return [value for start, value in opened.contents[allocation] if start <= position][-1]
+
+
+def _other(steps: StepPositions, trials: Trials, state: str, values: list[int]) -> tuple[str | None, Outcome | None]:
+    producers = {steps.graph.values[value].producer for value in values}
+    if state == "recompute":
+        return "keep", trials.keeping(producers)
+    if state != "kept":
+        return None, None
+    more = []
+    for op in sorted(producers):
+        point = steps.first_backward_read(op)
+        if point >= 0 and steps.first_run[point] > steps.opened.timeline.peak_at:
+            more += [FlatRecompute(i, point) for i in steps.closure(op, point)]
+    return ("recompute", trials.recomputing(dict.fromkeys(more))) if more else (None, None)
+
+
+def _purchase(opened: Analysis, steps: StepPositions, trials: Trials, extra: int) -> Purchase | None:
+    if not opened.expanded.recomputes:
+        return None
+    limit = max(opened.schedule.solve.budget, opened.timeline.peak) + extra
+    graph = opened.graph
+    if opened.baseline.peak <= limit:
+        keep = tuple(_grouped(opened, list(steps.recomputes_of)))
+        return Purchase(extra, keep, opened.baseline.peak, opened.baseline.time, 0, True)
+    ranked = sorted(
+        (op for op in steps.recomputes_of if graph.operations[op].ns),
+        key=lambda op: (-graph.operations[op].ns * len(steps.recomputes_of[op]) / max(steps.nbytes(op), 1), op),
+    )
+    chosen, best = _longest(ranked, limit, trials)
+    if best is None:
+        return Purchase(extra, (), opened.timeline.peak, opened.timeline.time, len(opened.expanded.recomputes), False)
+    return Purchase(extra, tuple(_grouped(opened, chosen)), best.peak, best.time, best.recomputes, False)
+
+
+def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], Outcome | None]:
+    """By halving: a number of the first operations of `ranked` that can be kept within `limit`."""
+    low, high, best = 0, len(ranked), None
+    while low < high and trials.left > 0:
+        middle = (low + high + 1) // 2
+        outcome = trials.keeping(set(ranked[:middle]))
+        if outcome is not None and outcome.peak <= limit:
+            low, best = middle, outcome
+        else:
+            high = middle - 1
+    return ranked[:low], best
+
+
+def _grouped(opened: Analysis, operations: list[int]) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for op in operations:
+        name = pattern(opened.graph.operations[op].id)
+        counts[name] = counts.get(name, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

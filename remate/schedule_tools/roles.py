@@ -1,0 +1,43 @@
+"""What a stretch of held memory is there for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from remate_runtime.link import Allocation
+
+from .analysis import Analysis
+
+ROLES = ("kept", "recompute", "in use", "output", "gradient", "backward", "tangent", "generator state", "buffer copy")
+
+
+class Roles:
+    """The role of what a storage holds. Look-ups are computed once, for many questions."""
+
+    def __init__(self, opened: Analysis) -> None:
+        self.graph, self.backward_start = opened.graph, opened.timeline.backward_start
+
+    @cached_property
+    def _outputs(self) -> set[int]:
+        return {self.graph.root[value] for value in self.graph.outputs}
+
+    @cached_property
+    def _gradients(self) -> set[int]:
+        return {self.graph.root[value] for _, value in self.graph.gradients}
+
+    def role(self, allocation: Allocation, value: int | None) -> str:
+        """One of ROLES. value: what `allocation` holds at the moment in question; None for a state of the generator."""
+        if value is None:
+            return "generator state"
+        about = self.graph.values[value]
+        if about.producer < 0:
+            return "tangent" if about.kind == "tangent" else f"{about.kind} copy"
+        if value in self._outputs:
+            return "output"
+        if value in self._gradients:
+            return "gradient"
+        if about.producer >= self.graph.backward_start:
+            return "backward"
+        if allocation.birth > self.backward_start:
+            return "recompute"
+        return "kept" if allocation.death > self.backward_start else "in use"

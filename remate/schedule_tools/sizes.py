@@ -1,0 +1,193 @@
+"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its budget."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.errors import BindError, ScheduleError
+from remate_runtime.flat_step import expand
+from remate_runtime.format import (
+    Dimension,
+    Model,
+    Schedule,
+    at_size,
+    checked_size,
+    input_leaves,
+    open_axes,
+    parse_type,
+    spelled,
+)
+from remate_runtime.link import fitted, link, simulate
+from remate_runtime.support.quantities import size as quantity
+
+from .analysis import Analysis, analyse
+from .figures import refreshed
+
+_ALL = 3  # dimensions of which all combinations are looked at; of more, some
+_LADDER = 4  # sizes of each dimension for which the largest of the first one is looked for
+
+Size = dict[str, int]
+
+
+class AtSize(msgspec.Struct, frozen=True):
+    """peak, baseline: bytes. recomputes: of the plan there."""
+
+    dims: Size
+    peak: int
+    baseline: int
+    recomputes: int
+
+
+class BudgetedRange(msgspec.Struct, frozen=True):
+    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with the
+    first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
+
+    budget: int
+    corners: tuple[AtSize, ...]
+    largest: tuple[AtSize, ...]
+    never: tuple[Size, ...]  # sizes of the others at which even the smallest first dimension is over the budget
+
+    @property
+    def everywhere(self) -> bool:
+        return all(one.peak <= self.budget for one in self.corners)
+
+
+def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
+    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError, ScheduleError."""
+    plain, dropped, recomputes = fitted(schedule, dims)
+    if is_planned(schedule, dims):
+        return plain
+    size = checked_size(schedule.model.dims, dims)
+    told = [f"at {spelled(size)}, with the times of the size that was planned"]
+    told += (
+        [f"{dropped} of {recomputes} recomputations are left out: the budget does not call for them here"]
+        if dropped
+        else []
+    )
+    made = refreshed(plain).schedule
+    over = made.solve.peak - made.solve.budget
+    told += [f"over the budget by {quantity(over)}"] if over > 0 else []
+    return replace(made, note="\n".join([*filter(None, [plain.note]), *told]))
+
+
+def size_of(recorded: Model, live: Model) -> Size:
+    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of the
+    range."""
+    given = {leaf.name: parse_type(leaf.text) for leaf in input_leaves(live.inputs)}
+    found: Size = {}
+    for leaf in input_leaves(recorded.inputs):
+        shape = given[leaf.name].shape if leaf.name in given else ()
+        for axis, name in open_axes(leaf.text, recorded.dims).items():
+            if axis < len(shape):
+                found.setdefault(name, shape[axis])
+    lacking = [name for name in recorded.dims if name not in found]
+    if lacking:
+        raise BindError(f"no input of the model reports what {lacking[0]} is")
+    return checked_size(recorded.dims, found)
+
+
+def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
+    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in its
+    range: so that what they take can be compared."""
+    dims = {name: dim.planned for name, dim in other.schedule.model.dims.items()}
+    if not dims or dims.keys() != opened.schedule.model.dims.keys():
+        return opened
+    try:
+        return replace(analyse(at_size(opened.schedule, dims)), schedule=opened.schedule)
+    except BindError:
+        return opened
+
+
+def is_planned(schedule: Schedule, dims: Mapping[str, int]) -> bool:
+    """Whether it is the size that the schedule was planned at."""
+    declared = schedule.model.dims
+    return all(number == declared[name].planned for name, number in checked_size(declared, dims).items())
+
+
+def over_range(schedule: Schedule) -> BudgetedRange:
+    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are, a
+    peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
+    budget, declared = schedule.solve.budget, schedule.model.dims
+    corners = tuple(evaluated(schedule, size) for size in corner_sizes(declared))
+    if all(one.peak <= budget for one in corners):
+        return BudgetedRange(budget, corners, (), ())
+    first, *others = declared
+    largest_else = {name: declared[name].max for name in others[_ALL - 1 :]}
+    others = others[: _ALL - 1]
+    found: list[AtSize] = []
+    never: list[Size] = []
+    for numbers in itertools.product(*(_ladder(declared[name]) for name in others)):
+        rest = {**dict(zip(others, numbers, strict=True)), **largest_else}
+        largest = _largest(schedule, first, rest)
+        found.append(largest) if largest else never.append(rest)
+    return BudgetedRange(budget, corners, tuple(found), tuple(never))
+
+
+def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
+    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size is
+    odd. A fault says at which size it was met first."""
+    found: dict[tuple[str, str], ScheduleError] = {}
+    between = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
+    for size in (*corner_sizes(schedule.model.dims), between):
+        try:
+            expand(at_size(schedule, size))
+        except ScheduleError as error:
+            for fault in error.faults:
+                message = f"{fault.message} (at {spelled(size)})"
+                found.setdefault((fault.code, fault.where), ScheduleError(fault.code, message, fault.where, fault.hint))
+    return list(found.values())
+
+
+def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
+    """The ends of the range, the largest first; of more than three dimensions, some of the corners."""
+    least, most = ({name: getattr(dim, end) for name, dim in declared.items()} for end in ("min", "max"))
+    if len(declared) > _ALL:
+        yield from (most, least, *({**most, name: least[name]} for name in declared))
+        return
+    ends = ((dim.max, dim.min) if dim.max > dim.min else (dim.max,) for dim in declared.values())
+    for numbers in itertools.product(*ends):
+        yield dict(zip(declared, numbers, strict=True))
+
+
+def evaluated(schedule: Schedule, dims: Size) -> AtSize:
+    """What a size takes. Raises ScheduleError."""
+    expanded = expand(fitted(schedule, dims).schedule)
+    peak = simulate(link(expanded.graph, expanded.recomputes)).peak
+    baseline = simulate(link(expanded.graph)).peak if expanded.recomputes else peak
+    return AtSize(dims, peak, baseline, len(expanded.recomputes))
+
+
+def _largest(schedule: Schedule, first: str, rest: Size) -> AtSize | None:
+    """The largest size of `first` within the budget, by bisection."""
+    dim, budget = schedule.model.dims[first], schedule.solve.budget
+    low, high = dim.min // dim.multiple, dim.max // dim.multiple
+    best = None
+    while low <= high:
+        middle = (low + high + 1) // 2
+        here = evaluated(schedule, {first: middle * dim.multiple, **rest})
+        if here.peak <= budget:
+            best, low = here, middle + 1
+        else:
+            high = middle - 1
+    return best
+
+
+def _ladder(dim: Dimension) -> list[int]:
+    """The planned size, the ends, and some between them, each about half of the next."""
+    steps = {dim.min, dim.planned, dim.max}
+    number = dim.max
+    while number > dim.min and len(steps) < _LADDER:
+        steps.add(number)
+        number = number // 2 // dim.multiple * dim.multiple
+    return sorted(steps)
+
+
+def _odd(dim: Dimension) -> int:
+    """A size between the ends, odd if there is one."""
+    middle = (dim.min + dim.max) // 2 // dim.multiple
+    middle += 1 - middle % 2 if (middle + 1) * dim.multiple <= dim.max else 0
+    return max(dim.min, middle * dim.multiple)

@@ -1,0 +1,65 @@
+"""Trying other recomputations for the same step: the linker and the simulator, within an allowance that bounds the time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import msgspec
+
+from remate_runtime.flat_step import FlatRecompute, expand
+from remate_runtime.format import Schedule
+from remate_runtime.link import Linked, link, simulate
+
+from .analysis import Analysis
+from .steps import ordered, useful
+
+ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What other recomputations would cost: bytes, ns, how many recomputations are left, and bytes summed over the steps."""
+
+    peak: int
+    time: int
+    recomputes: int
+    area: int
+
+
+class Trials:
+    """Each trial costs its executions. Once the allowance is used up, `cost` returns None."""
+
+    def __init__(self, opened: Analysis, allowance: int = ALLOWANCE) -> None:
+        self.opened, self.left = opened, allowance
+
+    def cost(self, recomputes: Iterable[FlatRecompute]) -> Outcome | None:
+        """Cost of the step with these recomputations, those aside whose results nobody needs."""
+        if self.left <= 0:
+            return None
+        chosen = ordered(list(recomputes))
+        linked = self._link(chosen)
+        needed = useful(linked)
+        if not all(needed):
+            chosen = [recompute for recompute, keep in zip(chosen, needed, strict=True) if keep]
+            linked = self._link(chosen)
+        timeline = simulate(linked)
+        return Outcome(timeline.peak, timeline.time, len(chosen), sum(timeline.during))
+
+    def keeping(self, operations: Collection[int]) -> Outcome | None:
+        """Without the recomputations of these operations."""
+        return self.cost(recompute for recompute in self.opened.expanded.recomputes if recompute.op not in operations)
+
+    def recomputing(self, more: Iterable[FlatRecompute]) -> Outcome | None:
+        """With further recomputations. At one point they come before those that are there, in their order."""
+        return self.cost([*more, *self.opened.expanded.recomputes])
+
+    def of_schedule(self, schedule: Schedule) -> Outcome | None:
+        """Cost of another schedule of the same step, as it stands."""
+        if self.left <= 0:
+            return None
+        expanded = expand(schedule)
+        timeline = simulate(self._link(list(expanded.recomputes)))
+        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+
+    def _link(self, recomputes: list[FlatRecompute]) -> Linked:
+        self.left -= len(self.opened.graph.operations) + len(recomputes)
+        return link(self.opened.graph, recomputes)

@@ -1,0 +1,23 @@
+"""Bare instances: a DAG of operations with times and bytes, solved without PyTorch, and the result checked on its own."""
+
+from .captured import from_step
+from .check import check_sequence
+from .form import FORMAT, BareInstance, BareNode, decode, encode
+from .readers import read
+from .result import BareResult, decode_result
+from .solving import solve, verify
+
+__all__ = [
+    "FORMAT",
+    "BareInstance",
+    "BareNode",
+    "BareResult",
+    "check_sequence",
+    "decode",
+    "decode_result",
+    "encode",
+    "from_step",
+    "read",
+    "solve",
+    "verify",
+]

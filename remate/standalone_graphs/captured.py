@@ -1,0 +1,79 @@
+"""A captured training step as a bare instance: what its operations take and make, without what they are.
+
+Views are merged with what they view. Tangents, and old contents of buffers that the forward renews, become operations of
+the backward that take no time; operations of the backward run once. Three things that a schedule counts have no place in
+this form: states of random generators, that the caller of a step holds its outputs while the step makes them again, and
+what lies in the memory of the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from remate_runtime.flat_step import DEVICE, Graph
+
+from ..strategy import StepInstance
+from ..strategy.problem import Problem
+from .form import FORMAT, VERSION, BareInstance, BareNode, checked
+
+AT_BACKWARD_START = "backward_start."  # begins the names of operations that the step itself does not have
+
+
+def from_step(graph: Graph, name: str = "") -> BareInstance:
+    """The instance of a costed graph. Raises InstanceError where the step is larger than the form allows."""
+    problem = StepInstance(graph).problem
+    output = _outputs(graph, problem)
+    forward = [_node(graph, problem, output, i) for i in problem.forward]
+    backward = [_node(graph, problem, output, i) for i in problem.backward]
+    edges = [
+        (output[s], graph.operations[i].id) for i in (*problem.forward, *problem.backward) for s in problem.reads[i]
+    ]
+    arrivals, readings, held = _arrivals(graph, problem, output)
+    nodes = (*forward, *arrivals, *backward)
+    backward_start = nodes[len(forward)].id if len(nodes) > len(forward) > 0 else None
+    pins = (*(output[s] for s in sorted(problem.pinned)), *held)
+    return checked(BareInstance(FORMAT, VERSION, nodes, (*edges, *readings), name, (), backward_start, pins))
+
+
+def _outputs(graph: Graph, problem: Problem) -> dict[int, str]:
+    """Names of storages."""
+    found: dict[int, str] = {}
+    for i, op in enumerate(graph.operations):
+        for number, s in enumerate(problem.writes[i]):
+            found[s] = f"{op.id}:{number}" if number else op.id
+    return found
+
+
+def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> BareNode:
+    sizes = tuple(problem.size[s] for s in problem.writes[i])
+    may = tuple(output[s] for s in problem.may_overwrite[i])[: 2 if len(problem.reads[i]) == 2 else 1]
+    again = i < problem.backward_start
+    return BareNode(graph.operations[i].id, problem.time[i], sizes, problem.workspace[i], again, may)
+
+
+def _arrivals(
+    graph: Graph, problem: Problem, output: dict[int, str]
+) -> tuple[list[BareNode], list[tuple[str, str]], list[str]]:
+    """What is there at the forward/backward boundary without being computed: nodes, edges to their readers, and those to be held."""
+    nodes: list[BareNode] = []
+    edges: list[tuple[str, str]] = []
+    held: list[str] = []
+    if problem.until_backward_start and problem.backward:
+        nodes.append(BareNode(f"{AT_BACKWARD_START}updates", 0, (), recomputable=False))
+        edges += [(output[s], nodes[0].id) for s in sorted(problem.until_backward_start)]
+    for v, value in enumerate(graph.values):
+        tangent = value.kind == "tangent" and graph.memory(v) == DEVICE
+        if not tangent and v not in problem.copies:
+            continue
+        node = BareNode(f"{AT_BACKWARD_START}{value.name}".replace(":", "."), 0, (graph.nbytes(v),), recomputable=False)
+        readers = list(_readers(graph, problem, v))
+        if tangent or readers:
+            nodes.append(node)
+            edges += [(node.id, graph.operations[i].id) for i in readers]
+            held += [node.id] * (tangent and graph.held_by_caller(v))
+    return nodes, edges, held
+
+
+def _readers(graph: Graph, problem: Problem, owner: int) -> Iterable[int]:
+    """Operations of the backward that read a storage that the step does not make."""
+    return (i for i in problem.backward if any(graph.root[v] == owner for v in graph.operations[i].reads))

@@ -1,0 +1,85 @@
+"""What a sequence of executions takes, by definition, from the instance alone: no part of the planner is trusted here.
+
+The definition of memory and time of Moccasin (B. Bartan et al., Efficient tensor rematerialization for neural networks,
+ICML 2023): every execution of a node makes its outputs anew. An output is held from the execution that makes it to the
+last execution that reads it before it is made again (or at all); one that nothing reads is held while it is made. Memory
+at an execution is the sum of the outputs held then, with the workspace of what runs. Time is the sum over all executions.
+Two things are added: pinned outputs, once made for the last time, are held to the end; and an output that takes the bytes
+of an input that is read there for the last time counts only from the next execution on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ..errors import InstanceError
+from .form import BareInstance, BareNode, inputs
+
+
+class Taken(NamedTuple):
+    """peak: bytes. time: in the unit of the instance. order: every node in the order of first executions. recomputations:
+    executions beyond the first of each node."""
+
+    peak: int
+    time: int
+    order: tuple[str, ...]
+    recomputes: int
+
+
+class _Life:
+    """One live range of an output: made at `birth`, last read at `last`. held: to the end."""
+
+    def __init__(self, output: str, nbytes: int, birth: int) -> None:
+        self.output, self.nbytes, self.birth, self.last, self.held = output, nbytes, birth, birth, False
+
+
+def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
+    """Execute a sequence of ids of nodes on paper. Raises InstanceError if it is not legal: an unknown node, an output
+    read before it is made, a node that never runs, or one that runs again and may not."""
+    nodes = {node.id: node for node in bare.nodes}
+    reads, current = inputs(bare), dict[str, _Life]()
+    lives, time = list[_Life](), 0
+    ran: dict[str, None] = {}
+    for at, name in enumerate(sequence):
+        if name not in nodes:
+            raise InstanceError(f"sequence[{at}]: {name[:80]!r} is no node")
+        if name in ran and not nodes[name].recomputable:
+            raise InstanceError(f"sequence[{at}]: {name!r} runs again, and may not")
+        for output in reads[name]:
+            life = current.get(_full(output))
+            if life is None:
+                raise InstanceError(f"sequence[{at}]: {name!r} reads {output!r}, which has not been made")
+            life.last = at
+        for number, nbytes in enumerate(nodes[name].bytes):
+            current[f"{name}:{number}"] = life = _Life(f"{name}:{number}", nbytes, at)
+            lives.append(life)
+        time += nodes[name].time
+        ran.setdefault(name)
+    never = next((name for name in nodes if name not in ran), None)
+    if never is not None:
+        raise InstanceError(f"{never!r} never runs")
+    for output in bare.pins:
+        current[_full(output)].held = True
+    return Taken(_peak(sequence, nodes, lives), time, tuple(ran), len(sequence) - len(ran))
+
+
+def _full(output: str) -> str:
+    return output if ":" in output else f"{output}:0"
+
+
+def _peak(sequence: Sequence[str], nodes: dict[str, BareNode], lives: list[_Life]) -> int:
+    born = [0] * (len(sequence) + 1)
+    died = [0] * (len(sequence) + 1)
+    dying: dict[tuple[int, str], _Life] = {}
+    for life in lives:
+        born[life.birth] += life.nbytes
+        died[len(sequence) if life.held else life.last + 1] += life.nbytes
+        if not life.held and life.last > life.birth:
+            dying[life.last, life.output] = life
+    peak = held = 0
+    for at, name in enumerate(sequence):
+        held += born[at] - died[at]
+        over = next((o for o in nodes[name].in_place if (at, _full(o)) in dying), None)
+        peak = max(peak, held + nodes[name].workspace - (nodes[name].bytes[0] if over is not None else 0))
+    return peak

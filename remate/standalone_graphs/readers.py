@@ -1,0 +1,175 @@
+"""Other people's graphs as bare instances: Moccasin's and other node-link files of networkx, POET's, and our own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..errors import InstanceError
+from .form import (
+    FORMAT,
+    MAX_FILE_BYTES,
+    MAX_NAME,
+    VERSION,
+    BareInstance,
+    BareNode,
+    checked,
+    tree_check,
+    typed,
+)
+
+# Names of attributes of a node, the first one present counts: ours, then those of the two kinds of Moccasin's graphs.
+TIMES = ("time", "cost_cpu", "duration")
+SIZES = ("bytes", "cost_ram", "out_cost")
+NANO = 10**9
+Made = TypeVar("Made")
+
+
+def read(path: str | os.PathLike[str]) -> BareInstance:
+    """Read an instance from a file of any known form. Raises OSError, and InstanceError with the file's name."""
+    return contents(path, lambda data: parse(data, Path(path).name.removesuffix(".json")))
+
+
+def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> Made:
+    """What `decode` makes of a file. Raises OSError, and InstanceError with the file's name."""
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    try:
+        return decode(data)
+    except InstanceError as error:
+        raise InstanceError(f"{os.fspath(path)}: {error}") from None
+
+
+def parse(data: bytes, name: str = "") -> BareInstance:
+    """Read an instance from the text of a file. name: where the file has none. Raises InstanceError."""
+    tree_check(data)
+    tree = typed(data, dict[str, Any])
+    if "format" in tree:
+        return checked(typed(data, BareInstance))
+    return from_tree(tree, name)
+
+
+def from_tree(tree: Mapping[str, Any], name: str = "") -> BareInstance:
+    """An instance from what a JSON parser, or `networkx.node_link_data`, made of a graph. Raises InstanceError."""
+    if tree.get("format") == FORMAT:
+        return checked(typed(msgspec.json.encode(tree), BareInstance))
+    if not isinstance(tree.get("nodes"), list) or not all(isinstance(node, dict) for node in tree["nodes"]):
+        raise InstanceError(
+            f"the file is no graph that this reader knows\n"
+            f'  hint: write "format": "{FORMAT}" (schema/README.md), or node-link data of networkx'
+        )
+    return checked(_poet(tree, name) if "platform" in tree else _node_link(tree, name))
+
+
+def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
+    """Nodes with a time and bytes, links by `source` and `target` (or the keys 0 and 1), and perhaps `graph.order`."""
+    about = tree.get("graph")
+    about = about if isinstance(about, dict) else {}
+    keys = [_key(node) for node in tree["nodes"]]
+    ids = dict(zip(keys, _ids(tree["nodes"], keys), strict=True))
+    edges = []
+    for link in _listed(tree, "links" if "links" in tree else "edges"):
+        ends = _ends(link)
+        if any(end not in ids for end in ends):
+            raise InstanceError(f"the link {str(link)[:80]} does not join two nodes")
+        edges.append((ids[ends[0]], ids[ends[1]]))
+    order = tuple(ids.get(_plain(key), "") for key in _listed(about, "order"))
+    nodes = tuple(_node(node, ids[key]) for node, key in zip(tree["nodes"], keys, strict=True))
+    backward = {ids[key] for node, key in zip(tree["nodes"], keys, strict=True) if node.get("backward") is True}
+    backward_start = next((made for made in order or ids.values() if made in backward), None)
+    return BareInstance(
+        FORMAT, VERSION, nodes, tuple(edges), str(about.get("name") or name)[:MAX_NAME], order, backward_start
+    )
+
+
+def _listed(tree: Mapping[str, Any], key: str) -> list[Any]:
+    found = tree.get(key, [])
+    if not isinstance(found, list):
+        raise InstanceError(f"`{key}` is no array")
+    return found
+
+
+def _ids(nodes: list[dict[str, Any]], keys: list[Any]) -> list[str]:
+    """Names of nodes where all have different ones, else the keys of the graph."""
+    names = [node.get("name") for node in nodes]
+    if all(isinstance(n, str) and 0 < len(n) <= MAX_NAME and ":" not in n for n in names) and len(set(names)) == len(
+        names
+    ):
+        return [str(n) for n in names]
+    made = [str(key) for key in keys]
+    if len(set(made)) < len(made):
+        raise InstanceError("two nodes have the same key\n  hint: give every node an `id` of its own")
+    return made
+
+
+def _key(node: dict[str, Any]) -> Any:
+    key = _plain(node.get("id", node.get("name")))
+    if key is None:
+        raise InstanceError(f"the node {str(node)[:80]} has no `id`")
+    return key
+
+
+def _plain(key: Any) -> str | int | None:
+    return key if isinstance(key, str | int) and not isinstance(key, bool) else None
+
+
+def _ends(link: Any) -> tuple[Any, Any]:
+    if isinstance(link, dict):
+        return _plain(link.get("source", link.get("0"))), _plain(link.get("target", link.get("1")))
+    if isinstance(link, list) and len(link) >= 2:
+        return _plain(link[0]), _plain(link[1])
+    raise InstanceError(f"the link {str(link)[:80]} does not join two nodes")
+
+
+def _node(node: dict[str, Any], name: str) -> BareNode:
+    sizes = _first(node, SIZES, name)
+    sizes = sizes if isinstance(sizes, list) else [sizes]
+    return BareNode(
+        name,
+        _whole(_first(node, TIMES, name), name),
+        tuple(_whole(size, name) for size in sizes),
+        _whole(node.get("workspace", 0), name),
+        node.get("recomputable") is not False,
+    )
+
+
+def _first(node: dict[str, Any], keys: tuple[str, ...], name: str) -> Any:
+    found = next((node[key] for key in keys if key in node), None)
+    if found is None:
+        raise InstanceError(f"the node {name[:80]!r} has none of {', '.join(keys)}")
+    return found
+
+
+def _whole(number: Any, name: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int | float) or not float(number).is_integer():
+        raise InstanceError(
+            f"the node {name[:80]!r}: {str(number)[:40]} is no whole number\n  hint: choose a smaller unit"
+        )
+    return int(number)
+
+
+def _poet(tree: Mapping[str, Any], name: str) -> BareInstance:
+    """POET's networks: seconds per node, positions as ids, the forward listed, gradients after it."""
+    listed, forward = tree["nodes"], tree.get("forward")
+    last = len(forward) if isinstance(forward, list) else forward
+    if isinstance(last, bool) or not isinstance(last, int) or not 0 < last <= len(listed):
+        raise InstanceError("`forward` must list the nodes of the forward, or say how many there are")
+    nodes, ids = [], {}
+    for node in listed:
+        time, made = _first(node, ("time",), "?"), str(node.get("name", node.get("id")))
+        if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < NANO:
+            raise InstanceError(f"the node {made[:80]!r}: time is given in seconds, at least 0")
+        ids[_key(node)] = made
+        nodes.append(BareNode(made, round(time * NANO), (_whole(_first(node, ("bytes",), made), made),)))
+    ends = [_ends(edge) for edge in _listed(tree, "edges")]
+    if any(end not in ids for pair in ends for end in pair):
+        raise InstanceError("an edge does not join two nodes")
+    backward_start = nodes[last].id if last < len(nodes) else None
+    called = f"{tree.get('model', name)}.{tree['platform']}"[:MAX_NAME]
+    return BareInstance(
+        FORMAT, VERSION, tuple(nodes), tuple((ids[a], ids[b]) for a, b in ends), called, (), backward_start
+    )

@@ -1,0 +1,160 @@
+"""Solving a bare instance by the strategies of the field, and holding the answer against the definition of its problem."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ..budget import parse_budget
+from ..errors import InfeasibleError, InstanceError, NotApplicableError
+from ..strategy import CandidatePool, Policy, Request, Solution, effort_named, lacking, policy
+from ..strategy import solve as search
+from ..strategy.registry import is_bound, strategy_names
+from ..strategy.registry import strategy as strategy_named
+from .check import check_sequence
+from .form import BareInstance, checked
+from .graph import BareStep, bare_step, sequence
+from .readers import from_tree, read
+from .result import FORMAT, VERSION, BareResult, digest
+
+Progress = Callable[[str], None]
+
+
+def solve(
+    instance: BareInstance | str | os.PathLike[str] | Mapping[str, Any],
+    budget: str | int = "80%",
+    strategy: str = "auto",
+    *,
+    keep_order: bool = False,
+    effort: str = "normal",
+    gap: float = 0.0,
+    time_limit: float | None = None,
+    progress: Progress | None = None,
+) -> BareResult:
+    """The fastest sequence found that computes every node of an instance and holds at most `budget` bytes.
+
+    instance: a `BareInstance`, the path of a file of any form that `bare.read` knows, or what a JSON parser or
+    `networkx.node_link_data` makes of one. budget: bytes ("4GiB", 4 << 30) or a share of the peak of the instance's own
+    order ("80%"). keep_order: first executions stay in the instance's
+    order. strategy: "auto", or a name (`remate strategies` lists them). effort: "quick", "normal" or "thorough",
+    counted, not timed. gap: stop when the sequence is proven to take at most this share of the baseline's time more than
+    any must. time_limit: seconds, a safety net. progress: called with a line of text now and then.
+
+    Raises InstanceError, OSError, BudgetError, UnknownNameError, NotApplicableError (a strategy that needs what the
+    instance lacks), InfeasibleError (with the smallest peak that is reached).
+    """
+    chosen, request = policy(strategy), effort_named(effort)
+    bare = _instance(instance)
+    step = bare_step(bare, orderable=not keep_order)
+    base = step.whole.baseline
+    requested = Request(parse_budget(budget).resolve(base.peak), gap, request)
+    found = _solved(step, requested, chosen, time_limit, progress)
+    made = BareResult(
+        FORMAT,
+        VERSION,
+        bare.name,
+        digest(bare),
+        requested.budget,
+        found.peak,
+        found.time,
+        base.peak,
+        base.time,
+        found.lower_bound,
+        found.strategy,
+        found.solver,
+        found.stopped_by,
+        found.order is not None,
+        sequence(bare, found.recomputes, found.order or ()),
+    )
+    verify(bare, made)
+    return made
+
+
+def verify(bare: BareInstance, result: BareResult) -> None:
+    """Hold a result against the definition (`check_sequence`). Raises InstanceError for whatever it says that is not so."""
+    if result.digest != digest(bare):
+        raise InstanceError("the result is of another instance\n  hint: solve this one again")
+    taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
+    said = result.peak, result.time, result.baseline_peak, result.baseline_time
+    true = taken.peak, taken.time, base.peak, base.time
+    if said != true:
+        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, the result says {said}")
+    if result.peak > result.budget:
+        raise InstanceError(f"the peak of {result.peak} bytes is over the budget of {result.budget}")
+    if not base.time <= result.lower_bound <= result.time:
+        raise InstanceError(f"the bound {result.lower_bound} is not between {base.time} and {result.time}")
+    if taken.order != bare.order and not result.reordered:
+        raise InstanceError("the nodes first run in another order than the instance's, and the result does not say so")
+
+
+def _solved(
+    step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
+) -> Solution:
+    """Where the instance has a forward/backward boundary, and still any node may run again, strategies that want a backward work on the
+    narrower problem in which only its forward does: what they find holds, what they prove does not."""
+    if chosen.each:
+        return _best_of(step, request, chosen, time_limit, progress)
+    if chosen.reorders:
+        return search(step.whole, request, chosen, time_limit=time_limit, progress=progress)
+    alone = chosen.name in strategy_names()
+    if step.split is None or step.exact:
+        lacks = alone and lacking(step.problem, strategy_named(chosen.name).needs) is not None
+        only = step.whole if lacks else step.problem
+        return search(only, request, chosen, time_limit=time_limit, progress=progress)
+    pool, failed = CandidatePool(), None
+    found: Solution | None = None
+    narrow = msgspec.structs.replace(chosen, steps=tuple(s for s in chosen.steps if not is_bound(s.name)))
+    if not alone or lacking(step.whole, strategy_named(chosen.name).needs) is not None:
+        try:
+            found = search(step.split, request, narrow, pool=pool, time_limit=time_limit, progress=progress)
+        except InfeasibleError as error:
+            failed = error
+        if alone and found is not None:
+            bound = step.whole.baseline.time
+            gap = (found.time - bound) / max(1, bound)
+            return msgspec.structs.replace(found, lower_bound=bound, gap=gap)
+    if not alone or failed is None:
+        try:
+            return search(step.whole, request, chosen, pool=pool, time_limit=time_limit, progress=progress)
+        except InfeasibleError as error:
+            failed = error if failed is None or error.smallest <= failed.smallest else failed
+    raise InfeasibleError(request.budget, failed.smallest, step.whole.floor, chosen.name, struck=failed.struck)
+
+
+def _best_of(
+    step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
+) -> Solution:
+    """The best that any strategy of a policy finds on its own, reordered or not, then the policy's own steps; until one needs
+    no time at all, or the time is up."""
+    found: list[Solution] = []
+    failed: list[InfeasibleError] = []
+    base, end = step.whole.baseline.time, None if time_limit is None else time.monotonic() + time_limit
+    for policy_ in (*map(policy, chosen.each), msgspec.structs.replace(chosen, each=())):
+        limit = None if end is None else max(0.0, end - time.monotonic())
+        try:
+            found.append(_solved(step, request, policy_, limit, progress))
+        except NotApplicableError:
+            continue
+        except InfeasibleError as error:
+            failed.append(error)
+        if found and (found[-1].time == base or found[-1].stopped_by == "interrupted"):
+            break
+    if not found:
+        smallest, struck = min(error.smallest for error in failed), any(error.struck for error in failed)
+        raise InfeasibleError(request.budget, smallest, step.whole.least_need, chosen.name, struck=struck)
+    best = min(found, key=lambda made: (made.time, made.order is not None, made.peak))
+    fixed = [made.lower_bound for made in found if made.order is None]
+    bound = base if best.order is not None else max(fixed)
+    gap = (best.time - bound) / max(1, base)
+    stopped = "optimal" if best.time == bound else "heuristic" if best.stopped_by == "optimal" else best.stopped_by
+    return msgspec.structs.replace(best, lower_bound=bound, gap=gap, stopped_by=stopped)
+
+
+def _instance(given: BareInstance | str | os.PathLike[str] | Mapping[str, Any]) -> BareInstance:
+    if isinstance(given, BareInstance):
+        return checked(given)
+    return from_tree(given) if isinstance(given, Mapping) else read(given)

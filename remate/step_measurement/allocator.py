@@ -1,0 +1,163 @@
+"""Exact peak of allocated bytes, and step times compared fairly."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import torch
+from torch.autograd import profiler
+
+from remate_runtime.devices.cpu_memory import Allocated, allocations_of, changes, peak_on_cpu
+from remate_runtime.devices.cuda_memory import peak_on_cuda
+
+Device = torch.device | str
+
+_MARKS = {"start": "remate: step", "backward_start": "remate: forward has returned"}
+
+
+def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
+    """Run `fn` once; the peak of bytes allocated on `device` while it runs, above the level at its start.
+
+    Bytes are what every allocation requested: on CPU read from the profiler's memory events, on CUDA from the allocator's
+    statistics. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up, to 512 bytes, and by what is left
+    of cached blocks that the allocator does not split, up to 1 MiB each, which depends on what ran before. Memory that was allocated before `fn` and freed by it is not taken off on CPU, so set gradients
+    to None beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
+    """
+    if torch.device(device).type == "cuda":
+        return peak_on_cuda(fn, torch.device(device))
+    return peak_on_cpu(fn)
+
+
+class MemoryCurve(msgspec.Struct, frozen=True):
+    """bytes[i]: allocated above the level at the start, from times[i] (ns since the start) on. turn: when forward had
+    returned."""
+
+    backward_start: int
+    times: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+
+def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cpu") -> MemoryCurve:
+    """Run `step` once and follow the allocator; the peak of the curve is what `peak_bytes` would measure.
+
+    step: is given a function to call between forward and backward. On CUDA, allocation history that is being recorded
+    stops. Recording slows the step down.
+    """
+    where = torch.device(device)
+    marks: dict[str, int] = {}
+    events = _history_cuda(step, where, marks) if where.type == "cuda" else _history_cpu(step, marks)
+    start = marks["start"]
+    times, levels, level = [0], [0], 0
+    for time_ns, change in changes(event for event in events if event[0] >= start):
+        level += change
+        times.append(max(time_ns - start, times[-1]))
+        levels.append(level)
+    return MemoryCurve(max(0, marks.get("backward_start", start) - start), tuple(times), tuple(levels))
+
+
+def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int]) -> list[Allocated]:
+    def marked() -> None:
+        with profiler.record_function(_MARKS["start"]):
+            pass
+        step(backward_start)
+
+    def backward_start() -> None:
+        with profiler.record_function(_MARKS["backward_start"]):
+            pass
+
+    names = {text: name for name, text in _MARKS.items()}
+    return allocations_of(marked, lambda text, at: marks.setdefault(names[text], at) if text in names else None)
+
+
+def _history_cuda(
+    step: Callable[[Callable[[], None]], Any], device: torch.device, marks: dict[str, int]
+) -> list[Allocated]:
+    def backward_start() -> None:
+        marks["backward_start"] = time.time_ns()
+
+    torch.cuda.synchronize(device)
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", device=device)
+    try:
+        marks["start"] = time.time_ns() // 1000 * 1000
+        step(backward_start)
+        torch.cuda.synchronize(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        found: Any = torch.cuda.memory._snapshot(device)
+        traced = found["device_traces"][index]  # since recording began: ending it forgets what was recorded
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+    signs = {"alloc": 1, "free_completed": -1}
+    events = [
+        (event["time_us"] * 1000, event["addr"], signs[event["action"]] * event["size"])
+        for event in traced
+        if event["action"] in signs
+    ]
+    marks["start"] = min([marks["start"], *(event[0] for event in events)])  # the allocator's clock is not quite ours
+    return events
+
+
+class Times(msgspec.Struct, frozen=True):
+    """median: ns per call. ratio: to the first function, median over rounds of the ratio within a round. quartiles: of
+    those ratios. spread: half the distance between them."""
+
+    median: dict[str, int]
+    ratio: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
+
+    @property
+    def spread(self) -> dict[str, float]:
+        return {name: (high - low) / 2 for name, (low, high) in self.quartiles.items()}
+
+
+def compare_times(
+    fns: Mapping[str, Callable[[], Any]],
+    repeats: int = 10,
+    device: Device = "cpu",
+    clock: Callable[[], int] | None = None,
+) -> Times:
+    """Time the functions in turns, so that what else the machine does meets all of them; the order turns around every
+    round. Each runs once beforehand to warm up. Ratios are taken within a round. clock: ns; `time.process_time_ns` counts
+    what this process gets of a machine that others use, on all of its cores together."""
+    if not fns or repeats < 1:
+        raise ValueError("compare_times needs at least one function and one repeat")
+    names = list(fns)
+    for name in names:
+        timed(fns[name], device, clock)
+    rounds: dict[str, list[int]] = {name: [] for name in names}
+    for index in range(repeats):
+        for name in names if index % 2 == 0 else reversed(names):
+            rounds[name].append(timed(fns[name], device, clock))
+    first = rounds[names[0]]
+    ratios = {name: [a / b for a, b in zip(rounds[name], first, strict=True)] for name in names}
+    return Times(
+        {name: round(statistics.median(taken)) for name, taken in rounds.items()},
+        {name: statistics.median(values) for name, values in ratios.items()},
+        {name: _quartiles(values) for name, values in ratios.items()},
+    )
+
+
+def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
+    """Nanoseconds that one call takes, with the device's work finished before and after. clock: `time.perf_counter_ns` if
+    None."""
+    clock = clock or time.perf_counter_ns
+    _finish(device)
+    start = clock()
+    fn()
+    _finish(device)
+    return max(1, clock() - start)
+
+
+def _finish(device: Device) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high

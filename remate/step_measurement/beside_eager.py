@@ -1,0 +1,249 @@
+"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients compared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils import _pytree as pytree
+
+from remate_runtime import apply, predicted_peak
+from remate_runtime.engine import engine_of
+from remate_runtime.errors import RemateError
+from remate_runtime.flat_step import expand
+from remate_runtime.format import PLANNED, Gradients, Schedule, at_size
+from remate_runtime.operator_calls import TORCH_DTYPES
+from remate_runtime.staleness import (
+    EagerOperators,
+    beyond_eager,
+    beyond_reordering,
+    clear_gradients,
+    coarsest,
+    default_loss,
+    tensors_of,
+)
+
+from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
+
+Report = Callable[[str], None]
+
+
+class TrialError(RemateError):
+    """The comparison cannot be made on this machine."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """What was measured.
+
+    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes. Times: ns of forward and backward, by step.
+    difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
+    of eager's gradients. losses: the scheduled model's, by step.
+    """
+
+    eager_peak: int
+    peak: int
+    eager_times: tuple[int, ...]
+    times: tuple[int, ...]
+    difference: float
+    scale: float
+    losses: tuple[float, ...]
+    beyond: tuple[str, ...] = ()  # gradients of the first step that sums made in another order do not explain
+    parted: tuple[str, ...] = ()  # operations of the schedule's forward that eager's does not run
+    curve: MemoryCurve | None = None  # memory over a step of the schedule, if requested
+    predicted: int = 0  # bytes of the schedule's peak, as what executes it predicts
+
+    @property
+    def ratios(self) -> list[float]:
+        """The schedule's time over eager's, step by step."""
+        return [ours / eager for ours, eager in zip(self.times, self.eager_times, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return median(self.ratios)
+
+
+class _Side:
+    """One of the two models, with inputs and an optimizer of its own."""
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        rate: float,
+        cast: torch.dtype | None,
+        gradients: Gradients,
+        keeps: bool = False,
+    ) -> None:
+        """keeps: the model holds memory between steps, so that its peak is that of the first step."""
+        self.model, self.cast, self.assumed, self._keeps = model, cast, gradients, keeps
+        self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
+        trained = [p for p in model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
+        self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
+        self.during: AbstractContextManager[object] = nullcontext()  # entered around the next forward
+        self.loss = 0.0
+
+    def step(self, backward_start: Callable[[], None] = lambda: None) -> None:
+        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a training loop that
+        reports them."""
+        device = next((p.device.type for p in self.model.parameters()), "cpu")
+        with torch.autocast(device, self.cast, enabled=self.cast is not None), self.during:
+            outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
+        self.during = nullcontext()
+        if self.start_from is None:
+            self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
+        loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        backward_start()
+        loss.backward()
+        self.loss = float(loss.detach())
+
+    def gradients(self) -> list[torch.Tensor | None]:
+        return [t.grad for t in (*self.model.parameters(), *tensors_of((self.args, self.kwargs)))]
+
+    def clear(self) -> None:
+        clear_gradients(self.model, self.args, self.kwargs)
+
+    def peak(self, device: torch.device) -> int:
+        """Bytes of one step after one that warms up."""
+        with self._as_assumed():
+            self.step()
+        if self._keeps:  # both sides make as many steps
+            with self._as_assumed():
+                self.step()
+        with self._with_nothing_kept(), self._as_assumed():
+            return peak_bytes(self.step, device)
+
+    def curve(self, device: torch.device) -> MemoryCurve:
+        """Memory over one step; call `peak` first, which warms up."""
+        with self._with_nothing_kept(), self._as_assumed():
+            return memory_curve(self.step, device)
+
+    @contextmanager
+    def _with_nothing_kept(self) -> Iterator[None]:
+        used = self.model
+        self.model = copy.deepcopy(used) if self._keeps else used
+        try:
+            yield
+        finally:
+            self.model = used
+
+    @contextmanager
+    def _as_assumed(self) -> Iterator[None]:
+        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is there."""
+        self.clear()
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        if self.assumed == "accumulated":
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter)
+        hooks = [p.register_post_accumulate_grad_hook(_free) for p in trained if self.assumed == "consumed"]
+        torch.manual_seed(0)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            self.clear()
+
+
+def try_schedule(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    schedule: Schedule,
+    steps: int,
+    rate: float = 0.01,
+    report: Report | None = None,
+    curve: bool = False,
+    namespaces: Sequence[str] = (),
+    engine: str = "eager",
+    dims: Mapping[str, int] = PLANNED,
+) -> Trial:
+    """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
+
+    curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
+    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule names
+    sizes. Model and inputs must be on the device to train on.
+    Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
+    """
+    say = report or (lambda text: None)
+    device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
+    cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
+    applied = apply(copy.deepcopy(model), schedule, namespaces=namespaces, engine=engine)
+    assumed = schedule.solve.gradients
+    ours = _Side(applied, args, kwargs, rate, cast, assumed, engine_of(engine).keeps)
+    eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast, assumed)
+    say("measuring the peak of the schedule")
+    with _explained("training by the schedule"):
+        peak = ours.peak(device)
+    followed = ours.curve(device) if curve else None
+    eager.start_from = ours.start_from
+    eager.during = operators = EagerOperators()
+    say("measuring eager's peak")
+    with _explained("training by eager PyTorch"):
+        eager_peak = eager.peak(device)
+    times: dict[_Side, list[int]] = {eager: [], ours: []}
+    difference, scale, losses, beyond = 0.0, 0.0, [], ()
+    for index in range(steps):
+        say(f"training, step {index + 1} of {steps}")
+        for side in (eager, ours) if index % 2 == 0 else (ours, eager):
+            torch.manual_seed(index)
+            times[side].append(timed(side.step, device))
+        if index == 0:
+            beyond = tuple(_beyond(eager, ours))
+        far, largest = _compare(eager.gradients(), ours.gradients())
+        difference, scale = max(difference, far), max(scale, largest)
+        losses.append(ours.loss)
+        for side in (eager, ours):
+            if side.optimizer is not None:
+                side.optimizer.step()
+            side.clear()
+    taken = tuple(times[eager]), tuple(times[ours])
+    parted = tuple(beyond_eager(expand(at_size(schedule, dims)).graph, operators))
+    predicted = predicted_peak(applied, dims)
+    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed, predicted)
+
+
+def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
+    """Both start from the same parameters: in the first step, and in no later one, their gradients are to be equal."""
+    names = [name for name, _ in eager.model.named_parameters()]
+    names += [f"input {at}" for at, _ in enumerate(tensors_of((eager.args, eager.kwargs)))]
+    one, two = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
+    computed = [*eager.model.parameters(), *tensors_of((eager.args, eager.kwargs))]
+    yield from beyond_reordering("gradient of", one, two, coarsest(computed))
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        hint = "\n  hint: both are trained here; a training script with `remate_runtime.apply` holds only one of them"
+        raise TrialError(f"{what} runs out of memory: {str(error).splitlines()[0]}{hint}") from error
+
+
+def _free(parameter: torch.Tensor) -> None:
+    parameter.grad = None
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) -> tuple[float, float]:
+    """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
+    has is infinitely far."""
+    difference = scale = 0.0
+    for one, other in zip(eager, ours, strict=True):
+        if one is None or other is None:
+            difference = difference if one is other else float("inf")
+        elif one.numel():
+            scale = max(scale, float(one.abs().max()))
+            far = float((one - other).abs().max())
+            difference = max(difference, far if far == far else float("inf"))
+    return difference, scale

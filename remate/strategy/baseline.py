@@ -1,0 +1,14 @@
+"""The schedule without recomputation. Every search begins with it, so this strategy has nothing to add."""
+
+from __future__ import annotations
+
+from .base import BASELINE, Context, Proposal, Proposals, Request, Strategy
+from .instance import StepInstance
+
+
+def baseline(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
+    """Nothing runs again."""
+    yield Proposal(())
+
+
+BASELINE_STRATEGY = Strategy(BASELINE, "nothing runs again", baseline)

@@ -1,0 +1,1 @@
+"""Strategies solved by CP-SAT."""

@@ -1,0 +1,133 @@
+"""Moccasin: the model of `retention_intervals` in its two phases, by OR-Tools' CP-SAT (the extra `cpsat`)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.extras import require
+from remate_runtime.flat_step import FlatRecompute
+
+from ...errors import NotApplicableError
+from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
+from ..instance import StepInstance
+from ..local.polish import pruned
+
+COPIES = 2  # intervals of an operation: more gains nothing in the paper's experiments
+WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
+LARGEST = 600  # operations
+GRACE = 5.0  # seconds in which the program may answer with the best it has, once it is to end
+POLL = 0.2
+WORKER = "remate.strategy.cpsat.retention_intervals"
+
+
+class IntervalQuery(msgspec.Struct, frozen=True):
+    """A question, over executed operations by their number in step order. time, made, workspace: of each, ns and bytes; sources:
+    whose outputs it reads; again: it may run again; until: stage to whose end what it makes must stay. fixed: bytes that
+    are there from one stage to another. copies: intervals of an operation. budget: bytes. phase: 1 for the least excess
+    over it, 2 for the least time within it. work: deterministic seconds. seconds: on the clock, None for no limit. start: stages in which
+    operations run again in a first solution."""
+
+    time: tuple[int, ...]
+    made: tuple[int, ...]
+    workspace: tuple[int, ...]
+    sources: tuple[tuple[int, ...], ...]
+    again: tuple[bool, ...]
+    until: dict[int, int]
+    fixed: tuple[tuple[int, int, int], ...]
+    copies: int
+    budget: int
+    phase: int
+    work: float
+    seconds: float | None = None
+    start: dict[int, tuple[int, ...]] = {}
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """again: by operation, stages in which it runs again. over: bytes over the budget."""
+
+    again: dict[int, tuple[int, ...]]
+    over: int
+
+
+def moccasin(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
+    """Least excess first, then least time within the budget. Raises MissingExtraError without OR-Tools."""
+    require("the strategy moccasin", "cpsat")
+    if len(instance.graph.operations) > LARGEST:
+        raise NotApplicableError(
+            f"moccasin: CP-SAT comes to nothing on more than {LARGEST:,} operations\n  hint: ask for another strategy"
+        )
+    operations = [i for i, real in enumerate(instance.problem.real) if real]
+    requested = _question(instance, operations, request)
+    found = _answer(requested, context.deadline)
+    if found is None or context.deadline.stopped():
+        return
+    yield Proposal(_recomputes(instance, operations, found.again))
+    best = None if found.over else _answer(replace(requested, phase=2, start=found.again), context.deadline)
+    if best is not None:
+        yield Proposal(_recomputes(instance, operations, best.again))
+
+
+def _question(instance: StepInstance, operations: list[int], request: Request) -> IntervalQuery:
+    problem = instance.problem
+    number = {i: n for n, i in enumerate(operations)}
+    last = len(operations) - 1
+    backward_start = next((n for n, i in enumerate(operations) if i >= problem.backward_start), last)
+    until = {number[problem.producer[s]]: backward_start for s in problem.until_backward_start}
+    for s in problem.pinned:
+        made = number[problem.producer[s]]
+        until[made] = max(until.get(made, 0), number.get(problem.held_until(s), last))
+    return IntervalQuery(
+        tuple(problem.time[i] for i in operations),
+        tuple(sum(problem.size[s] for s in problem.writes[i]) for i in operations),
+        tuple(problem.workspace[i] for i in operations),
+        tuple(tuple(sorted({number[problem.producer[s]] for s in problem.reads[i]})) for i in operations),
+        tuple(i < problem.backward_start and i not in problem.once and n < last for n, i in enumerate(operations)),
+        until,
+        tuple((nbytes, backward_start, number.get(end, last)) for nbytes, end in problem.tangents),
+        COPIES,
+        request.budget,
+        1,
+        WORK * request.effort.nodes,
+    )
+
+
+def _answer(requested: IntervalQuery, deadline: Deadline) -> Answered | None:
+    """What CP-SAT says, in a process of its own. None if it found nothing until the deadline."""
+    left = deadline.remaining()
+    question: bytes | None = msgspec.json.encode(replace(requested, seconds=left if left < float("inf") else None))
+    words, until = [sys.executable, "-m", WORKER], float("inf")
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+        while True:
+            try:
+                said, _ = worker.communicate(question, timeout=POLL)
+                break
+            except subprocess.TimeoutExpired:
+                question = None
+            if deadline.stopped():  # Ctrl-C at a terminal reports the program, too
+                until = min(until, time.monotonic() + GRACE)
+            if time.monotonic() > until:
+                worker.kill()
+    return msgspec.json.decode(said, type=Answered | None) if worker.returncode == 0 else None
+
+
+def _recomputes(
+    instance: StepInstance, operations: list[int], again: Mapping[int, tuple[int, ...]]
+) -> tuple[FlatRecompute, ...]:
+    made = sorted((t, n) for n, stages in again.items() for t in stages)
+    return tuple(pruned(instance.problem, [FlatRecompute(operations[n], operations[t]) for t, n in made]))
+
+
+MOCCASIN = Strategy(
+    "moccasin",
+    "constraint program: intervals in which what an operation makes is retained",
+    moccasin,
+    reference="B. Bartan et al., Moccasin, ICML 2023",
+    solver="cp-sat",
+)

@@ -1,0 +1,189 @@
+"""`forward` of a planned model: the schedule that fits the call, or what to do where none does."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ..bind.fsdp2 import Fsdp2
+from ..bind.sharding import refuse_sharded_since, sharded_parts
+from ..errors import BindError, StaleModelError, SteppedAsideWarning
+from ..format.schedule import Model, Schedule
+from ..format.signature import input_leaves
+from ..format.tensor_type import parse_type
+from ..staleness.attributes import collected_within
+from ..support.plain_text import plain
+from ..support.quantities import size
+from .padding import PaddedCall
+from .plan_call import plan_call, plan_parts_call
+from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
+from .scheduled_forward import ScheduledForward
+
+Otherwise = Literal["error", "original", "pad"]
+_CALLER = 8  # frames between a warning and the call of the model
+_TOLD = 8  # different reasons for stepping aside that are warned of
+
+
+class Dispatch:
+    """Chooses among the schedules of a model, call by call: by mode, shapes, dtypes, autocast and plain arguments."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        steps: Sequence[ScheduledForward],
+        otherwise: Otherwise,
+        parts: Sequence[Schedule] = (),
+    ) -> None:
+        """parts: the schedules of all parts of the model around this one, if it is a part."""
+        self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
+        self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
+        self._submodules = [
+            module for module in model.modules() if module is not model
+        ]  # others are refused by `check`
+        self.calls = 0
+        self._told: set[str] = set()
+        self._sharded: Fsdp2 | None = None
+        self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
+
+    def stepped_aside(self, why: str) -> None:
+        """Warn, once for each reason, that the model's own forward runs."""
+        if why not in self._told and len(self._told) < _TOLD:
+            self._told.add(why)
+            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=_CALLER)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__code__", "__globals__"):  # what torch.export and torch.jit ask a forward for
+            raise AttributeError(NO_PROGRAM)
+        raise AttributeError(f"'Dispatch' object has no attribute {name!r}")
+
+    @outside_compiler
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        model = self.model
+        steps = [step for step in self.steps if step.schedule.model.training == model.training]
+        if not steps:
+            return self._other_mode(args, kwargs)
+        refuse_transforms()
+        if keys := collected_within(model):
+            raise BindError(
+                f"the forward around this part collects {', '.join(keys)} of modules within it, which a schedule does not call"
+                f"\n  plan the model as a whole, or switch that off: {', '.join(f'config.output_{key} = False' for key in keys)}"
+            )
+        if any(step.device.type == "meta" for step in steps):
+            raise BindError(
+                "the model is on the device meta, where nothing has values"
+                "\n  model.to_empty(device=...) and load its weights; the schedule stays applied"
+            )
+        self._look_for_shards()
+        faults: list[BindError] = []
+        for step in steps:
+            try:
+                step.check()
+                call = step.call(args, kwargs)
+            except BindError as fault:
+                faults.append(fault)
+            else:
+                return step.run(call, self._sharded)
+        refuse_sharded_since(model)
+        stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
+        if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
+            raise stale
+        if self.otherwise == "pad":
+            try:
+                return self._padded(steps, args, kwargs)
+            except BindError as fault:
+                faults.append(fault)
+        if self.otherwise == "original":
+            self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
+            return model.forward(*args, **kwargs)
+        told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
+        if len(faults) > len(steps):
+            told += f"\n  padding: {faults[-1]}"
+        raise BindError(f"{told}\n  for this call: {self._plan_call(args, kwargs)}")
+
+    def _plan_call(self, args: Any, kwargs: Any) -> str:
+        if self._parts:
+            return plan_parts_call(self._parts)
+        return plan_call(self.model, args, kwargs, self.steps[0].schedule)
+
+    def _padded(self, steps: Sequence[ScheduledForward], args: Any, kwargs: Any) -> Any:
+        """Run the step that needs the least padding. Raises BindError with the reason of the first that cannot."""
+        found, faults = list[tuple[PaddedCall, ScheduledForward]](), list[BindError]()
+        for step in steps:
+            try:
+                found.append((step.padded(args, kwargs), step))
+            except BindError as fault:
+                faults.append(fault)
+        if not found:
+            raise faults[0]
+        padded, step = min(found, key=lambda one: one[0].size)
+        made = step.run(step.call(padded.args, padded.kwargs))
+        return step.padding.cut(made, padded, args, kwargs)
+
+    def _look_for_shards(self) -> None:
+        """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""
+        parts = sharded_parts(self._submodules)
+        if not parts:
+            return
+        if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
+            raise BindError(
+                "blocks of the model are sharded, and a call may run one of several steps: ranks that run different ones "
+                "would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
+                "sizes to the whole model, or the files to each block before it is sharded"
+            )
+        sharded = self._sharded
+        if sharded is None or sharded.modules != parts:
+            sharded = Fsdp2(self.model, parts)
+        sharded.prepare()
+        if sharded is not self._sharded:
+            self._sharded = sharded
+            for step in self.steps:
+                step.gather(sharded)
+
+    def _other_mode(self, args: Any, kwargs: Any) -> Any:
+        model = self.model
+        if model.training and self.otherwise != "original":
+            raise BindError(
+                "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
+                + self._plan_call(args, kwargs)
+            )
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
+            mode = "train()" if model.training else "eval()"
+            self.stepped_aside(
+                f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
+                "call it under torch.no_grad(), or put it into the mode that was planned"
+            )
+        return model.forward(*args, **kwargs)
+
+
+def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:
+    told = [
+        f"{plain(step.schedule.name)}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)
+    ]
+    return "\n  - ".join(["none of the schedules is for this call", *told]) + (
+        "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
+    )
+
+
+def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any) -> str:
+    """Why, and whether the call is likely to fit: activations grow with the inputs, or faster (attention)."""
+    nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
+    solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
+    given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
+    lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
+    why = f"{' '.join(lines[: 1 + isinstance(fault, StaleModelError)])}; the model's own forward runs, without recomputation"
+    if not planned or not torch.is_grad_enabled():
+        return why
+    about = solve.baseline_peak * given // planned
+    over = "over" if about > solve.budget else "within"
+    return f"{why}. It takes about {size(about)} by the size of its inputs, {over} the budget of {size(solve.budget)}"
+
+
+def _elements(model: Model) -> int:
+    return sum(parse_type(leaf.text).numel for leaf in input_leaves(model.inputs))

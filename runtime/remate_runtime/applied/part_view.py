@@ -1,0 +1,182 @@
+"""A model in which some parts run by schedules: another view of it, whose other modules are its own.
+
+The modules above a part are shown as instances of subclasses of their classes, on the very attributes of theirs, that have
+the scheduled part for a child. The model itself is as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import SteppedAsideWarning
+from .dispatch import Dispatch
+from .programs import CompiledForward
+
+Again = Callable[..., nn.Module]  # applies the same schedules to another copy of the model
+
+
+class AppliedParts:
+    """What was applied to parts of `model`. steps: by path. again: how."""
+
+    def __init__(
+        self, model: nn.Module, steps: Mapping[str, Dispatch], again: Again, arguments: tuple[Any, ...]
+    ) -> None:
+        self.model, self.steps, self.again, self.arguments = model, dict(steps), again, arguments
+        self._told = False
+
+    @property
+    def calls(self) -> int:
+        return sum(step.calls for step in self.steps.values())
+
+    def tell_bypassed(self) -> None:
+        """Warn, once, that forward went another way than through the parts of the view."""
+        if not self._told:
+            self._told = True
+            warnings.warn(
+                "the schedules step aside: no part that has one was called. Forward reaches its modules in another way "
+                "than as attributes of modules; apply the schedules to the parts, and put these into the model",
+                SteppedAsideWarning,
+                stacklevel=3,
+            )
+
+
+def part_view(parts: AppliedParts, planned: Mapping[str, nn.Module]) -> nn.Module:
+    """The view. planned: scheduled modules by their paths, none inside another."""
+    return _view(parts.model, {tuple(path.split(".")): module for path, module in planned.items()}, parts)
+
+
+def parts_of(model: Any) -> AppliedParts | None:
+    """What was applied to parts of a model, if it is such a view."""
+    found = getattr(model, "_remate_parts", None)
+    return found if isinstance(found, AppliedParts) else None
+
+
+def _view(module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], parts: AppliedParts | None) -> nn.Module:
+    below: dict[str, dict[tuple[str, ...], nn.Module]] = {}
+    for path, one in planned.items():
+        below.setdefault(path[0], {})[path[1:]] = one
+    shown = {
+        key: (
+            vars(module)["_modules"][key],
+            inner[()] if () in inner else _view(vars(module)["_modules"][key], inner, None),
+        )
+        for key, inner in below.items()
+    }
+    return _shown_as(module, shown, parts)
+
+
+def _shown_as(
+    module: nn.Module, shown: Mapping[str, tuple[nn.Module, nn.Module]], parts: AppliedParts | None
+) -> nn.Module:
+    """A module with other children. shown: by name, the child that is there, and the one in its place."""
+    base = type(module)
+    space: dict[str, Any] = {
+        "__slots__": ("_remate_compiled", "_remate_original", "_remate_parts", "_remate_shown"),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__getattr__": _attribute(base),
+        "_modules": _Children(),
+        "_compiled_call_impl": CompiledForward(),
+        "__reduce_ex__": _reduce_inner,
+    }
+    if parts is not None:
+        space |= {"__call__": _call(base), "__reduce_ex__": _reduce, "__deepcopy__": _deepcopy}
+    view = object.__new__(type(base.__name__, (base,), space))
+    object.__setattr__(view, "__dict__", module.__dict__)
+    object.__setattr__(view, "_remate_original", module)
+    object.__setattr__(view, "_remate_shown", shown)
+    object.__setattr__(view, "_remate_parts", parts)
+    return view
+
+
+class _Children:
+    """`_modules` of a view: those of the module, a child that has a schedule in place of the one without. A child that was
+    replaced in the module since is shown as it is there. Read-only: children are added to and removed from the module."""
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            raise AttributeError("_modules")  # the class has none, as any other
+        held = vars(module)["_modules"]
+        shown = _shown(module)
+        if not shown:
+            return held
+        return MappingProxyType(
+            {key: shown[key][1] if key in shown and shown[key][0] is child else child for key, child in held.items()}
+        )
+
+    def __set__(self, module: Any, value: Any) -> None:
+        vars(module)["_modules"] = value
+
+
+def _shown(module: Any) -> Mapping[str, tuple[nn.Module, nn.Module]]:
+    """None where somebody else made an instance of the view's class."""
+    try:
+        return object.__getattribute__(module, "_remate_shown")
+    except AttributeError:
+        return {}
+
+
+def _attribute(base: type) -> Callable[[Any, str], Any]:
+    def get(self: Any, name: str) -> Any:
+        if name in _shown(self):
+            children = self._modules
+            if name in children:
+                return children[name]
+        return base.__getattr__(self, name)
+
+    return get
+
+
+def _call(base: type) -> Callable[..., Any]:
+    """`__call__` of the view: says so if no schedule runs in a step that trains."""
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        parts = parts_of(self)
+        before = 0 if parts is None else parts.calls
+        found = base.__call__(self, *args, **kwargs)
+        if parts is not None and parts.calls == before and self.training and torch.is_grad_enabled():
+            parts.tell_bypassed()
+        return found
+
+    return call
+
+
+def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
+    parts = module._remate_parts
+    return parts.again, (parts.model, *parts.arguments)
+
+
+def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:
+    """Of a module above parts, on its own: the one without schedules, and those that stand in place of its children."""
+    return _shown_as, (module._remate_original, dict(module._remate_shown), None)
+
+
+def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
+    parts = module._remate_parts
+    return parts.again(copy.deepcopy(parts.model, memo), *parts.arguments)
+
+
+def refused_paths(model: nn.Module, paths: Sequence[str]) -> list[str]:
+    """Why these modules cannot have schedules of their own, as texts."""
+    modules, found = dict(model.named_modules(remove_duplicate=False)), []
+    for path in paths:
+        above = [".".join(path.split(".")[:n]) for n in range(path.count(".") + 1)]
+        if path not in modules:
+            found.append(f"module {path!r}: not in the model")
+            continue
+        found += [f"module {path!r}: inside {one!r}, which has a schedule, too" for one in above if one in paths]
+        for one in above:
+            if "forward" in vars(modules[one]):
+                found.append(
+                    f"module {one!r}: its forward was replaced, by a library that wraps models, and would run without the "
+                    "schedules; apply them before"
+                )
+    return list(dict.fromkeys(found))

@@ -1,0 +1,110 @@
+"""What to write to plan a schedule for a call that none is for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..bind.containers import children
+from ..flat_step.expansion import expand
+from ..format.schedule import Schedule
+from ..format.sized_type import open_axes
+from ..link.linker import link
+from ..link.simulator import peak_together
+
+_LONG = 600  # characters of a call that is written out
+_RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
+
+
+def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
+    """The call of `remate.plan` that fits a call of the model, as Python to be copied; budget and outputs are those of
+    `schedule`. Calls that are long or hold what Python cannot write are to be recorded."""
+    settings, budget = schedule.solve.settings, _budget_of(schedule)
+    try:
+        written = _call(args, kwargs)
+    except ValueError:
+        written = ""
+    if not written or len(written) > _LONG:
+        return _RECORD.format(at="", budget=budget)
+    chosen = (
+        f", differentiate={list(settings.differentiate)!r}" if settings is not None and settings.differentiate else ""
+    )
+    mode = "train" if model.training else "eval"
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    sizes = _named(schedule) if schedule.model.dims else {}
+    opened = f", dims={sizes!r}" if sizes else ""
+    if schedule.solve.gradients != "retained":
+        opened += f", gradients={schedule.solve.gradients!r}"
+    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
+    if torch.is_autocast_enabled(device.type):
+        return f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
+    return text
+
+
+def plan_parts_call(schedules: Sequence[Schedule]) -> str:
+    """The same for parts of a model, which have these schedules: a call of the whole model is to be recorded."""
+    kinds = {schedule.model.at: schedule for schedule in schedules}
+    at, budget = [path for paths in kinds for path in paths], _budget_of(schedules[0])
+    if len(kinds) > 1:  # what each has is the budget of its own calls
+        expanded = [expand(schedule) for schedule in kinds.values()]
+        budget = str(peak_together([link(one.graph, one.recomputes) for one in expanded]))
+    return _RECORD.format(at=f"at={(at if at[1:] else at[0])!r}, ", budget=budget)
+
+
+def _budget_of(schedule: Schedule) -> str:
+    settings = schedule.solve.settings
+    return _budget(settings.budget if settings is not None else str(schedule.solve.budget))
+
+
+def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
+    """The sizes that the file leaves open, as `remate.plan` takes them: of arguments that are tensors."""
+    inputs, dims = schedule.model.inputs, schedule.model.dims or {}
+    found: dict[str, dict[int, str]] = {}
+    for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
+        if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
+            found[tree["name"]] = named
+    return found
+
+
+def _budget(text: str) -> str:
+    return text if text.isdecimal() else json.dumps(text)
+
+
+def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    positional = _sequence([_written(one) for one in args], "()")
+    return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
+
+
+def _written(given: Any) -> str:
+    """An example of the same type; zeros are legal indices wherever any are. Raises ValueError."""
+    if isinstance(given, torch.Tensor):
+        return _tensor(given)
+    inner = children(given)
+    if inner is None:
+        if isinstance(given, bool | int | float | str | None):
+            return repr(given)
+        raise ValueError
+    kind, parts = inner
+    texts = {key: _written(part) for key, part in parts.items()}
+    if kind == "dict":
+        return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
+    if kind == "record":
+        raise ValueError
+    return _sequence(list(texts.values()), "()" if kind == "tuple" else "[]")
+
+
+def _sequence(texts: list[str], brackets: str) -> str:
+    comma = "," if len(texts) == 1 and brackets == "()" else ""
+    return f"{brackets[0]}{', '.join(texts)}{comma}{brackets[1]}"
+
+
+def _tensor(given: torch.Tensor) -> str:
+    shape = ", ".join(map(str, given.shape)) or "()"
+    dtype = "" if given.dtype is torch.get_default_dtype() else f", dtype={given.dtype}"
+    device = "" if given.device.type == "cpu" else f", device={given.device.type!r}"
+    grad = ", requires_grad=True" if given.requires_grad else ""
+    return f"torch.zeros({shape}{dtype}{device}{grad})"

@@ -1,0 +1,49 @@
+"""The call that a schedule was planned for, and others that compute the same: with their keys in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..bind.inputs import Inputs
+from ..bind.order import OrderError, order_of
+from ..staleness.same_forward import same_forward
+
+_ORDERS = 64  # that are remembered
+
+
+class RecordedInputs:
+    """names: of the input leaves, in the order in which `flatten` gives their tensors."""
+
+    def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
+        self._model = model
+        self._ordered, self._any = (Inputs(tree, model.forward, ordered) for ordered in (True, False))
+        self.names = self._ordered.names
+        self._refused: dict[Any, str] = {}
+        self._taken: set[Any] = set()
+
+    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
+        """The tensors of a live call. Raise BindError where it is not the recorded one.
+
+        Where keys of mappings, or of what forward takes as `**kwargs`, come in another order, forward is run once without
+        data to find out whether it does the same operations then.
+        """
+        try:
+            return self._ordered.flatten(args, kwargs, device)
+        except OrderError as error:
+            order = order_of((args, kwargs))
+            if order in self._refused:
+                raise OrderError(self._refused[order]) from None
+            found = self._any.flatten(args, kwargs, device)
+            if order not in self._taken and not same_forward(
+                self._model, (args, kwargs), self._any.as_planned(args, kwargs)
+            ):
+                if len(self._refused) < _ORDERS:
+                    self._refused[order] = str(error)
+                raise
+            if len(self._taken) < _ORDERS:
+                self._taken.add(order)
+            return found

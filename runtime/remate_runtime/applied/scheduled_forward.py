@@ -1,0 +1,143 @@
+"""One schedule bound to a model, and made ready for the devices that it is called on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..bind.fsdp2 import Fsdp2
+from ..bind.model_binding import ModelBinding, check_autocast
+from ..bind.outputs import Detached
+from ..bind.sizes import CallSizes
+from ..bind.written import Given, WrittenBuffers
+from ..engine.compiled_step import Engine
+from ..engine.step_function import run_step
+from ..errors import BindError, ScheduleError
+from ..format.schedule import Schedule
+from ..format.substitution import checked_size
+from ..staleness.live_numbers import LiveNumbers
+from ..staleness.trust import Stale, unchecked
+from .padding import PaddedCall, Padding
+from .step_at_size import StepAtSize, StepsAtSizes
+
+
+class Call(NamedTuple):
+    """What a call comes to. step: the one that is for it. inputs: its tensors, laid out as planned. given: the same as they
+    were given, by name, where the step updates buffers. numbers: the live attributes."""
+
+    step: StepAtSize
+    inputs: list[torch.Tensor]
+    given: Given
+    numbers: list[float]
+
+
+class ScheduledForward:
+    """One schedule of a model, at every size that it is for."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        schedule: Schedule,
+        namespaces: tuple[str, ...],
+        stale: Stale,
+        engine: Engine,
+        ranges: str | None,
+        part: str = "",
+    ) -> None:
+        """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of one."""
+        self.schedule = schedule
+        _permit(schedule, namespaces)
+        self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
+        self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
+        self._bound = ModelBinding(model, schedule.model)
+        self._guard = unchecked(model, schedule, stale, part)
+        self._live = LiveNumbers(model, schedule.model.live)
+        planned = self._steps.at(self._planned_size())
+        self._detached = Detached(schedule.model.outputs)
+        self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
+        self.padding = Padding(model, schedule)
+        planned.steps.planned(self.device)
+        self._written = WrittenBuffers(self._bound, planned.steps.updated)
+        self._written.refuse(())
+
+    def _planned_size(self) -> dict[str, int]:
+        return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
+
+    @property
+    def planned(self) -> Schedule:
+        """The schedule at the size that it was planned at."""
+        return self._steps.at(self._planned_size()).schedule
+
+    @property
+    def device(self) -> torch.device:
+        """The device that the model is on."""
+        return self._bound.device()
+
+    def peak(self, dims: Mapping[str, int]) -> int:
+        """Bytes that a step will hold at its worst moment, executed as it is here. dims: its size; what they leave out, as
+        planned. Raises BindError."""
+        return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
+
+    def gather(self, sharded: Fsdp2 | None) -> None:
+        """From now on, take the parameters of these parts as they are while they are whole."""
+        self._bound.gather(sharded)
+
+    def check(self) -> None:
+        """Raise BindError or StaleModelError if the model is not what it was when the schedule was applied."""
+        self._bound.check_modules()
+        self._guard.check()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """What runs for a call that the schedule is for. Raises BindError for any other call."""
+        device = self.device
+        check_autocast(self.schedule.model.autocast, device)
+        step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
+        inputs = step.call.flatten(args, kwargs, device)
+        return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())
+
+    def at_call(self, call: tuple[Sequence[Any], Mapping[str, Any]], pad: bool) -> Schedule:
+        """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""
+        args, kwargs = tuple(call[0]), dict(call[1])
+        if pad:
+            args, kwargs, *_ = self.padded(args, kwargs)
+        return self.call(args, kwargs).step.schedule
+
+    def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the schedule is for this call."""
+        try:
+            self.call(tuple(args), dict(kwargs))
+        except BindError:
+            return False
+        return True
+
+    def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PaddedCall:
+        """A smaller call, padded up to one that the schedule is for. Raises BindError."""
+        return self.padding.padded(args, kwargs, self.device)
+
+    def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
+        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""
+        device = self.device
+        step = call.step
+        tensors = [*call.inputs, *self._bound.tensors(device)]
+        self._written.refuse(call.given)
+        sources = [*tensors, *call.numbers]
+        values = run_step(step.steps.wanted(device, sources, sharded), sources)
+        return step.build(self._detached.guard(values, tensors))
+
+
+def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:
+    """Raise ScheduleError R050 if the schedule needs a permission that the caller did not give."""
+    missing = [name for name in schedule.namespaces if name not in namespaces]
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        wanted = tuple(dict.fromkeys([*namespaces, *missing]))
+        raise ScheduleError(
+            "R050",
+            f"the schedule names {listed} in `namespaces`, which was not permitted",
+            f"/namespaces/{schedule.namespaces.index(missing[0])}",
+            f"if you trust the file and the libraries: apply(model, schedule, namespaces={wanted!r}), "
+            f"remate run --allow {' '.join(wanted)}",
+        )

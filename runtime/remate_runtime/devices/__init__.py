@@ -1,0 +1,1 @@
+"""What a step needs to know of the device that runs it: memory, time, rows of oneDNN."""

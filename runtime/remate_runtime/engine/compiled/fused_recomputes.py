@@ -1,0 +1,226 @@
+"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise operations run again in the
+segment that reads their results, from what is kept anyway, so that these are neither written in forward nor read in backward.
+
+What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made, or
+will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule. Only bytes
+count; of cuts that weigh the same, the one that runs least again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import torch
+
+from ...flat_step.graph import FlatRecompute, Op
+from ...link.contract import keeps_contract
+from ...link.events import Linked, RecomputeRun, Run
+from ...link.linker import link
+from ...link.simulator import simulate
+from ..compiled_step import LinkedStep
+from .exact import exact
+from .segments import compiles
+
+# What Inductor fuses with elementwise operations before it, beside those: it reads each element once or twice.
+_FUSING = frozenset(
+    (
+        *(
+            "sum",
+            "mean",
+            "amax",
+            "amin",
+            "var_mean",
+            "clone",
+            "_to_copy",
+            "copy",
+            "cat",
+            "constant_pad_nd",
+            "slice_backward",
+        ),
+        *("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
+        *("native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward"),
+        *("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional"),
+        *("native_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout_backward"),
+    )
+)
+_WRITTEN = 17, 16  # weight of a byte that forward writes for backward alone, and of one that it writes anyway
+
+
+def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
+    """The step as the compiled engine executes it: without more than it may hold even where nothing of it compiles."""
+    most = max(step.budget, simulate(step.linked).peak)
+    barred: set[int] = set(exact(step.linked))
+    while True:
+        added = fused_recomputes(step, barred)
+        if not added:
+            return step
+        recomputes = sorted([*planned_recomputes(step.linked), *added], key=lambda one: (one.before, one.op))
+        linked = link(step.linked.graph, recomputes)
+        # What chooses by roundings must not run again fused otherwise.
+        choosing = exact(linked) & {recompute.op for recompute in added}
+        if not choosing:
+            keeps = keeps_contract(step.linked, linked) and simulate(linked).peak <= most
+            return step._replace(linked=linked) if keeps else step
+        barred |= choosing
+
+
+def planned_recomputes(linked: Linked) -> list[FlatRecompute]:
+    """Those that the step was linked with, in an order that gives the same step."""
+    found: list[FlatRecompute] = []
+    before = len(linked.graph.operations)
+    for event in reversed(linked.events):
+        if isinstance(event, Run):
+            before = event.op
+        elif isinstance(event, RecomputeRun):
+            found.append(FlatRecompute(event.op, before))
+    return found[::-1]
+
+
+class _StorageRead(NamedTuple):
+    """A computation of backward that reads the first contents of a storage. before: the operation that it is, or that
+    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block. fuses:
+    it needs no tensor in memory."""
+
+    before: int
+    part: int
+    leaf: int
+    fuses: bool
+
+
+def fused_recomputes(step: LinkedStep, barred: Collection[int] = ()) -> list[FlatRecompute]:
+    """Those to add. barred: operations that must not run again for this."""
+    choice = _Choice(step, barred)
+    kept = choice.kept()
+    places: dict[int, dict[int, int]] = {}  # by operation and part: the first place where it must have run again
+    for owner, found in choice.reads.items():
+        for op in choice.again(owner, kept):
+            at = places.setdefault(op, {})
+            for read in found:
+                at[read.part] = min(at.get(read.part, read.before), read.before)
+    made = [FlatRecompute(op, before) for op, parts in places.items() for before in parts.values()]
+    return sorted(made, key=lambda one: (one.before, one.op))
+
+
+class _Choice:
+    """Between what forward leaves for backward and what runs again in the backward of its own block."""
+
+    def __init__(self, step: LinkedStep, barred: Collection[int]) -> None:
+        self._step, self._graph = step, step.linked.graph
+        graph = self._graph
+        self.reads = self._read_in_backward()
+        self._ahead: dict[int, list[int]] = {}  # by owner: the operations of forward that read it
+        for at, op in enumerate(graph.operations[: graph.backward_start]):
+            for owner in set() if op.view else {graph.root[value] for value in op.reads}:
+                self._ahead.setdefault(owner, []).append(at)
+        self._outputs = {graph.root[value] for value in graph.outputs}
+        self._updated = {graph.root[value] for pair in graph.updates for value in pair}
+        self._cheap = {at for at in range(graph.backward_start) if at not in barred and self._is_cheap(at)}
+
+    def again(self, owner: int, kept: Collection[int]) -> list[int]:
+        """The operations that must run again so that this storage is there, if only those of `kept` are."""
+        found: list[int] = []
+        row = [owner]
+        while row:
+            owner = row.pop()
+            producer = self._graph.values[owner].producer
+            if owner not in kept and producer in self._cheap and producer not in found:
+                found.append(producer)
+                row += [self._graph.root[value] for value in self._graph.operations[producer].reads]
+        return found
+
+    def kept(self) -> set[int]:
+        """The cheapest cut: owners of storages that forward makes and backward finds."""
+        import networkx
+        from networkx.algorithms.flow import dinitz
+
+        graph = self._graph
+        net: Any = networkx.DiGraph()
+        net.add_nodes_from(("from", "to"))
+        ahead = [op for op in graph.operations[: graph.backward_start] if not op.view]
+        made = [value for op in ahead for value in op.writes if value is not None]
+        for owner in made:
+            weight = _WRITTEN[self._is_written(owner)] * graph.nbytes(owner)
+            net.add_edge((owner, "in"), (owner, "out"), capacity=weight)
+            if owner in self.reads:
+                net.add_edge((owner, "out"), "to")
+            producer = graph.values[owner].producer
+            if producer not in self._cheap:
+                net.add_edge("from", (owner, "in"))
+                continue
+            for source in {graph.root[value] for value in graph.operations[producer].reads}:
+                if graph.values[source].producer >= 0:
+                    net.add_edge((source, "out"), (owner, "in"))
+        reach = _reaching(dinitz(net, "from", "to"))
+        return {owner for owner in made if (owner, "out") in reach and (owner, "in") not in reach}
+
+    def _read_in_backward(self) -> dict[int, list[_StorageRead]]:
+        """By owner, who reads there what forward has left."""
+        linked, graph = self._step.linked, self._graph
+        found, remade = dict[int, list[_StorageRead]](), set[int]()
+        events = [event for event in linked.backward if isinstance(event, Run | RecomputeRun)]
+        places: list[tuple[int, int, int]] = []
+        before, leaf, part = len(graph.operations), -1, 0
+        for event in reversed(events):
+            if isinstance(event, Run):
+                now = self._leaf(event.op)
+                before, leaf, part = event.op, now, part + (now != leaf)
+            places.append((before, part, leaf))
+        for event, (before, part, leaf) in zip(events, reversed(places), strict=True):
+            op = graph.operations[event.op]
+            fuses = self._fuses(op)
+            for owner in dict.fromkeys(graph.root[value] for value in op.reads):
+                if owner not in remade:
+                    found.setdefault(owner, []).append(_StorageRead(before, part, leaf, fuses))
+            remade.update(value for value in op.writes if value is not None)
+        for _, gradient in graph.gradients:  # what is given out lies in memory
+            found.setdefault(graph.root[gradient], []).append(_StorageRead(len(graph.operations) - 1, -1, -1, False))
+        return found
+
+    def _leaf(self, op: int) -> int:
+        return self._step.leaves.get(self._graph.operations[op].id, -1)
+
+    def _is_pointwise(self, op: Op) -> bool:
+        return torch.Tag.pointwise in self._step.operators[op.op].tags
+
+    def _fuses(self, op: Op) -> bool:
+        """Whether Inductor fuses the operation with elementwise ones."""
+        return (self._is_pointwise(op) or op.op.split(".")[1] in _FUSING) and compiles(self._graph, op)
+
+    def _is_written(self, owner: int) -> bool:
+        """Whether it lies in memory in forward, whoever needs it later."""
+        graph = self._graph
+        ends = (graph.values[owner].producer, *self._ahead.get(owner, ()))
+        return owner in self._outputs or any(not self._is_pointwise(graph.operations[at]) for at in ends)
+
+    def _is_cheap(self, at: int) -> bool:
+        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or the
+        backward of one block would read what many before it have left. Of the caller's tensors it may read what backward
+        reads anyway: only that is watched for writes to it."""
+        graph = self._graph
+        op, leaf = graph.operations[at], self._leaf(at)
+        if op.view or len(op.writes) != 1 or not self._is_pointwise(op) or not compiles(graph, op):
+            return False
+        owners, made = {graph.root[value] for value in op.reads}, graph.root[op.writes[0] or 0]
+        if not owners or not self._updated.isdisjoint({*owners, made}) or made in self._outputs:
+            return False
+        if any(self._leaf(reader) != leaf for reader in self._ahead.get(made, ())):
+            return False
+        if any(read.leaf != leaf or not read.fuses for read in self.reads.get(made, ())):
+            return False
+        given = {one for one in owners if graph.values[one].producer < 0 and graph.values[one].kind != "constant"}
+        return all(owner in self.reads for owner in given | (owners & self._outputs))
+
+
+def _reaching(residual: Any) -> set[Any]:
+    """Nodes from which there is a way to "to" that is not full."""
+    found, row = {"to"}, ["to"]
+    infinite = residual.graph["inf"]
+    while row:
+        node = row.pop()
+        for before in residual.pred[node]:
+            edge = residual[before][node]
+            if before not in found and (edge["capacity"] >= infinite or edge["flow"] < edge["capacity"]):
+                found.add(before)
+                row.append(before)
+    return found

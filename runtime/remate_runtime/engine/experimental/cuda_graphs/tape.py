@@ -1,0 +1,75 @@
+"""A recording in parts: graphs, and in front of some what is done with the generator of random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from ...eager.random_runs import from_state, told
+from .gpu import GraphRecorder, Replay
+
+Made = TypeVar("Made")
+
+
+class _GeneratorState:
+    """That of a generator, as the last replay of the first run found it."""
+
+    found: torch.Tensor
+
+
+class GraphTape:
+    """A random operation that runs again is a graph of its own: a graph takes the state of the generator when it is replayed."""
+
+    def __init__(self, recorder: GraphRecorder) -> None:
+        self._recorder = recorder
+        self._parts: list[Replay] = []
+
+    def first(self, run: Callable[[], None], generator: torch.Generator) -> Any:
+        state = _GeneratorState()
+        replay = self._apart(run)
+
+        def play() -> None:
+            state.found = generator.get_state()
+            replay()
+
+        self._parts.append(play)
+        return state
+
+    def again(self, run: Callable[[], None], generator: torch.Generator, state: Any) -> None:
+        replay = self._apart(run)
+        self._parts.append(lambda: from_state(replay, generator, state.found))
+
+    def record(self, run: Callable[[], Made]) -> Made:
+        self._recorder.begin()
+        try:
+            with told(self):
+                made = run()
+        except BaseException:
+            self._recorder.abandon()
+            raise
+        self._parts.append(self._recorder.end())
+        return made
+
+    def play(self) -> None:
+        for part in self._parts:
+            part()
+
+    @property
+    def parts(self) -> int:
+        return len(self._parts)
+
+    def _apart(self, run: Callable[[], None]) -> Replay:
+        self._parts.append(self._recorder.end())
+        self._recorder.begin()
+        run()
+        replay = self._recorder.end()
+        self._recorder.begin()
+        return replay
+
+
+def record(recorder: GraphRecorder, run: Callable[[], Made]) -> tuple[GraphTape, Made]:
+    """Record what `run` asks of the device. Returns that, and its result, tensors without contents."""
+    tape = GraphTape(recorder)
+    return tape, tape.record(run)

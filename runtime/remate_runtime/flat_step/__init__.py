@@ -1,0 +1,43 @@
+"""The flat training step: what a schedule file expands to. Needs no torch."""
+
+from __future__ import annotations
+
+from .arguments import to_json
+from .expansion import Expanded, expand
+from .graph import (
+    DEVICE,
+    HOST,
+    LIVE,
+    NUMBER,
+    FlatRecompute,
+    Graph,
+    Number,
+    Op,
+    Ref,
+    Value,
+    numbers_in,
+    planned_number,
+)
+from .in_place import overwritable
+from .layout import InstanceSpan, lay_out
+
+__all__ = [
+    "DEVICE",
+    "HOST",
+    "LIVE",
+    "NUMBER",
+    "Expanded",
+    "FlatRecompute",
+    "Graph",
+    "InstanceSpan",
+    "Number",
+    "Op",
+    "Ref",
+    "Value",
+    "expand",
+    "lay_out",
+    "numbers_in",
+    "overwritable",
+    "planned_number",
+    "to_json",
+]

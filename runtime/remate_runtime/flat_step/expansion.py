@@ -1,0 +1,394 @@
+"""Schedule -> flat Graph and flat recomputes: what the templates, instances and plans of a file mean.
+
+Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
+reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of the
+instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from ..errors import ScheduleError
+from ..format.schedule import Operation, Schedule
+from ..format.signature import escape, input_leaves, named_faults, output_leaves
+from ..format.substitution import at_size
+from ..format.suggest import close_names, did_you_mean
+from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
+from ..operators.tables import RANDOM, VIEWS
+from .arguments import resolve, to_graph
+from .causes import Causes
+from .graph import LIVE, NUMBER, FlatRecompute, Graph, Op, Value, roots
+from .layout import InstanceSpan, lay_out
+from .live_scopes import scopes_of_live
+from .recomputes import flat_recomputes
+
+Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
+
+
+class Expanded(msgspec.Struct, frozen=True):
+    """graph: the step without plan. recomputes: in execution order.
+
+    where: JSON pointer of every operation's line. stated: JSON pointer of every recomputation's name. places: all instances,
+    enclosing ones before those inside.
+    """
+
+    graph: Graph
+    recomputes: tuple[FlatRecompute, ...]
+    where: tuple[str, ...]
+    stated: tuple[str, ...]
+    places: tuple[InstanceSpan, ...]
+
+
+def expand(schedule: Schedule) -> Expanded:
+    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size` makes that of
+    another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    return _Expansion(at_size(schedule)).result()
+
+
+class _Expansion:
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.causes = Causes()
+        self.values: list[Value] = []
+        self.names: dict[str, int] = {}  # full name -> value
+        self.live: dict[str, int] = {}  # live attributes, which are no tensors: no reference finds them
+        self.places, self.backward_start = lay_out(schedule)
+        count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
+        self.lines: list[Operation | None] = [None] * count
+        self.where = [""] * count
+        self.full_ids: list[str] = [""] * count
+        self.made: list[tuple[int | None, ...]] = [()] * count
+
+    def result(self) -> Expanded:
+        self._sources()
+        for place in self.places:
+            if place.leaf:
+                self._values_of(place)
+        self.causes.report()
+        scopes = self._scopes()
+        live_scopes = scopes_of_live(self.places, self.live, self.causes)
+        self.causes.report()
+        operations = self._operations(scopes, live_scopes)
+        self.causes.report()
+        root = roots(len(self.values), operations)
+        gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
+        self._costs()
+        self.causes.report()
+        step, model = (
+            (tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root),
+            self.schedule.model,
+        )
+        assumed = self.schedule.solve.gradients
+        graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules)
+        stated = flat_recomputes(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
+        recomputes, named = tuple(one.recompute for one in stated), tuple(one.where for one in stated)
+        return Expanded(graph, recomputes, tuple(self.where), named, tuple(self.places))
+
+    def _costs(self) -> None:
+        """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
+        blocks = self.schedule.blocks
+        for name, costs in self.schedule.costs.items():
+            where = f"/costs/{escape(name)}"
+            if name not in blocks:
+                hint = did_you_mean(name, blocks, "delete it")
+                self.causes.add(
+                    ScheduleError("R033", f"costs of a block {name[:120]!r} that is not there", hint=hint), where
+                )
+                continue
+            known = dict.fromkeys(line.id for line in chain(blocks[name].forward, blocks[name].backward))
+            for unknown in (local for local in costs if local not in known):
+                hint = did_you_mean(unknown, known, "delete it")
+                message = f"block {name[:120]!r} has no operation {unknown[:120]!r}"
+                self.causes.add(ScheduleError("R039", message, hint=hint), f"{where}/{escape(unknown)}")
+
+    # Values
+
+    def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
+        try:
+            made = parse_type(text)
+            if data is not None and len(data) != made.numel:
+                raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
+        except ScheduleError as fault:
+            self.causes.add(fault, where)
+            made = TensorType("u8", (0,))
+        if name in self.names or name in self.live:
+            self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
+        (self.live if kind == LIVE else self.names)[name] = len(self.values)
+        self.values.append(Value(name, made, kind, producer, data))
+        return len(self.values) - 1
+
+    def _sources(self) -> None:
+        model = self.schedule.model
+        for leaf in input_leaves(model.inputs):
+            self._add(leaf.name, leaf.text, "input", leaf.where)
+        for name, text in model.parameters.items():
+            self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
+        for name, text in model.buffers.items():
+            self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
+        for name, one in model.live.items():
+            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
+        for fault, where in named_faults(model):
+            self.causes.add(fault, where)
+
+    def _values_of(self, place: InstanceSpan) -> None:
+        block, inside = place.block, f"/blocks/{escape(place.block_name)}"
+        for name, constant in block.constants.items():
+            where = f"{inside}/constants/{escape(name)}"
+            self._add(f"{place.id}.{name}", constant.type, "constant", where, -1, constant.data)
+        for part, lines, span in (
+            ("forward", block.forward, place.forward),
+            ("backward", block.backward, place.backward),
+        ):
+            for at, line in enumerate(lines):
+                index = span[at]
+                self.lines[index], self.where[index] = line, f"{inside}/{part}/{at}"
+                self.full_ids[index] = full = f"{place.id}.{line.id}"
+                many = not isinstance(line.out, str)
+                outs = (line.out,) if isinstance(line.out, str) else line.out
+                self.made[index] = tuple(
+                    None
+                    if text is None
+                    else self._add(f"{full}:{k}" if many else full, text, "op", self.where[index], index)
+                    for k, text in enumerate(outs)
+                )
+
+    def _tangents(self) -> None:
+        for leaf in output_leaves(self.schedule.model.outputs):
+            if leaf.grad and leaf.text[1:] in self.names:
+                of = self.values[self.names[leaf.text[1:]]]
+                self._add(f"grad.{leaf.name}", str(of.type.dense), "tangent", leaf.where)
+
+    # Scopes: local names of every leaf block
+
+    def _scopes(self) -> list[dict[str, int]]:
+        """By place: what a name means inside it. Bindings may refer to values of siblings and of enclosing inputs."""
+        self._tangents()
+        scopes: list[dict[str, int]] = []
+        for place in self.places:
+            scope: dict[str, int] = {}
+            self._bind(place, scopes[place.parent] if place.parent >= 0 else None, scope)
+            for name in place.block.constants:
+                self._local(scope, name, self.names[f"{place.id}.{name}"], place)
+            if place.leaf:
+                self._local_values(place, scope)
+            scopes.append(scope)
+        return scopes
+
+    def _local_values(self, place: InstanceSpan, scope: dict[str, int]) -> None:
+        for lines, span in ((place.block.forward, place.forward), (place.block.backward, place.backward)):
+            for line, index in zip(lines, span, strict=True):
+                if isinstance(line.out, str):
+                    self._local(scope, line.id, self.made[index][0], place)
+                else:
+                    for k, value in enumerate(self.made[index]):
+                        self._local(scope, f"{line.id}:{k}", value, place)
+
+    def _local(self, scope: dict[str, int], name: str, value: int | None, place: InstanceSpan) -> None:
+        if name in scope:
+            message = f"{name[:120]!r} stands for two things in the block"
+            self.causes.add(ScheduleError("R031", message), place.where, place.block_name, name)
+        if value is not None:
+            scope[name] = value
+
+    def _bind(self, place: InstanceSpan, above: dict[str, int] | None, scope: dict[str, int]) -> None:
+        block, given = place.block, place.instance.bindings
+        model, where = self.schedule.model, place.where
+        known = {**block.inputs, **block.parameters, **block.buffers}
+        unbound = {name for name in block.inputs if name not in given}
+        for name in given:
+            if name not in known and name not in block.live:
+                meant = close_names(name, sorted(unbound) or known, 1)
+                unbound -= set(meant)  # one cause: the name is misspelt
+                hint = (
+                    f"did you mean {meant[0]}?"
+                    if meant
+                    else f"inputs of the block: {', '.join([*known][:8]) or 'none'}"
+                )
+                message = f"block {place.block_name!r} has no input {name[:120]!r}"
+                self.causes.add(ScheduleError("R034", message, hint=hint), f"{where}/with/{escape(name)}")
+        for name, text in known.items():
+            if name in given:
+                value = self._outer(given[name], place, above, f"{where}/with/{escape(name)}")
+            elif name in block.inputs:
+                if name in unbound:
+                    message = f"input {name[:120]!r} of {place.id!r} is not bound"
+                    self.causes.add(ScheduleError("R034", message), where, where, name)
+                continue
+            else:
+                full = f"{place.prefix}.{name}" if place.prefix else name
+                value = self.names.get(full) if full in model.parameters or full in model.buffers else None
+                if value is None:
+                    hint = "add it under `model`, or bind it in `with`"
+                    hint = did_you_mean(full, chain(model.parameters, model.buffers), hint)
+                    fault = ScheduleError("R037", f"the model has no parameter or buffer {full[:120]!r}", "", hint)
+                    self.causes.add(fault, where, place.block_name, name)
+            if value is not None:
+                self._local(scope, name, value, place)
+                self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
+
+    def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
+        """A reference made in the scope around `place`."""
+        if above is not None:
+            value = above.get(reference[1:])
+            if value is None:
+                value = self.names.get(f"{self.places[place.parent].id}.{reference[1:]}")
+            if value is not None and reference.startswith("%"):
+                return value
+        try:
+            return resolve(reference, self.names if above is None else {})
+        except ScheduleError as fault:
+            self.causes.add(fault, where)
+            return None
+
+    def _same_type(self, value: int, text: str, where: str) -> None:
+        try:
+            expected = parse_type(text)
+        except ScheduleError as fault:
+            self.causes.add(fault, where)
+            return
+        got = self.values[value].type
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+            message = f"{self.values[value].name[:120]!r} is {got}, the block declares {expected}"
+            self.causes.add(ScheduleError("R038", message), where)
+
+    # Operations
+
+    def _operations(self, scopes: list[dict[str, int]], live_scopes: list[dict[str, int]]) -> tuple[Op, ...]:
+        operations: list[Op | None] = [None] * len(self.lines)
+        for place, scope, live in zip(self.places, scopes, live_scopes, strict=True):
+            if place.leaf:
+                costs = self.schedule.costs.get(place.block_name, {})
+                for index in (*place.forward, *place.backward):
+                    try:
+                        operations[index] = self._operation(index, (scope, live), costs)
+                    except ScheduleError as fault:
+                        self.causes.add(fault, self.where[index])
+        total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
+        if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
+            self.causes.add(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
+        return tuple(op for op in operations if op is not None)
+
+    def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
+        line = self.lines[index]
+        assert line is not None
+        found: list[int] = []
+        args = tuple(self._arguments(enumerate(line.args), scopes, found, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scopes, found, index, "kwargs")
+        reads = tuple(dict.fromkeys(found))
+        for value in reads:
+            self._available(value, index)
+        view = line.op in VIEWS
+        if view and (len(reads) != 1 or not self.made[index]):
+            raise ScheduleError("R053", f"{line.op} is a view: it reads exactly one value")
+        return Op(
+            self.full_ids[index],
+            line.op,
+            args,
+            kwargs,
+            reads,
+            self.made[index],
+            not isinstance(line.out, str),
+            view,
+            line.op in RANDOM,
+            costs.get(line.id, 0),
+            int(line.workspace),
+            line.source,
+        )
+
+    def _arguments(
+        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, found: list[int], index: int, part: str
+    ) -> dict[Any, Any]:
+        made, key = {}, None
+        try:
+            for key, argument in given:
+                made[key] = to_graph(argument, *scopes, found)
+        except ScheduleError as fault:
+            where = f"{self.where[index]}/{part}/{escape(str(key))}"
+            raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
+        return made
+
+    def _available(self, value: int, index: int) -> None:
+        source = self.values[value]
+        if source.producer >= index or (source.kind == "tangent" and index < self.backward_start):
+            raise ScheduleError("R036", f"reads {source.name[:120]!r} before it is made", hint="reorder the operations")
+
+    # Signature
+
+    def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
+        found: dict[int, int] = {}
+        wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
+        wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
+        for scope, stated, where in self._stated("gradients", scopes):
+            for name, text in stated.items():
+                at = f"{where}/{escape(name)}"
+                try:
+                    source, value = resolve("%" + name, scope), resolve(text, scope)
+                    self._check_gradient(source, value, wanted, found)
+                except ScheduleError as fault:
+                    self.causes.add(fault, at)
+                    continue
+                found[source] = value
+        return tuple(sorted(found.items()))
+
+    def _check_gradient(self, source: int, value: int, wanted: set[str], found: dict[int, int]) -> None:
+        target, made = self.values[source], self.values[value]
+        if target.name not in wanted:
+            raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
+        if source in found:
+            raise ScheduleError(
+                "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
+            )
+        if (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {target.type}")
+
+    def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
+        if field == "gradients":
+            yield self.names, self.schedule.model.gradients, "/model/gradients"
+        for place, scope in zip(self.places, scopes, strict=True):
+            yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
+
+    def _updates(self, scopes: list[dict[str, int]], root: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        found: dict[int, int] = {}
+        places: dict[int, str] = {}
+        for scope, stated, where in self._stated("updates", scopes):
+            for name, text in stated.items():
+                at = f"{where}/{escape(name)}"
+                try:
+                    buffer, value = resolve("%" + name, scope), resolve(text, scope)
+                except ScheduleError as fault:
+                    self.causes.add(fault, at)
+                    continue
+                target, made = self.values[buffer], self.values[value]
+                if (
+                    target.kind != "buffer"
+                    or made.producer >= self.backward_start
+                    or made.kind == "tangent"
+                    or buffer in found
+                ):
+                    self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
+                elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+                    self.causes.add(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
+                found[buffer], places[buffer] = value, at
+        for buffer, value in found.items():
+            if root[value] in found:  # which of the two is written first must not matter
+                message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
+                self.causes.add(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
+        return tuple(sorted(found.items()))
+
+    def _outputs(self) -> tuple[int, ...]:
+        found: dict[int, None] = {}
+        for leaf in output_leaves(self.schedule.model.outputs):
+            try:
+                value = resolve(leaf.text, self.names)
+            except ScheduleError as fault:
+                self.causes.add(ScheduleError("R064", fault.message, leaf.where, fault.hint), leaf.where)
+                continue
+            if self.values[value].producer >= self.backward_start or self.values[value].kind == "tangent":
+                self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
+            found[value] = None
+        return tuple(found)

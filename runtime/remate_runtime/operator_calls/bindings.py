@@ -1,0 +1,59 @@
+"""Python's bindings of operators, which take their arguments in half the time that the call by schema takes.
+
+A binding chooses an overload by the kinds of its arguments; each is listed with the kinds for which it chooses the operator of
+its name, and calls it with the same arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..flat_step.graph import Ref
+
+_BINDINGS: Any = torch._C
+# Kinds of arguments: t tensor, T list of tensors, i integer, I list of integers, f float, b boolean.
+FUNCTIONS: dict[str, str] = {
+    **dict.fromkeys(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "mm", "bmm"), "tt"),
+    **dict.fromkeys(("addmm", "baddbmm", "where.self"), "ttt"),
+    **dict.fromkeys("abs clone cos erf exp log mean neg reciprocal relu rsqrt sigmoid sin sqrt sum tanh".split(), "t"),
+    **dict.fromkeys(("add_.Tensor", "sub_.Tensor", "mul_.Tensor", "div_.Tensor"), "tt"),
+    **dict.fromkeys(("exp_", "neg_", "relu_", "rsqrt_", "sigmoid_", "sqrt_", "tanh_"), "t"),
+    **dict.fromkeys(("pow.Tensor_Scalar",), "ti tf"),
+    **dict.fromkeys(("mean.dim", "sum.dim_IntList"), "tI tIb"),
+    **dict.fromkeys(("cat", "stack"), "T Ti"),
+    **dict.fromkeys(("expand", "permute", "view"), "tI"),
+    **dict.fromkeys(("select.int", "transpose.int"), "tii"),
+    **dict.fromkeys(("split.Tensor", "unsafe_split.Tensor"), "ti tii"),
+    **dict.fromkeys(("_log_softmax", "_softmax"), "tib"),
+    "t": "t",
+    "unsqueeze": "ti",
+    "unbind.int": "t ti",
+    "split_with_sizes": "tI tIi",
+    "index_select": "tit",
+    "embedding": "tt tti",
+    "native_dropout": "tfb",
+    "native_layer_norm": "tIttf",
+    "convolution": "tttIIIbIi",
+}
+
+
+def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """What runs the operator `name` (`aten.add.Tensor`, also one that writes over its first argument) for arguments as those of `Op`;
+    None where there is nothing that is faster."""
+    space, _, short = name.partition(".")
+    if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
+        return None
+    packet = short.split(".")[0]
+    return getattr(_BINDINGS._VariableFunctions, packet, None) or getattr(_BINDINGS.TensorBase, packet, None)
+
+
+def _kind(argument: Any) -> str:
+    if isinstance(argument, Ref):
+        return "t"
+    if isinstance(argument, tuple):
+        kinds = {_kind(each) for each in argument}
+        return kinds.pop().upper() if kinds in ({"t"}, {"i"}) else "?"
+    return {bool: "b", int: "i", float: "f"}.get(type(argument), "?")

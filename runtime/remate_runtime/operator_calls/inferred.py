@@ -1,0 +1,213 @@
+"""What a file declares of results, against what torch infers from the arguments: before a step runs, so that no operation
+of a file allocates more than the file says.
+
+Each distinct signature is inferred once, on the meta device, where tensors have no memory. Where that fails or differs,
+fake tensors decide: capture inferred the types with them, and meta kernels differ from those of devices in a few places.
+Operators that torch cannot infer are judged by the first run (`engine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..errors import ScheduleError
+from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
+from ..format.tensor_type import TensorType
+from .cache_folder import import_without_folder
+from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
+from .results import RESULTS
+
+_META = torch.device("meta")
+# On the CPU, norms of half-precision input by full-precision weights have full-precision statistics; torch infers half.
+_MIXED = frozenset({"aten.native_layer_norm", "aten.native_group_norm"})
+# Operators that return as many tensors as a size says: the argument that says how much of it each gets; None: one.
+_PIECES = {
+    "aten.split.Tensor": "split_size",
+    "aten.split_copy.Tensor": "split_size",
+    "aten.unsafe_split.Tensor": "split_size",
+    "aten.unbind.int": None,
+    "aten.unbind_copy.int": None,
+}
+
+
+def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverload]) -> dict[str, ScheduleError]:
+    """Faults (R053) by the JSON pointer of their operation. where: pointer of every operation; live: operator by name."""
+    judged: dict[Any, str] = {}
+    faults: dict[str, ScheduleError] = {}
+    import_without_folder()
+    with torch.no_grad():
+        for op, at in zip(graph.operations, where, strict=True):
+            key = signature(graph, op)
+            if key not in judged:
+                judged[key] = _judge(graph, op, live[op.op])
+            if judged[key] and at not in faults:
+                hint = "correct `out` or the arguments, or plan again with the installed versions of torch and remate"
+                faults[at] = ScheduleError("R053", f"operation {op.id!r}, {op.op}: {judged[key]}", at, hint)
+    return faults
+
+
+def signature(graph: Graph, op: Op) -> Any:
+    """All that the inference reads: equal for operations that are equal in types and literals."""
+
+    def key(argument: Any) -> Any:
+        if isinstance(argument, Ref):
+            return graph.values[argument.value].type
+        if isinstance(argument, Number):
+            return Number, planned_number(graph, argument)
+        if isinstance(argument, tuple):
+            return tuple(map(key, argument))
+        if isinstance(argument, dict):
+            return tuple((k, str(v)) for k, v in argument.items())
+        return type(argument), argument  # 1, 1.0 and True are equal, but not the same argument
+
+    kwargs = tuple((name, key(argument)) for name, argument in op.kwargs.items())
+    outs = tuple(None if value is None else graph.values[value].type for value in op.writes)
+    return op.op, key(op.args), kwargs, outs
+
+
+def infer(graph: Graph, args: tuple[Any, ...], kwargs: dict[str, Any], live: OpOverload) -> Any:
+    """What the operator gives for these arguments (as in `Op`), on the meta device. Raises whatever torch raises."""
+    with torch.no_grad():
+        return _inferred(graph, args, kwargs, live, _empty_meta)
+
+
+def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
+    """What is wrong with an operation's types; "" if nothing is, or if torch cannot tell without running it."""
+    names = [argument.name for argument in live._schema.arguments]
+    if not op.reads and "device" not in names:
+        return ""
+    if op.op in _PIECES and (wrong := _wrong_count(graph, op, names)):
+        return wrong
+    try:
+        wrong = _compared(graph, op, _inferred(graph, op.args, op.kwargs, live, _empty_meta))
+    except NotImplementedError:
+        return ""
+    except Exception as error:
+        wrong = f"torch refuses its arguments: {_line(error)}"
+    return wrong and _second_opinion(graph, op, live, wrong)
+
+
+def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
+    from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+
+    device = torch.device(graph.device if graph.device == "cpu" or torch.cuda.is_available() else "cpu")
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            host = torch.device("cpu")
+            make = lambda type_: _empty(type_, host if type_.cpu else device)  # noqa: E731
+            made = _inferred(graph, op.args, op.kwargs, live, make)
+            return _compared(graph, op, made)
+    except (UnsupportedOperatorException, NotImplementedError):
+        return wrong
+    except Exception:
+        return wrong
+
+
+def _inferred(
+    graph: Graph,
+    given: tuple[Any, ...],
+    named: dict[str, Any],
+    live: OpOverload,
+    tensor: Callable[[TensorType], torch.Tensor],
+) -> Any:
+    """What the operator returns for tensors of the declared types. No factory may make a tensor elsewhere."""
+    made: dict[int, torch.Tensor] = {}
+
+    def argument(one: Any) -> Any:
+        if isinstance(one, Ref):
+            if one.value not in made:
+                made[one.value] = tensor(graph.values[one.value].type)
+            return made[one.value]
+        if isinstance(one, Number):
+            return planned_number(graph, one)
+        if isinstance(one, tuple):
+            return [argument(each) for each in one]
+        return literal(one, device)
+
+    device = tensor(TensorType("u8", (0,))).device
+    names = [each.name for each in live._schema.arguments]
+    args = [argument(each) for each in given]
+    kwargs = {name: argument(each) for name, each in named.items()}
+    if "device" in names and device == _META:
+        at = names.index("device")
+        if at < len(args):
+            args[at] = device
+        else:
+            kwargs["device"] = device
+    elif "device" in names and not made and kwargs.get("device") is None:
+        kwargs["device"] = device
+    return RESULTS.get(live, live)(*args, **kwargs)
+
+
+def _compared(graph: Graph, op: Op, made: Any) -> str:
+    found = list(made) if isinstance(made, tuple | list) else [made]
+    if len(found) != len(op.writes):
+        return f"it has {len(found)} outputs, the file declares {len(op.writes)}"
+    for at, (value, tensor) in enumerate(zip(op.writes, found, strict=True)):
+        if value is None:
+            continue
+        declared = graph.values[value].type
+        if not isinstance(tensor, torch.Tensor) or not _fits(op, tensor, declared):
+            which = f"output {at}" if op.multiple else "its output"
+            return f"{which} is {_described(tensor)}, the file declares {declared}"
+    return ""
+
+
+def _fits(op: Op, tensor: torch.Tensor, declared: TensorType) -> bool:
+    """Dtype and shape agree; a view has the declared strides, and what is no view takes no more bytes than declared."""
+    if tuple(tensor.shape) != declared.shape:
+        return False
+    if tensor.dtype is not TORCH_DTYPES[declared.dtype] and not (op.op in _MIXED and declared.dtype == "f32"):
+        return False
+    if not op.view:
+        return _nbytes(tensor) <= declared.nbytes
+    pairs = zip(declared.shape, tensor.stride(), declared.strides or tensor.stride(), strict=True)
+    if declared.strides is None:
+        return tensor.is_contiguous()
+    return all(size < 2 or have == want for size, have, want in pairs)
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    """Bytes that the elements span."""
+    spread = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + spread) * tensor.itemsize if tensor.numel() else 0
+
+
+def _wrong_count(graph: Graph, op: Op, names: Sequence[str]) -> str:
+    """Before torch makes them: a file may ask for more pieces than there is memory for."""
+    given = dict(zip(names, op.args, strict=False)) | op.kwargs
+    source, dim = given.get("self"), given.get("dim", 0)
+    size = given.get(_PIECES[op.op] or "", 1)
+    shape = graph.values[source.value].type.shape if isinstance(source, Ref) else ()
+    if not isinstance(dim, int) or not isinstance(size, int) or not -len(shape) <= dim < len(shape) or size < 0:
+        return "its arguments do not fit the tensor that it takes apart"
+    pieces = max(1, -(-shape[dim] // max(size, 1))) if _PIECES[op.op] else shape[dim]
+    return "" if pieces == len(op.writes) else f"it has {pieces} outputs, the file declares {len(op.writes)}"
+
+
+def _empty_meta(type_: TensorType) -> torch.Tensor:
+    return _empty(type_, _META)
+
+
+def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
+    dtype = TORCH_DTYPES[type_.dtype]
+    if type_.strides is None:
+        return torch.empty(type_.shape, dtype=dtype, device=device)
+    return torch.empty_strided(type_.shape, type_.strides, dtype=dtype, device=device)
+
+
+def _described(made: Any) -> str:
+    if not isinstance(made, torch.Tensor):
+        return "none" if made is None else f"of type {type(made).__name__}"
+    strides = None if made.is_contiguous() else tuple(made.stride())
+    dtype = SHORT_DTYPES.get(made.dtype)
+    return str(TensorType(dtype, tuple(made.shape), strides)) if dtype else f"a tensor of {made.dtype}"
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]

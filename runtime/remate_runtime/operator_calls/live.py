@@ -1,0 +1,62 @@
+"""The live operators of a step, every one checked against what the file and the static tables say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from torch._ops import OpOverload
+
+from ..errors import ScheduleError, ScheduleFaultsError
+from ..flat_step.graph import Graph
+from ..format.limits import MAX_FAULTS
+from ..operators.tables import permission
+from .inferred import check_types
+from .overloads import check_operator, not_permitted, overload
+from .unchecked import trusts
+
+
+def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
+    """The live operator of every name in the graph; and the types of all results are what torch infers from the arguments.
+
+    where: JSON pointer of every operation (`Expanded.where`). namespaces: permitted beyond the usual ones, of libraries, and
+    operators of torch that need a permission.
+
+    Raises ScheduleError R050–R053, with all faults.
+    """
+    found: dict[str, OpOverload] = {}
+    known: dict[Any, str] = {}
+    faults: dict[str, ScheduleError] = {}  # by pointer: the instances of a block share its operations' lines
+    for op, at in zip(graph.operations, where, strict=True):
+        try:
+            if op.op not in found:
+                found[op.op] = overload(op.op, namespaces)
+        except ScheduleError as fault:
+            faults[at] = ScheduleError(fault.code, fault.message, f"{at}/op", fault.hint)
+        else:
+            try:
+                check_operator(op, found[op.op])
+                if op.op not in namespaces and (why := trusts(graph, op, found[op.op], known)):
+                    raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
+            except ScheduleError as fault:
+                faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
+        if len(faults) >= MAX_FAULTS:
+            break
+    faults = faults or check_types(graph, where, found)
+    if faults:
+        raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
+    return found
+
+
+def needed(graph: Graph) -> tuple[str, ...]:
+    """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of libraries,
+    and operators of torch whose kernels would trust what the file gives them."""
+    wanted: set[str] = set()
+    known: dict[Any, str] = {}
+    for op in graph.operations:
+        name = permission(op.op)
+        if not name and trusts(graph, op, overload(op.op), known):
+            name = op.op
+        if name:
+            wanted.add(name)
+    return tuple(sorted(wanted))

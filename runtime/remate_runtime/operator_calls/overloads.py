@@ -1,0 +1,242 @@
+"""Operators and literals of a schedule -> live objects of torch. Nothing in a file reaches Python by name: an operator
+is looked up as an exact overload in an allowed namespace, and everything else is spelled from fixed tables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..errors import REPLAN, BindError, ScheduleError
+from ..flat_step.graph import Number, Op
+from ..format.tensor_type import DTYPES, TensorType
+from ..format.vocabulary import MEMORY_FORMATS
+from ..operators.tables import (
+    COPIED,
+    IN_PLACE,
+    NAMESPACES,
+    NOT_RANDOM,
+    PERMISSION,
+    RANDOM,
+    VIEWS,
+    permission,
+    refusal,
+)
+from .recurrent import LAYER, LAYER_BACKWARD, whole_layer
+
+_NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
+
+_SIZED_BY_NUMBERS = ("aten.arange", "aten.range")
+
+TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
+SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
+_MEMORY_FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) for name in MEMORY_FORMATS}
+
+
+def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
+    """The live operator overload that `name` (`aten.add.Tensor`, `aten.addmm`) stands for.
+
+    namespaces: allowed beyond `operators.NAMESPACES`, or listed operators that need a permission. Raises ScheduleError
+    R050 (not allowed, or not among the operators that a file may name), R051 (unknown operator), R052 (it writes over its
+    arguments).
+    """
+    parts = _NAME.fullmatch(name)
+    if parts is None:
+        raise ScheduleError(
+            "R051", f"{name[:80]!r} is no operator", hint="write namespace.name or namespace.name.overload"
+        )
+    if parts[1] not in NAMESPACES and parts[1] not in namespaces:
+        raise not_permitted(f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", parts[1])
+    packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
+    found = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
+    if not isinstance(found, OpOverload):
+        hint = f"import the library that registers it, or {REPLAN} with this version of torch"
+        raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
+    if found._schema.is_mutable:
+        raise ScheduleError("R052", f"operator {name!r} writes over its arguments", hint="name a functional operator")
+    if why := refusal(name):
+        raise ScheduleError("R050", why, hint="name the operators that it is made of: plan again")
+    if (wanted := permission(name)) and wanted not in namespaces:
+        raise not_permitted(f"operator {name!r} needs a permission: {PERMISSION[name]}", wanted)
+    return found
+
+
+def not_permitted(message: str, wanted: str) -> ScheduleError:
+    """R050 with the permission that would serve. wanted: a namespace, or the name of an operator."""
+    hint = f"if you trust the file and where it comes from: apply(model, schedule, namespaces=({wanted!r},))"
+    return ScheduleError("R050", message, hint=hint)
+
+
+def check_operator(op: Op, live: OpOverload) -> None:
+    """Compare what the file and the static tables say of an operation with the live operator's schema.
+
+    Raises ScheduleError R053. Keeps a wrong table from corrupting gradients: an unlisted view would be counted, and
+    overwritten, as a storage of its own; an unlisted random operator would draw anew when it is recomputed.
+    """
+    schema = live._schema
+    returns, named = schema.returns, {a.name for a in schema.arguments}
+    multiple = len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
+    if len(op.args) > len(schema.arguments) or not named.issuperset(op.kwargs):
+        raise _differs(op, f"its arguments do not fit {schema}")
+    for argument, given in zip(schema.arguments, op.args, strict=False):
+        _check_length(op, argument, given)
+        _check_number(op, argument, given)
+    for argument in schema.arguments:
+        _check_length(op, argument, op.kwargs.get(argument.name))
+        _check_number(op, argument, op.kwargs.get(argument.name))
+    if op.multiple != multiple or (len(returns) > 1 and len(op.writes) != len(returns)) or not op.writes:
+        raise _differs(op, f"its outputs do not fit {schema}")
+    if any(r.alias_info is not None for r in returns) and op.op not in VIEWS:
+        raise _differs(op, f"{op.op} returns a view of its argument, which the operator tables do not say")
+    if torch.Tag.nondeterministic_seeded in live.tags and op.op not in RANDOM and op.op not in NOT_RANDOM:
+        raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
+
+
+def _check_length(op: Op, argument: Any, given: Any) -> None:
+    """Kernels read a list of fixed length without looking how long it is. One element stands for all; of a stride, none
+    for the size of the window."""
+    if argument.N is None or argument.N < 2 or not isinstance(given, tuple):  # 1: of any length, or one number
+        return
+    empty = argument.name == "stride" or argument.default_value == []
+    if len(given) not in (1, argument.N) and not (empty and not given):
+        raise _differs(op, f"`{argument.name}` of {op.op} has {argument.N} elements, not {len(given)}")
+
+
+def _check_number(op: Op, argument: Any, given: Any) -> None:
+    """A float that follows from live attributes stands where the operator takes one number, and decides no size."""
+    if isinstance(given, tuple) and any(isinstance(each, Number) for each in given):
+        raise _differs(op, f"`{argument.name}` is a list, which holds no numbers that follow from live attributes")
+    if not isinstance(given, Number):
+        return
+    kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
+    if not isinstance(kind, torch.FloatType | torch.NumberType | torch.TensorType):  # a number stands for a tensor, too
+        raise _differs(
+            op,
+            f"`{argument.name}` of {op.op} is neither a float nor a tensor, so it cannot follow from live attributes",
+        )
+    if op.op.startswith(_SIZED_BY_NUMBERS):
+        raise _differs(op, f"`{argument.name}` of {op.op} decides a size, so it cannot follow from live attributes")
+
+
+def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
+    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
+    function = live._op
+    if live in (LAYER, LAYER_BACKWARD):
+        return whole_layer(function)
+    if name not in COPIED:
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = function(*args, **kwargs)
+        return made.clone() if made.untyped_storage().nbytes() > made.nbytes else made
+
+    return run
+
+
+def in_place(op: Op) -> Callable[..., Any]:
+    """What runs an operation that the linker lets write over an argument, which comes first. It returns that argument."""
+    form = IN_PLACE[op.op]
+    write = _overload(form.op)._op
+    if form.through is None:
+        return write
+    view = _overload(form.through)._op
+
+    def run(onto: torch.Tensor, given: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+        write(view(onto, *where, **named), given)
+        return onto
+
+    return run
+
+
+def _overload(name: str) -> OpOverload:
+    namespace, packet, *rest = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
+
+
+def has_kernel(live: OpOverload, device: torch.device) -> bool:
+    """Whether the operator runs on this kind of device."""
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        live.name(), "CUDA" if device.type == "cuda" else "CPU"
+    )
+
+
+def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.device, planned: str) -> None:
+    """Raise BindError naming the operators without a kernel for `device`; `planned` is the device class of the file."""
+    lacking = sorted({name for name, live in operators if not has_kernel(live, device)})
+    if lacking:
+        raise BindError(
+            f"the schedule was planned for {planned} and uses operators that {device.type} does not have: "
+            f"{', '.join(lacking)}\n  plan again with the model and its inputs on {device.type}"
+        )
+
+
+def literal(argument: Any, device: torch.device) -> Any:
+    """A literal in Graph form -> what torch takes. `{"device": "main"}` becomes `device`."""
+    if isinstance(argument, tuple):
+        return [literal(a, device) for a in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((key, value),) = argument.items()
+    if key == "dtype":
+        return TORCH_DTYPES[value]
+    if key == "device":
+        return device if value == "main" else torch.device("cpu")
+    if key == "memory_format":
+        return _MEMORY_FORMATS[value]
+    if key == "layout":
+        return torch.strided
+    return complex(*value) if key == "complex" else float(value)
+
+
+def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
+    """The tensor of a constant of the file."""
+    where = torch.device("cpu") if type_.cpu else device
+    elements = [literal(e, where) if isinstance(e, dict) else e for e in data]
+    flat = torch.tensor(elements, dtype=TORCH_DTYPES[type_.dtype], device=where)
+    if type_.strides is None:
+        return flat.view(type_.shape)
+    place = torch.zeros(type_.shape, dtype=torch.int64, device=where)
+    for dim, (size, stride) in enumerate(zip(type_.shape, type_.strides, strict=True)):
+        spread = [1] * dim + [size] + [1] * (len(type_.shape) - dim - 1)
+        place += stride * torch.arange(size, device=where).view(spread)
+    storage = flat.new_zeros(int(place.max()) + 1 if flat.numel() else 0)
+    storage[place.flatten()] = flat
+    return storage.as_strided(type_.shape, type_.strides)
+
+
+def empty(type_: TensorType, device: torch.device) -> torch.Tensor:
+    """An uninitialised tensor of exactly this type."""
+    where = torch.device("cpu") if type_.cpu else device
+    dtype = TORCH_DTYPES[type_.dtype]
+    if type_.strides is None:
+        return torch.empty(type_.shape, dtype=dtype, device=where)
+    return torch.empty_strided(type_.shape, type_.strides, dtype=dtype, device=where)
+
+
+def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
+    """Whether the strides are the recorded ones. Dimensions of size 1 have no stride that matters."""
+    if type_.strides is None:
+        return tensor.is_contiguous()
+    pairs = zip(tensor.shape, tensor.stride(), type_.strides, strict=True)
+    return all(size < 2 or have == want for size, have, want in pairs)
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Where the storage of a tensor begins; 0 if it is empty."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def described(tensor: torch.Tensor) -> str:
+    """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
+    dtype = SHORT_DTYPES.get(tensor.dtype, str(tensor.dtype))
+    strides = "" if tensor.is_contiguous() else "{{{}}}".format(",".join(map(str, tensor.stride())))
+    return f"{dtype}[{','.join(map(str, tensor.shape))}]{strides} on {tensor.device}"
+
+
+def _differs(op: Op, what: str) -> ScheduleError:
+    hint = f"{REPLAN} with the installed versions of torch and remate"
+    return ScheduleError("R053", f"operation {op.id!r}: {what}", hint=hint)

@@ -1,0 +1,150 @@
+"""LSTM layers as oneDNN runs them on the CPU: one operator for all time steps of one direction, and one for its backward.
+
+Torch infers no workspace for it, though it is most of what the layer holds for backward, and the kernel takes its
+arguments as contiguous memory of the sizes that it is reported, without looking. Time comes first in them whatever `batch_first`
+says, which the kernel does not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..devices.onednn_rows import row_elements
+
+LAYER = torch.ops.aten.mkldnn_rnn_layer.default
+LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
+_LSTM = 2  # `mode`
+_GATES = 4
+_PAGE = 4096
+_MOST = 1 << 31  # oneDNN counts elements with 32 bits in places
+
+
+def lstm_layer(
+    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor,
+    reverse: bool, batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
+    batch_first: bool, train: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Empty tensors of the types that `aten.mkldnn_rnn_layer` returns where gradients are enabled: output, last hidden and cell
+    state, workspace. Raises ValueError for arguments that do not fit each other, or that are no LSTM's.
+    """
+    _check((input, w0, w1, w2, w3, hx, cx), (mode, hidden_size, batch_sizes), has_biases)
+    time, batch, width = input.shape
+    output = input.new_empty((time, batch, hidden_size))
+    size = workspace_bytes(time, batch, width, hidden_size, input.itemsize)
+    workspace = torch.empty(size, dtype=torch.uint8, device=input.device)
+    return output, hx.new_empty(hx.shape), cx.new_empty(cx.shape), workspace
+
+
+def lstm_layer_backward(
+    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor,
+    output: torch.Tensor, hy: torch.Tensor, cy: torch.Tensor, grad_output: torch.Tensor | None, grad_hy: torch.Tensor | None,
+    grad_cy: torch.Tensor | None, reverse: bool, mode: int, hidden_size: int, num_layers: int, has_biases: bool, train: bool,
+    bidirectional: bool, batch_sizes: list[int], batch_first: bool, workspace: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Empty tensors of the types that `aten.mkldnn_rnn_layer_backward` returns: the gradients of the first seven arguments, in
+    single precision. Raises ValueError as `lstm_layer` does, and where no gradient is given.
+    """
+    leading = (input, w0, w1, w2, w3, hx, cx)
+    _check(leading, (mode, hidden_size, batch_sizes), has_biases)
+    if grad_output is None and grad_hy is None and grad_cy is None:
+        raise ValueError("it has no gradient of any result")
+    for made, grad in ((output, grad_output), (hy, grad_hy), (cy, grad_cy)):
+        _same(made, input)
+        if grad is not None and (grad.shape != made.shape or grad.dtype is not made.dtype):
+            raise ValueError(f"a gradient of shape {tuple(grad.shape)} for a result of shape {tuple(made.shape)}")
+    time, batch, width = input.shape
+    if output.shape != (time, batch, hidden_size) or hy.shape != hx.shape or cy.shape != cx.shape:
+        raise ValueError("its results do not fit its arguments")
+    if workspace.numel() != workspace_bytes(time, batch, width, hidden_size, input.itemsize):
+        raise ValueError(f"a workspace of {workspace.numel()} bytes does not fit its arguments")
+    shapes = [t.shape for t in leading]
+    shapes[3] = shapes[4] = torch.Size((_GATES * hidden_size,))
+    made = [input.new_empty(shape, dtype=torch.float32) for shape in shapes]
+    return tuple(made)
+
+
+def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: int) -> int:
+    """Bytes that the forward leaves for the backward: gates, hidden states, states of layer and cell, and their gradients, each
+    from a page on (oneDNN, `src/cpu/rnn/rnn_utils.hpp`). width: of the input. itemsize: bytes of one of its elements.
+    """
+    wide, cells, states = max(width, hidden), time * batch, 2 * (time + 1) * batch
+    kept = [
+        cells * row_elements(_GATES * hidden, itemsize) * itemsize,
+        cells * row_elements(hidden, itemsize) * itemsize,
+        states * row_elements(wide, itemsize) * itemsize,
+        states * hidden * itemsize,
+        states * row_elements(wide, 4) * 4,
+        states * row_elements(wide, 4) * 4,
+        states * hidden * 4,
+    ]
+    return sum(-(-size // _PAGE) * _PAGE for size in kept)
+
+
+def workspace_as_told(dtype: torch.dtype) -> bool:
+    """Whether the installed oneDNN leaves as much as `workspace_bytes` says, tried on two small layers."""
+    return all(
+        _left(dtype, *sizes) == workspace_bytes(*sizes, dtype.itemsize) for sizes in ((1, 1, 1, 1), (3, 5, 260, 64))
+    )
+
+
+def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) -> int:
+    gates = _GATES * hidden
+    shapes = [
+        (time, batch, width),
+        (gates, width),
+        (gates, hidden),
+        (gates,),
+        (gates,),
+        (batch, hidden),
+        (batch, hidden),
+    ]
+    tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    try:
+        with torch._C._DisableAutocast():
+            return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
+    except RuntimeError:  # a torch without oneDNN, or a processor that it does not know
+        return -1
+
+
+def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` (forward or backward) with what eager gives it: contiguous arguments, and enabled gradients, without which
+    the forward leaves no workspace."""
+
+    def run(*args: Any) -> Any:
+        enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(True)
+        try:
+            return function(args[0].contiguous(), *args[1:5], args[5].contiguous(), args[6].contiguous(), *args[7:])
+        finally:
+            torch._C._set_grad_enabled(enabled)
+
+    return run
+
+
+def _check(tensors: tuple[torch.Tensor, ...], told: tuple[int, int, list[int]], biases: bool) -> None:
+    mode, hidden, batch_sizes = told
+    if mode != _LSTM or batch_sizes:
+        raise ValueError("only LSTMs over sequences of one length run as one layer")
+    layer_input = tensors[0]
+    if layer_input.dim() != 3:
+        raise ValueError(f"an input of {layer_input.dim()} dimensions")
+    time, batch, width = layer_input.shape
+    gates = _GATES * hidden
+    bias = [(gates,), (gates,)] if biases else [tuple(t.shape) for t in tensors[3:5]]
+    wanted = [(time, batch, width), (gates, width), (gates, hidden), *bias, (batch, hidden), (batch, hidden)]
+    for tensor, shape in zip(tensors, wanted, strict=True):
+        _same(tensor, layer_input)
+        if tuple(tensor.shape) != shape or 0 in shape:
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)}, where the others ask for {shape}, none empty")
+    if layer_input.dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"elements of {layer_input.dtype}")
+    if 2 * (time + 1) * batch * max(width, gates) >= _MOST or max(tensor.numel() for tensor in tensors) >= _MOST:
+        raise ValueError("more elements than oneDNN counts")
+
+
+def _same(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    if tensor.dtype is not other.dtype or tensor.device != other.device:
+        raise ValueError(f"tensors of {tensor.dtype} and {other.dtype}, or on more than one device")

@@ -1,0 +1,169 @@
+"""Operators whose kernels trust their arguments (`paired`, `literals` in the operator tables): whether what a file gives them
+is what a forward operator made, or would make.
+
+Kernels of backward operators follow indices, and sizes of saved tensors, without looking: out of range they crash, or
+write where they should not. The indices that a forward kernel made are in range whatever the data are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from ..flat_step.graph import Graph, Op, Ref
+from ..format.tensor_type import TensorType
+from ..operators.tables import LITERALS, PAIRED, PairedOperator
+from .inferred import infer, signature
+from .overloads import overload
+
+_ATTENTION = "aten._scaled_dot_product_"
+_FFT = "aten._fft_c2r"
+Arguments = Mapping[str, Any]
+
+
+def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
+    """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the graph."""
+    pair = PAIRED.get(op.op)
+    if pair is None and op.op not in LITERALS and op.op != _FFT and not op.op.startswith(_ATTENTION):
+        return ""
+    if pair is not None and pair.outputs:  # it matters which operation made the arguments, not their types alone
+        return _judge(graph, op, live, pair)
+    key = signature(graph, op)
+    if key not in known:
+        known[key] = _judge(graph, op, live, pair)
+    return known[key]
+
+
+def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) -> str:
+    given = _arguments(op, live)
+    for name, value in LITERALS.get(op.op, {}).items():
+        if given.get(name) is not value:
+            return f"with `{name}` other than {value} its kernel follows indices without checking them"
+    if op.op.startswith(_ATTENTION) and (wrong := _attention(graph, given)):
+        return wrong
+    if op.op == _FFT:
+        return _half_of_spectrum(graph, given)
+    if pair is None:
+        return ""
+    wrong = _sizes(graph, given, pair)
+    return wrong or (_made(graph, given, pair) if pair.outputs else _like(graph, given, pair))
+
+
+def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
+    """By name, with the defaults of the schema; the first one as `grad`, too."""
+    arguments = live._schema.arguments
+    given = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    given |= {a.name: value for a, value in zip(arguments, op.args, strict=False)} | op.kwargs
+    return {"grad": given.get(arguments[0].name)} | given
+
+
+def _made(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
+    """The saved arguments are outputs of one forward operation, which had the same arguments."""
+    saved = {name: given[name] for name in pair.outputs if isinstance(given.get(name), Ref)}
+    if not saved or any(not isinstance(given.get(name), Ref | None) for name in pair.outputs):
+        return f"none of {_listed(pair.outputs)} is what {_listed(pair.by)} made"
+    producers = {graph.values[value.value].producer for value in saved.values()}
+    forward = graph.operations[next(iter(producers))] if len(producers) == 1 and min(producers) >= 0 else None
+    if forward is None or forward.op not in pair.by:
+        return f"{_listed(saved)} must be what {_listed(pair.by)} made"
+    for name, value in saved.items():
+        if pair.outputs[name] >= len(forward.writes) or forward.writes[pair.outputs[name]] != value.value:
+            return f"`{name}` must be output {pair.outputs[name]} of {forward.id!r}"
+    had = _arguments(forward, overload(forward.op, (forward.op,)))
+    for name in pair.same:
+        there = pair.renamed.get(name, name)
+        wanted = pair.by[forward.op].get(name, had.get(there))
+        if given.get(name) is not None and not _same(graph, given[name], wanted):
+            return f"`{name}` must be as in {forward.id!r}, whose outputs it reads"
+    for name, at in pair.like.items():
+        value = forward.writes[at]
+        if given.get(name) is None:  # an output without a gradient; torch refuses it where there must be one
+            continue
+        if value is None or _shape(graph, given[name]) != graph.values[value].type.shape:
+            return f"`{name}` must have the shape of output {at} of {forward.id!r}"
+    return ""
+
+
+def _like(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
+    """The arguments have the shapes of what the forward operator would make."""
+    ((name, literals),) = pair.by.items()
+    args: dict[str, Any] = {key: given.get(key) for key in pair.same} | literals
+    for key, (of, count) in pair.last.items():
+        shape = _shape(graph, given.get(of))
+        if shape is None or len(shape) < count:
+            return f"`{of}` must have the shape that {name} gives"
+        args[key] = shape[-count:]
+    live = overload(name)
+    ordered = tuple(args[a.name] for a in live._schema.arguments if a.name in args)
+    try:
+        made = infer(graph, ordered, {}, live)
+    except Exception:  # whatever torch says of arguments that do not fit
+        made = None
+    found = [made] if isinstance(made, torch.Tensor) else list(made or ())
+    if any(0 in (_shape(graph, each) or ()) for each in given.values()):
+        return f"without elements its arguments are not what {name} gives"
+    for key, at in pair.like.items():
+        if at >= len(found) or _shape(graph, given.get(key)) != tuple(found[at].shape):
+            return f"`{key}` must have the shape that {name} gives for the other arguments"
+    return ""
+
+
+def _sizes(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
+    for name, (of, dim) in pair.sizes.items():
+        shape = _shape(graph, given.get(of))
+        if shape is None or dim >= len(shape) or given.get(name) != shape[dim]:
+            return f"`{name}` must be size {dim} of `{of}`"
+    return ""
+
+
+def _attention(graph: Graph, given: Arguments) -> str:
+    """Kernels of attention take batch, heads and lengths from the query alone, and divide by them."""
+    query, key, value = (_shape(graph, given.get(name)) for name in ("query", "key", "value"))
+    if query is None or key is None or value is None or {len(query), len(key), len(value)} != {4}:
+        return "query, key and value must have four dimensions"
+    heads = query[1] % max(1, key[1]) == 0
+    if query[0] != key[0] or key[:3] != value[:3] or query[3] != key[3] or not heads or 0 in (*query, *key, *value):
+        return "query, key and value must agree in batch, heads, length and width, none of them empty"
+    mask = _shape(graph, given.get("attn_mask", given.get("attn_bias")))
+    full = (*query[:2], query[2], key[2])
+    if mask is not None and (
+        len(mask) > 4 or any(m not in (1, n) for m, n in zip(mask[::-1], full[::-1], strict=False))
+    ):
+        return "the mask must broadcast to the scores"
+    return ""
+
+
+def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
+    """The kernel reads as many elements as the length of the result calls for."""
+    shape, dims, length = _shape(graph, given.get("self")) or (), given.get("dim"), given.get("last_dim_size")
+    last = dims[-1] if isinstance(dims, tuple) and dims else None
+    size = shape[last] if isinstance(last, int) and -len(shape) <= last < len(shape) else None
+    if size is None or not isinstance(length, int) or size != length // 2 + 1:
+        return "the last dimension must have `last_dim_size` // 2 + 1 elements"
+    return ""
+
+
+def _same(graph: Graph, one: Any, other: Any) -> bool:
+    if isinstance(one, Ref) and isinstance(other, Ref):
+        a, b = graph.values[one.value].type, graph.values[other.value].type
+        return (a.dtype, a.shape) == (b.dtype, b.shape)
+    return _plain(one) == _plain(other)
+
+
+def _plain(literal: Any) -> Any:
+    """`2` is short for `(2, 2)` and what the schema has as default."""
+    if isinstance(literal, tuple | list):
+        return literal[0] if len(set(literal)) == 1 else tuple(literal)
+    return literal
+
+
+def _shape(graph: Graph, argument: Any) -> tuple[int, ...] | None:
+    kind: TensorType | None = graph.values[argument.value].type if isinstance(argument, Ref) else None
+    return None if kind is None else kind.shape
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(names)

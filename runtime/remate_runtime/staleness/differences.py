@@ -1,0 +1,160 @@
+"""Differences between a digest and a live model, told by module, with both values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ..format.module_paths import fold_paths
+from .values import OPAQUE
+
+_SETTINGS = 4  # assignments that a message writes down
+_CHECKPOINTING = "gradient_checkpointing"  # the flag of modules of transformers and diffusers
+CHECKPOINTS = (
+    "a schedule decides itself what runs again: switch checkpointing off with model.gradient_checkpointing_disable(), "
+    "and gradient_checkpointing=False where a trainer switches it on"
+)
+
+
+class Differences:
+    """faults: what changes or may change the step. warnings: what cannot be reported without running it."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[str, str], list[str]] = {}  # (class, what) -> paths
+        self._code: list[str] = []
+        self._replaced = False
+        self._settings: dict[str, None] = {}
+        self._numbers: dict[str, None] = {}  # paths of attributes that were a number and are another one
+        self._checkpointing = False
+        self.warnings: list[str] = []
+
+    @property
+    def faults(self) -> list[str]:
+        told = []
+        for (kind, what), paths in self._modules.items():
+            shown = ", ".join(map(repr, fold_paths(paths)))
+            if paths == [""]:
+                told.append(f"the model ({_short(kind)}): {what}")
+            else:
+                told.append(f"module{'s' * (len(paths) > 1)} {shown} ({_short(kind)}): {what}")
+        return [*self._code, *told]
+
+    @property
+    def hint(self) -> str:
+        if self._replaced:
+            return "apply the schedule before a library wraps the model, or plan the model as it is now"
+        return CHECKPOINTS if self._checkpointing else ""
+
+    @property
+    def settings(self) -> str:
+        """The assignments that bring attributes back to what was planned, as Python; "" where there are none to write."""
+        return told_settings(self._settings)
+
+    @property
+    def live(self) -> str:
+        """What could be declared live, as a hint; "" where no number changed."""
+        return live_hint(self._numbers)
+
+    def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
+        self._modules.setdefault((kind, what), []).append(path)
+        self._replaced |= wrapped and not path
+
+    def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
+        self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
+        self._settings.update(dict.fromkeys(assignment(path, name, was)))
+        self._checkpointing |= checkpoints(name, now)
+        if is_number(was) and is_number(now):
+            self._numbers[f"{path}.{name}".lstrip(".")] = None
+
+    def packages(self, was: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for name, version in was.items():
+            if now.get(name, version) != version:
+                self.warnings.append(f"planned with {name} {version}, this is {name} {now[name]}")
+        self._code += [
+            f"package {name!r} takes part in forward now, and did not when planned" for name in now if name not in was
+        ]
+
+    def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        for name in was:
+            if name in now and json.dumps(was[name]) != json.dumps(now[name]):
+                self._code.append(f"global {name!r} was {shown(was[name])} when planned, is {shown(now[name])}")
+
+    def functions(self, was: Mapping[str, str | None], now: Mapping[str, str | None]) -> None:
+        """Changed functions; those that only one side reaches are reported only if nothing else explains them."""
+        for name, made in was.items():
+            if made is not None and name in now and now[name] is None:
+                self.warnings.append(f"the source of {name!r} cannot be read here, so it was not compared")
+            elif made is not None and now.get(name, made) != made:
+                self._code.append(_changed(name))
+        if not self._code and not self._modules:
+            self._code += [
+                f"forward reached {name!r} when planned, and does not now" for name in was if name not in now
+            ]
+            self._code += [f"forward reaches {name!r} now, and did not when planned" for name in now if name not in was]
+
+
+def assignment(path: str, name: str, was: Any) -> list[str]:
+    """What sets an attribute to a value that was recorded, if Python can write it."""
+    if was is not None and not isinstance(was, bool | int | float | str):
+        return []
+    owner = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split(".") if part)
+    return [f"model{owner}.{name} = {was!r}"]
+
+
+def checkpoints(name: str, now: Any) -> bool:
+    """Whether an attribute says that a library's own checkpointing is on."""
+    return name == _CHECKPOINTING and now is True
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def live_hint(paths: Collection[str]) -> str:
+    """How attributes are declared that change while training."""
+    if not paths:
+        return ""
+    named = list(paths)[:_SETTINGS]
+    more = ", …" if len(paths) > len(named) else ""
+    return f"a number that changes while training is read at every call with remate.plan(..., live=[{', '.join(map(repr, named))}{more}])"
+
+
+def told_settings(settings: Collection[str]) -> str:
+    more = len(settings) - _SETTINGS
+    return "; ".join(list(settings)[:_SETTINGS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _changed(name: str) -> str:
+    holder, _, last = name.rpartition(".")
+    if last == "forward":
+        file, _, kind = holder.rpartition(".")
+        return f"class {kind} ({file}): its forward changed since the file was planned"
+    return f"function {name!r}, which forward reaches, changed since the file was planned"
+
+
+def _short(kind: str) -> str:
+    return repr(kind.rpartition(".")[2])[1:-1]
+
+
+def shown(value: Any) -> str:
+    """A recorded value for people, on one line."""
+    if value is OPAQUE:
+        return "a tensor or module"
+    if isinstance(value, dict):
+        if "absent" in value:
+            return "absent"
+        if "either" in value:
+            return " or ".join(map(shown, value["either"]))
+        if "is" in value:
+            of = f" of {shown(value['of'])}" if "of" in value else ""
+            source = f" (source {value['source']})" if "source" in value else ""
+            return f"{value['is']!r}"[1:-1] + of + source
+        for key, text in (
+            ("object", "an object of class {!r}"),
+            ("length", "a container of {}"),
+            ("hash", "other data {}"),
+        ):
+            if key in value:
+                return text.format(value[key])
+    return json.dumps(value)

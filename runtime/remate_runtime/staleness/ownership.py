@@ -1,0 +1,103 @@
+"""Whose code it is: the user's own (compared by source), a package's (compared by version), or Python's (not compared)."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import sys
+import sysconfig
+from typing import Any
+
+_STANDARD = tuple(
+    os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_NEVER_OWN = frozenset({"torch", "remate", "remate_runtime"})  # wherever they are installed
+_COMMAND = "_remate_build_"  # prefix of the name under which the commands import a user's file
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_own_file(file: str) -> bool:
+    if file.startswith("<"):
+        return True  # a notebook, an interpreter, exec
+    path = os.path.realpath(file)
+    return not any(part in path for part in _INSTALLED) and not path.startswith(_STANDARD)
+
+
+def is_own(module: str) -> bool:
+    """Whether the module of this name is the user's own: no package of site-packages, no part of Python or torch."""
+    top = module.partition(".")[0]
+    if not top or top in _NEVER_OWN or top in sys.builtin_module_names:
+        return False
+    return _is_own_file(getattr(sys.modules.get(module), "__file__", None) or "<unknown>")
+
+
+def is_own_function(function: Any) -> bool:
+    """Whether the code of a function is the user's own, whatever class or module it was put into."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    if code.co_filename.startswith("<"):
+        return is_own(function.__module__ or "")
+    top = (function.__module__ or "").partition(".")[0]
+    return top not in _NEVER_OWN and _is_own_file(code.co_filename)
+
+
+@functools.lru_cache(maxsize=1024)
+def package_version(module: str) -> tuple[str, str] | None:
+    """(package, version) of the package that a module is from; None for the user's own, Python's, and torch, whose
+    version stands in the file on its own."""
+    top = module.partition(".")[0]
+    if top in _NEVER_OWN or is_own(module):
+        return None
+    loaded = getattr(sys.modules.get(top), "__version__", None)
+    if isinstance(loaded, str):
+        return top, loaded
+    try:
+        return top, importlib.metadata.version(top)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def module_name(module: str) -> str:
+    """A module's name as digests write it: that of the user's own is the name of its file, so that `train.py` run as a
+    script, imported, or built by a command is the same."""
+    if not is_own(module):
+        return module
+    if module == "__main__":
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return _stem(file) if file else module
+    return module.rpartition(".")[2].removeprefix(_COMMAND)
+
+
+def _stem(file: str) -> str:
+    return os.path.splitext(os.path.basename(file))[0]
+
+
+def module_of(thing: Any) -> str:
+    """The module of a class or function, as `module_name`; of a file that was executed without becoming a module, the
+    file that the code names."""
+    module = thing.__module__
+    if module in sys.modules or not is_own(module):
+        return module_name(module)
+    methods = vars(thing).values() if isinstance(thing, type) else (thing,)
+    codes = [getattr(getattr(method, "__func__", method), "__code__", None) for method in methods]
+    file = next((code.co_filename for code in codes if code is not None), "<unknown>")
+    return module_name(module) if file.startswith("<") else _stem(file)
+
+
+def qualified(thing: Any) -> str:
+    """Name of a class or function with its module. torch's classes by the shortest package that offers them."""
+    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__qualname__
+    module = getattr(thing, "__module__", None) or ""
+    if not isinstance(name, str) or not isinstance(module, str):
+        return type(thing).__qualname__
+    if name.startswith("_VariableFunctionsClass."):
+        return f"torch.{name.partition('.')[2]}"
+    parts = module.split(".")
+    if parts[0] == "torch":
+        for end in range(1, len(parts)):
+            if vars(sys.modules.get(".".join(parts[:end]), object)).get(name) is thing:
+                return ".".join([*parts[:end], name])
+    return f"{module_of(thing)}.{name}" if module else name

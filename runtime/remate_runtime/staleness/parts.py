@@ -1,0 +1,68 @@
+"""What the digest of a file for parts of a model says of one part: its paths are those of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..format.module_paths import unfold_paths
+from ..format.schedule import Digest, ModuleGroup, Schedule
+from .code import Code
+from .digest import Entry, at_index, compare_digest, grouped
+
+
+def part_digest(digest: Digest, path: str) -> Digest:
+    """The digest of the module at `path`, with paths as within it."""
+    modules, objects = (tuple(_within(groups, path)) for groups in (digest.modules, digest.objects))
+    return Digest(
+        packages=digest.packages, functions=digest.functions, values=digest.values, modules=modules, objects=objects
+    )
+
+
+def _within(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[ModuleGroup]:
+    for group in groups:
+        for index, one in enumerate(unfold_paths(group.at)):
+            if one == path or one.startswith(f"{path}."):
+                reads: dict[str, Any] = {name: at_index(value, index) for name, value in group.reads.items()}
+                yield ModuleGroup(at=(one[len(path) + 1 :],), kind=group.kind, reads=reads, hooks=group.hooks)
+
+
+def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
+    """The digest of a file for these parts, from that of each on its own, by path: `part_digest` gives them back."""
+    found: list[list[Entry]] = [[], []]
+    packages: dict[str, str] = {}
+    functions: dict[str, str | None] = {}
+    values: dict[str, Any] = {}
+    for path, digest in parts.items():
+        for entries, groups in zip(found, (digest.modules, digest.objects), strict=True):
+            entries += _entries(groups, path)
+        packages |= digest.packages
+        functions |= digest.functions
+        values |= digest.values
+    modules, objects = (tuple(grouped(entries)) for entries in found)
+    return Digest(packages=packages, functions=functions, values=values, modules=modules, objects=objects)
+
+
+def _entries(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[Entry]:
+    for group in groups:
+        for index, one in enumerate(unfold_paths(group.at)):
+            reads = {name: at_index(value, index) for name, value in group.reads.items()}
+            yield f"{path}.{one}".rstrip("."), group.kind, reads, group.hooks
+
+
+def part_like(model: nn.Module, schedule: Schedule) -> str:
+    """The path of the file's parts whose digest a module on its own fits; the first where it fits none."""
+    paths = list(unfold_paths(schedule.model.at))
+    if schedule.digest is None:
+        return paths[0]
+    version = schedule.model.torch.partition("+")[0]
+    tried: list[Digest] = []
+    for path in paths:
+        digest = part_digest(schedule.digest, path)
+        if digest not in tried:
+            tried.append(digest)
+            if not compare_digest(digest, version, model, Code()).faults:
+                return path
+    return paths[0]

@@ -1,0 +1,37 @@
+"""What a model returns for a call, by shape: forward runs on tensors without data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+from ..bind.containers import mapped
+from ..errors import BindError
+
+
+def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What `model.forward(*args, **kwargs)` returns, its tensors without data. Nothing is computed, drawn or changed.
+
+    Raises BindError where forward looks at values of tensors.
+    """
+    fake = FakeTensorMode()
+
+    def without_data(leaf: Any) -> Any:
+        return fake.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
+
+    try:
+        with FakeCopyMode(fake):
+            empty = copy.deepcopy(model)
+        given = mapped(tuple(args), without_data), mapped(dict(kwargs), without_data)
+        with fake, torch.no_grad():
+            return empty.forward(*given[0], **given[1])
+    except Exception as error:
+        raise BindError(
+            f"which shapes the model returns cannot be reported without running it: {type(error).__name__}: {error}"
+            "\n  plan for a range of sizes (dims=), or for this size, too"
+        ) from error

@@ -1,0 +1,63 @@
+"""`Trust`: whether the live model is the planned one, at `apply` and at every call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal
+
+from torch import nn
+
+from ..errors import REPLAN, StaleModelError, StaleModelWarning
+from ..format.schedule import Schedule
+from ..support.plain_text import plain
+from .attributes import hook_name, hooks_of, is_torchs
+from .code import Code
+from .differences import Differences
+from .digest import compare_digest
+from .guard import Guard
+from .parts import part_digest
+
+Stale = Literal["error", "warn"]
+_SHOWN = 20
+_HINT = f"{REPLAN}, or bring it back to what was planned"
+_LOOP = "what a training loop sets is planned with remate.record(model)"
+_UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model and compares"
+
+
+def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = "") -> Guard:
+    """Compare `model` with the schedule's digest, or with what it says of a part; the guard that watches it from now on.
+
+    stale: "error" raises StaleModelError where the model differs, "warn" warns instead (StaleModelWarning) and takes
+    the model as it is now for the one to be watched.
+    """
+    code = Code()
+    digest = part_digest(schedule.digest, part) if part and schedule.digest is not None else schedule.digest
+    found = (
+        _unplanned_hooks(model)
+        if digest is None
+        else compare_digest(digest, schedule.model.torch.partition("+")[0], model, code)
+    )
+    faults = found.faults
+    if faults:
+        shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
+        told = "\n  - ".join(
+            [f"{type(model).__name__} is not what the schedule was planned for ({plain(schedule.model.name)}):", *shown]
+        )
+        if stale == "error":
+            settings = f": {found.settings}; {_LOOP}" if found.settings else ""
+            live = f"\n  {found.live}" if found.live else ""
+            raise StaleModelError(f"{told}\n  {found.hint or _HINT + settings + live}")
+        warnings.warn(told, StaleModelWarning, stacklevel=5)
+    if found.warnings:
+        warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)
+    return Guard(model, digest, code)
+
+
+def _unplanned_hooks(model: nn.Module) -> Differences:
+    """Without a digest it is not known which hooks were traced: all but torch's own would be ignored."""
+    found = Differences()
+    for path, module in model.named_modules():
+        for kind, hook in hooks_of(module) if path else ():
+            if not is_torchs(hook):
+                found.module(path, type(module).__qualname__, f"the hook {hook_name(kind, hook)!r} would not be called")
+    return found

@@ -1,0 +1,179 @@
+"""What `live=` cannot follow is refused, with the module and the line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.errors import CaptureError
+from remate.live_attributes.capturing import captured
+from remate_runtime import Schedule, StaleModelError, apply
+from remate_runtime.format import Live
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+
+class Leaf(nn.Module):
+    """Does something with `alpha` in a submodule, so that messages have a module to name."""
+
+    alpha: Any
+    beta: Any
+
+    def __init__(self, run: Callable[[Any, torch.Tensor], Any], alpha: Any) -> None:
+        super().__init__()
+        self.run, self.alpha, self.beta = run, alpha, 0.25
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run(self, x * self.weight)
+
+
+class Model(nn.Module):
+    def __init__(self, run: Callable[[Any, torch.Tensor], Any], alpha: Any = 0.3) -> None:
+        super().__init__()
+        self.leaf = Leaf(run, alpha)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.leaf(x)
+
+
+def _changing(self: Any, x: torch.Tensor) -> torch.Tensor:
+    made = x * self.alpha
+    self.alpha = self.alpha * 0.5
+    return made
+
+
+REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
+    "integer": (lambda self, x: x * int(self.alpha * 9), r"by int\(\)"),
+    "float": (lambda self, x: x * (2.0 if float(self.alpha) > 0.1 else 1.0), r"by float\(\)"),
+    "floor": (lambda self, x: x * math.floor(self.alpha + 2), r"by floor\(\)"),
+    "remainder": (lambda self, x: x * (self.alpha % 0.01), r"by mod\(\)"),
+    "tensor": (lambda self, x: x * torch.tensor(self.alpha), "made from it in Python"),
+    "size": (lambda self, x: x.repeat(round(self.alpha * 10), 1), r"by round\(\)"),
+    "returned": (lambda self, x: (x, self.alpha), "returns it"),
+    "two together": (lambda self, x: x * 2 if self.alpha < self.beta + 1 else x, "decides by the live attribute"),
+    "turns round": (lambda self, x: x * 2 if (self.alpha - 0.5) ** 2 < 0.2 else x, "in a way that gives no range"),
+    "other function": (lambda self, x: x * math.sin(self.alpha), "in a way that a file cannot say"),
+    "unused": (lambda self, x: x * 2, "computes the same whatever 'leaf.alpha' is"),
+    "changed": (_changing, "forward itself changes the live attribute 'leaf.alpha'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_followed_is_refused(name: str) -> None:
+    run, told = REFUSED[name]
+    with pytest.raises(CaptureError, match=told) as caught:
+        captured(Model(run), (X,), {}, live=["leaf.alpha", "leaf.beta"] if name == "two together" else ["leaf.alpha"])
+    if name not in ("unused", "returned", "changed"):
+        assert "test_refused.py:" in str(caught.value) or "test_refused.py" in caught.value.source
+
+
+BRANCHES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], float, Live]] = {
+    "more than": (lambda self, x: x * self.alpha if self.alpha > 0.125 else x, 0.3, Live(planned=0.3, above=0.125)),
+    "at most": (lambda self, x: x * self.alpha if self.alpha <= 0.75 else x, 0.3, Live(planned=0.3, max=0.75)),
+    "not nothing": (lambda self, x: x * self.alpha if self.alpha else x, -0.3, Live(planned=-0.3, below=0)),
+    "not one": (lambda self, x: x if self.alpha == 1.0 else x * self.alpha, 0.3, Live(planned=0.3, below=1)),
+    "of a sum": (lambda self, x: x * self.alpha if 1 - self.alpha * 2 > 0 else x, 0.3, Live(planned=0.3, below=0.5)),
+    "smaller of two": (lambda self, x: x * min(self.alpha, 0.9), 0.3, Live(planned=0.3, max=0.9)),
+    "magnitude": (lambda self, x: x * abs(self.alpha), 0.3, Live(planned=0.3, min=0)),
+    "default of an operator": (lambda self, x: nn.functional.leaky_relu(x, self.alpha), 0.01, Live(planned=0.01)),
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_branch_becomes_the_range(name: str) -> None:
+    run, alpha, live = BRANCHES[name]
+    assert captured(Model(run, alpha), (X,), {}, live=["leaf.alpha"]).model.live == {"leaf.alpha": live}
+
+
+@pytest.mark.parametrize(
+    ("run", "alpha"),
+    [
+        (lambda self, x: x * self.alpha if self.alpha else x, 0.0),
+        (lambda self, x: nn.functional.dropout(x, self.alpha), 0.0),
+        (lambda self, x: nn.functional.dropout(x, self.alpha), 1.0),
+    ],
+)
+def test_what_is_planned_at_a_special_number_is_refused(run: Any, alpha: float) -> None:
+    with pytest.raises(CaptureError, match=r"leaf.alpha"):
+        captured(Model(run, alpha), (X,), {}, live=["leaf.alpha"])
+
+
+@pytest.mark.parametrize(
+    ("requested", "told"),
+    [
+        (["leaf.alpa"], r"no attribute 'leaf.alpa' that is a number\n  hint: did you mean leaf.alpha"),
+        (["leaf.weight"], "'leaf.weight' is of type Parameter, and a live attribute is a number"),
+        (["leaf.*.alpha"], "no attribute"),
+        (["leaf.training"], "'leaf.training' is of type bool"),
+        ("leaf.alpha", r"live is the text 'leaf.alpha'\n  hint: name attributes in a list"),
+    ],
+)
+def test_names_that_are_no_numbers_are_refused(requested: Any, told: str) -> None:
+    with pytest.raises(CaptureError, match=told):
+        captured(Model(lambda self, x: x * self.alpha), (X,), {}, live=requested)
+
+
+def test_an_input_of_the_same_name_is_refused() -> None:
+    class Same(nn.Module):
+        x = 0.5
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.x
+
+    with pytest.raises(CaptureError, match="both called 'x'"):
+        captured(Same(), (X.clone().requires_grad_(),), {}, live=["x"])
+
+
+class Two(nn.Module):
+    def __init__(self, first: float, second: float) -> None:
+        super().__init__()
+        halved = lambda self, x: torch.relu(x * 0.5) if self.alpha == 0.5 else x * self.alpha  # noqa: E731
+        self.leaves = nn.ModuleList([Leaf(halved, first), Leaf(halved, second)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        leaf: Any
+        for leaf in self.leaves:
+            x = nn.functional.dropout(leaf(x), leaf.alpha)
+        return x
+
+
+class Powers(Two):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one: Any = self.leaves[0]
+        other: Any = self.leaves[1]
+        return (x * one.weight).exp().pow(one.alpha) + (x * other.weight).exp().pow(other.alpha)
+
+
+def test_what_is_special_between_two_is_found() -> None:
+    """Planned on both sides of it, though each alone has a range."""
+    with pytest.raises(CaptureError, match=r"'leaves.\*.alpha' stands for attributes that have no range in common"):
+        captured(Two(0.25, 0.75), (X,), {}, live=["leaves.*.alpha"])
+    with pytest.raises(CaptureError, match="no range in common"):  # backward of a power of 0 is another, in C++
+        captured(Powers(-0.75, 0.75), (X,), {}, live=["leaves.*.alpha"])
+    live = captured(Two(0.125, 0.25), (X,), {}, live=["leaves.*.alpha"]).model.live
+    assert set(live) == {"leaves.0.alpha", "leaves.1.alpha"}  # no numbers of torch's own, such as _version
+    assert live["leaves.0.alpha"] == Live(planned=0.125, above=0, below=0.5)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Schedule:
+    return remate.plan(Model(lambda self, x: x * self.alpha), (X,), budget="100%", cost="cpu", effort="quick")
+
+
+def test_without_live_the_message_says_how_to_declare_it(plain: Schedule) -> None:
+    told = r"remate.plan\(..., live=\['leaf.alpha'\]\)"
+    model = Model(lambda self, x: x * self.alpha)
+    planned = apply(model, plain, stale="warn")
+    planned.leaf.alpha = 0.4
+    with pytest.raises(StaleModelError, match=told):
+        planned(X)
+    model.leaf.alpha = 0.5
+    with pytest.raises(StaleModelError, match=told):
+        apply(model, plain)

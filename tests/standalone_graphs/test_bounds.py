@@ -1,0 +1,57 @@
+"""Bounds of steps without a forward/backward boundary: cuts anywhere in the order, and never more than the fastest sequence takes."""
+
+from __future__ import annotations
+
+import pytest
+
+import remate
+from remate.standalone_graphs import BareInstance, BareNode, check_sequence
+from remate.standalone_graphs.form import FORMAT, checked
+from remate.standalone_graphs.graph import bare_step
+from tests.planner.test_cuts import proven
+
+from .dags import fastest, random_dag
+
+SHARES = (0.9, 0.75, 0.65, 0.55)
+PART = 40  # seeds that a part of the slow test takes
+
+
+def compare(seeds: range) -> list[tuple[int, int, int]]:
+    """What one cut and several prove, and what the fastest sequence takes, in time beyond the baseline's, where it takes any."""
+    found: list[tuple[int, int, int]] = []
+    for seed in seeds:
+        whole = bare_step(bare := random_dag(seed, 9)).whole
+        base = whole.baseline
+        for share in SHARES:
+            budget = int(share * base.peak)
+            best = fastest(bare, budget)
+            if best is not None and best > base.time:
+                one, several = proven("cut", whole, budget), proven("cuts", whole, budget)
+                assert max(one, several) <= best, f"seed {seed} at {share}: {one}, {several} above the optimum {best}"
+                found.append((one - base.time, several - base.time, best - base.time))
+    return found
+
+
+def test_a_sample_of_tiny_instances() -> None:
+    found = compare(range(12))
+    assert len(found) >= 10
+    assert sum(one == best for one, _, best in found) >= len(found) // 4
+    assert any(several > one for one, several, _ in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(12, 12 + 10 * PART, PART))
+def test_tiny_instances(first: int) -> None:
+    assert len(compare(range(first, first + PART))) >= PART // 2
+
+
+def test_what_runs_once_is_not_promised_to_run_again() -> None:
+    """Both `cheap` and `dear` fit beside `wide` alone; the cheap one may not run again."""
+    nodes = [BareNode("cheap", 1, (10,), recomputable=False), BareNode("dear", 9, (10,)), BareNode("wide", 1, (10,))]
+    nodes += [BareNode("narrow", 1, (1,)), BareNode("end", 1, (1,))]
+    edges = (("wide", "narrow"), ("narrow", "end"), ("cheap", "end"), ("dear", "end"))
+    bare: BareInstance = checked(BareInstance(FORMAT, 1, tuple(nodes), edges))
+    budget = check_sequence(bare, bare.order).peak - 5
+    found = remate.solve(bare, budget, keep_order=True)
+    assert (found.lower_bound, found.time) == (found.baseline_time + 9, found.baseline_time + 9)
+    assert proven("cut", bare_step(bare).whole, budget) == found.time
