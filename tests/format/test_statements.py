@@ -34,7 +34,7 @@ def test_an_unknown_kind_is_named_and_the_known_ones_are_listed(where: str) -> N
     assert (error.code, error.where) == ("R017", where)
     assert "'page'" in error.message
     assert all(kind in error.hint for kind in STATEMENTS)
-    misspelt = refused({"before": "b", "rerum": ["a"]}, where)
+    misspelt = refused({"before": "b", "recomptue": ["a"]}, where)
     assert (misspelt.code, misspelt.where) == ("R017", where)
     assert "did you mean recompute?" in misspelt.hint
     assert refused({"before": "b"}, where).code == "R017"

@@ -242,12 +242,7 @@ class SemanticCheck:
         self._references(block.updates, f"{where}/updates")
         self._names(block.plans, f"{where}/plans")
         if block.plans.get(BASELINE):
-            self.add(
-                "R046",
-                f"{BASELINE!r} is the plan without recomputation",
-                f"{where}/plans/{BASELINE}",
-                "give it another name",
-            )
+            self.add("R046", f"{BASELINE!r} is the empty plan", f"{where}/plans/{BASELINE}", "give it another name")
 
     def _operation(self, operation: Operation, where: str) -> None:
         self.name(operation.id, f"{where}/id")
