@@ -68,7 +68,7 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
         match event:
             case Run() | RecomputeRun() | View():
                 op = graph.operations[event.op]
-                said[type(event).__name__.lower()] = op.id
+                said[str(type(event).__struct_config__.tag)] = op.id
                 if not isinstance(event, View) and event.overwrites is not None:
                     said["over"] = names[op.args[event.overwrites].value]
                 if not isinstance(event, View) or op.reads[0] in slots:

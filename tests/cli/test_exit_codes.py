@@ -125,7 +125,7 @@ def test_of_several_files_the_worst_counts_and_none_is_passed_over(remate: Remat
     check = ["--check"] if command == "fmt" else []
     outcome = remate(command, "bad.json", "newer.json", "nowhere.json", "mlp.json", *check)
     assert outcome.status == exit_codes.UNSUPPORTED
-    assert all(code in outcome.err for code in ("bad.json:60:22: error[R014]", "error[R005]", "R000: 'nowhere.json'"))
+    assert all(code in outcome.err for code in ("bad.json:60:26: error[R014]", "error[R005]", "R000: 'nowhere.json'"))
     assert remate(command, "nowhere.json", "bad.json", *check).status == exit_codes.USAGE
     assert remate(command, "mlp.json", "mlp.json", *check).status == exit_codes.FINE
 

@@ -155,5 +155,5 @@ def test_frontier_takes_it() -> None:
 
 
 def test_unknown_words_are_refused() -> None:
-    with pytest.raises(UnknownNameError, match="one of held, accumulated, consumed"):
+    with pytest.raises(UnknownNameError, match="one of retained, accumulated, consumed"):
         planned("85%", "freed")

@@ -25,7 +25,7 @@ from tests.planner.strategy_graphs import transformer
 from remate.strategy import StepInstance, Request, alone, solve
 name = {name!r}
 assert strategy(name).solver == "none"
-instance = Instance(transformer(6))
+instance = StepInstance(transformer(6))
 found = solve(instance, Request(int(0.9 * instance.baseline.peak)), alone(name))
 assert found.peak < instance.baseline.peak, found
 loaded = [m for m in {solvers!r} if m in sys.modules]

@@ -91,7 +91,7 @@ def test_figures_for_the_script_are_the_simulators(mlp: Analysis) -> None:
     assert len(steps["op"]) == sum(
         isinstance(event, Run | RecomputeRun | BackwardStart | Update) for event in mlp.linked.events
     )
-    held = data["retained"]
+    held = data["held"]
     first = list(accumulate(held["first"]))
     workspace = [0 if op < 0 else data["ops"]["workspace"][op] for op in steps["op"]]
     for at, during in enumerate(steps["during"]):
