@@ -131,7 +131,7 @@ def plan(
     the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
     short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
     a dict or record, else every output that has one in eager); the others refuse one. gradients: what becomes of
-    parameters' gradients when backward delivers them, which budget and peak assume: "held" to the end of the step (`.grad` is
+    parameters' gradients when backward delivers them, which budget and peak assume: "retained" to the end of the step (`.grad` is
     None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
     of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
     "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8); without one it is from 2 to the example's size, as far as

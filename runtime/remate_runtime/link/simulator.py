@@ -66,7 +66,7 @@ class Timeline(msgspec.Struct, frozen=True):
 def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     """Cost a linked schedule: bytes of each memory, time in ns.
 
-    gradients: what becomes of those that are delivered: "held" to the end of the step, as where `.grad` is None before;
+    gradients: what becomes of those that are delivered: "retained" to the end of the step, as where `.grad` is None before;
     "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case. None: what the
     graph assumes, for which budgets are stated.
     """

@@ -68,7 +68,7 @@ SUBJECTS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 
 def step_of(
-    model: nn.Module, x: torch.Tensor, recomputes: Any, budget: int = 1 << 60, gradients: Gradients = "held"
+    model: nn.Module, x: torch.Tensor, recomputes: Any, budget: int = 1 << 60, gradients: Gradients = "retained"
 ) -> LinkedStep:
     captured = capture(model, (x,))
     schedule = with_recomputes(msgspec.structs.replace(captured, graph=costed(captured.graph)), recomputes)
@@ -84,7 +84,7 @@ def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
     return LinkedStep(verified.linked, contract, operators(graph, verified.where), verified.leaves, budget)
 
 
-@pytest.mark.parametrize("gradients", ["held", "accumulated"])
+@pytest.mark.parametrize("gradients", ["retained", "accumulated"])
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_where_nothing_is_compiled_the_account_is_the_simulators(
@@ -168,7 +168,7 @@ class Uneven(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize("gradients", ["held", "accumulated"])
+@pytest.mark.parametrize("gradients", ["retained", "accumulated"])
 def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
     gradients: Gradients, wasteful: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +185,7 @@ def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
 
     apart = [bool(row) for row in rows[1:]]
     whole = [True, *(False for _ in rows[2:])]
-    assert filled() == (whole if gradients == "held" else apart)
+    assert filled() == (whole if gradients == "retained" else apart)
     assert filled(1 << 10) == apart  # gradients are most of what it holds
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     assert filled() == apart
