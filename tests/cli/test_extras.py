@@ -142,7 +142,7 @@ def test_extras_are_those_of_the_distribution() -> None:
     }
     everything = [extra for extra in EXTRAS if extra != "cpsat"]  # for one strategy, and large
     assert optional["all"] == [f"remate[{','.join(everything)}]"]
-    assert set(optional) == {*EXTRAS, "all", "dev"}
+    assert set(optional) == {*EXTRAS, "all", "docs", "dev"}
 
 
 def name(requirement: str) -> str:

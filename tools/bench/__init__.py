@@ -1,1 +1,4 @@
-"""Commands that produce the figures in the README; their output is kept in `results/`."""
+"""Commands that produce the figures of the documentation.
+
+Their output is in `results/`; `tools/docs --write` takes it from there.
+"""

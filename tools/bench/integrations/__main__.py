@@ -1,4 +1,7 @@
-"""The README's table of integrations. python -m tools.bench.integrations   # minutes; writes results/integrations.txt and the table"""
+"""Training loops with and without a schedule: python -m tools.bench.integrations   # minutes; writes results/integrations.txt
+
+`tools/docs --write` takes the tables of the documentation from there.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from .loops import LOOPS
 from .outcome import outcome
 
 RESULTS = Path(__file__).parents[1] / "results"
-README = Path(__file__).parents[3] / "README.md"
 
 
 def main() -> int:
@@ -37,26 +39,8 @@ def main() -> int:
     RESULTS.mkdir(exist_ok=True)
     text = f"{environment()}\n\n{table(rows)}\n\n{table(ranks)}\n"
     (RESULTS / "integrations.txt").write_text(text, encoding="utf-8")
-    written = README.read_text(encoding="utf-8")
-    for found in (rows, ranks):
-        written = with_table(written, found)
-    README.write_text(written, encoding="utf-8")
     print(text)
     return 0
-
-
-def with_table(text: str, rows: list[tuple[str, ...]]) -> str:
-    """The README with these rows in place of those of the table that has the same head."""
-    head = _line(rows[0])
-    lines = text.split("\n")
-    begin = lines.index(head)
-    end = lines.index("", begin)
-    made = [head, "|" + "---|" * len(rows[0]), *map(_line, rows[1:])]
-    return "\n".join([*lines[:begin], *made, *lines[end:]])
-
-
-def _line(row: tuple[str, ...]) -> str:
-    return f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":

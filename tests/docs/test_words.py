@@ -1,0 +1,50 @@
+"""The documentation uses the terms of the glossary, in short sentences."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tools.documentation.site import outside_code
+
+from .page_blocks import ROOT, pages
+
+# Words that the glossary replaces, or that say nothing.
+_OTHER_WORDS = re.compile(
+    r"\b(re-?r[u]ns?|k[e]ep-all|l[e]t go|t[o]ld|t[e]lls|fores[e]en?|by its[e]lf|what is th[e]re|l[i]es|pl[a]nted|l[e]nt)\b",
+    re.IGNORECASE,
+)
+_LONGEST_AVERAGE = 16.0  # words in a sentence
+
+
+def prose(page: str) -> str:
+    """The text of a page without code, tables, comments, headings and addresses."""
+    parts: list[str] = []
+
+    def note(text: str) -> str:
+        text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+        lines = [line for line in text.splitlines() if not line.startswith(("|", "#", ":::"))]
+        parts.append("\n".join(lines))
+        return text
+
+    outside_code((ROOT / page).read_text(encoding="utf-8"), note)
+    whole = "\n\n".join(parts)
+    whole = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", whole)
+    return re.sub(r"`[^`]*`", "code", whole)
+
+
+HAND_WRITTEN = [page for page in pages() if page != "docs/reference/cli.md"]
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN)
+def test_words(page: str) -> None:
+    assert sorted(set(_OTHER_WORDS.findall(prose(page)))) == []
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN)
+def test_sentences_are_short(page: str) -> None:
+    text = re.sub(r"\n\s*(?:[-*]|\d+\.) ", "\n\n", prose(page))
+    sentences = [s for s in re.split(r"(?<=[.:;?!])\s|\n\s*\n", text) if len(s.split()) > 2]
+    average = sum(len(s.split()) for s in sentences) / max(len(sentences), 1)
+    assert average <= _LONGEST_AVERAGE, max(sentences, key=lambda s: len(s.split()))

@@ -1,0 +1,1 @@
+"""The generated parts of the documentation, and the hook that builds its site."""

@@ -1,0 +1,41 @@
+"""The rooms of the two packages, in the order that `tests/test_architecture.py` enforces."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from .results import ROOT, Table
+
+_TEST = ROOT / "tests" / "test_architecture.py"
+_TOP = {  # modules at the top of a package that no folder explains
+    "__init__": "The public names, loaded on first use.",
+    "__main__": "The command as a process.",
+}
+
+
+def rooms(name: str, package: Path) -> Table:
+    """A table of the rooms that the list `name` of the test has, with the first sentence of each."""
+    rows = []
+    for room in _listed(name):
+        path = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
+        rows.append([f"`{room}`", _TOP.get(room) or _first_sentence(path)])
+    return [["room", "contents"], *rows]
+
+
+def _listed(name: str) -> list[str]:
+    """The list of a name in the test: what it is assigned, and what is added to it."""
+    found: list[str] = []
+    for node in ast.parse(_TEST.read_text(encoding="utf-8")).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+        )
+        if isinstance(node, ast.Assign | ast.AugAssign) and any(ast.unparse(target) == name for target in targets):
+            found += ast.literal_eval(node.value)
+    return found
+
+
+def _first_sentence(path: Path) -> str:
+    text = " ".join((ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split())
+    first, dot, _ = text.partition(". ")
+    return (first + "." if dot else first).replace("|", "\\|")
