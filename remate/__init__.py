@@ -1,10 +1,13 @@
-"""remate plans activation re-materialization for PyTorch training and writes the plan to a schedule file.
+"""Plans activation re-materialization for PyTorch training, and writes the plan to a schedule file.
 
-`remate.plan(model, args, ...)` makes a `remate_runtime.Schedule`; `remate_runtime.apply(model, "s.json")` trains with it.
-`remate.record(model)` takes the call to plan from a training loop. `remate.solve("instance.json", "80%")` solves a bare DAG
-of operations, without PyTorch. What they raise is a RemateError: CaptureError, InfeasibleError, BudgetError, DimsError.
-Names load on first use, so that `import remate` costs neither torch nor the solver; without those, a name raises
-MissingExtraError, which is an ImportError.
+    schedule = remate.plan(model, (x,), budget="60%")
+    schedule.save("model.json")
+
+`remate_runtime.apply(model, "model.json")` then trains the model. `remate.record` takes the call to plan from a training
+loop. `remate.solve` solves a graph of operations without PyTorch.
+
+Names load on first use, so `import remate` imports neither PyTorch nor a solver. If one of them is missing, the name
+raises MissingExtraError, which is an ImportError. Every other error is a RemateError.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ if TYPE_CHECKING:
     from .api.plan import plan
     from .budget import BudgetError
     from .capture.recorded import record
-    from .errors import CaptureError, DimsError, InfeasibleError, RemateError
+    from .errors import (
+        CaptureError,
+        DimsError,
+        InfeasibleError,
+        InstanceError,
+        NotApplicableError,
+        ProfileError,
+        RemateError,
+        UnknownNameError,
+    )
     from .standalone_graphs import solve
 
 __all__ = [
@@ -29,7 +41,11 @@ __all__ = [
     "CaptureError",
     "DimsError",
     "InfeasibleError",
+    "InstanceError",
+    "NotApplicableError",
+    "ProfileError",
     "RemateError",
+    "UnknownNameError",
     "__version__",
     "fit",
     "frontier",
@@ -43,7 +59,11 @@ _HOME = {
     "CaptureError": ".errors",
     "DimsError": ".errors",
     "InfeasibleError": ".errors",
+    "InstanceError": ".errors",
+    "NotApplicableError": ".errors",
+    "ProfileError": ".errors",
     "RemateError": ".errors",
+    "UnknownNameError": ".errors",
     "fit": ".api.fit",
     "frontier": ".api.frontier",
     "plan": ".api.plan",

@@ -64,20 +64,44 @@ def fit(
     note: str = "",
     progress: Progress | None = None,
 ) -> Fit:
-    """The largest batch with which `model` trains on a device of `device_memory`, and what smaller ones give.
+    """Find the largest batch with which a model trains on a device, and plan it.
 
-    device_memory: bytes ("80GiB"), of which parameters, buffers, inputs, the state of `optimizer` and the CUDA context
-    (cuda_context: bytes, by default an estimate) are taken off; the rest is what a step may use, and differs from size to
-    size, as inputs do. dims: as of `remate.plan`; the first size that it names is varied, up to the end of its range if it
-    has one, and the others are as large as their ranges (the example) let them be. A peak is taken to grow with the size, and the largest one is
-    found but for a 64th of it. cost: as of `remate.plan`; times
-    are those of each size individually, measured or estimated there. The search itself needs no times; where costs are to be
-    measured it estimates workspaces. gradients: as of `remate.plan`; those that are accumulated lie in `.grad`, which is taken off
-    of the device, too. The other arguments are those of `remate.plan`.
+    Parameters, buffers, inputs, the optimizer's state and the CUDA context are subtracted from the device's memory. The
+    rest is the budget of a step. It differs from size to size, as inputs do. Ctrl-C while the schedule of the largest
+    batch is solved returns the best schedule so far, without the other sizes.
 
-    Ctrl-C while the schedule of the largest is solved returns the best by then, without the other sizes.
-    Raises what `remate.plan` raises, UnknownNameError for an optimizer; DimsError where no size can be varied; InfeasibleError
-    where not even the smallest size fits.
+    Args:
+        model: The live model, or a call that `remate.record` recorded.
+        args: Positional arguments of the call to plan.
+        kwargs: Keyword arguments of the call to plan.
+        device_memory: All memory of the device, in bytes (`"80GiB"`).
+        optimizer: Optimizer whose state is on the device, for example `"adamw"`, `"sgd"` or `"sgd-momentum"`.
+        cost: As for `remate.plan`. The search itself estimates workspaces where costs are measured.
+        dims: As for `remate.plan`. The first size that it names is varied, up to the end of its range if it has one.
+            The other sizes are those of the example.
+        cuda_context: Bytes of the CUDA context. Default: an estimate.
+        profile: As for `remate.plan`.
+        cache: As for `remate.plan`.
+        measure_again: As for `remate.plan`.
+        time_limit: As for `remate.plan`.
+        gap: As for `remate.plan`.
+        strategy: As for `remate.plan`.
+        effort: As for `remate.plan`.
+        differentiate: As for `remate.plan`.
+        gradients: As for `remate.plan`. Gradients that are accumulated are in `.grad`, which is subtracted, too.
+        live: As for `remate.plan`.
+        name: As for `remate.plan`.
+        note: As for `remate.plan`.
+        progress: As for `remate.plan`.
+
+    Returns:
+        The largest batch (to a 64th of it), its schedule, and samples per second for each batch that was tried.
+
+    Raises:
+        UnknownNameError: There is no such optimizer.
+        DimsError: No size can be varied.
+        InfeasibleError: Even the smallest size does not fit.
+        RemateError: Whatever `remate.plan` raises.
     """
     check_known(optimizer)
     memory = parse_budget(device_memory).size

@@ -57,12 +57,44 @@ def frontier(
     note: str = "",
     progress: Progress | None = None,
 ) -> list[Schedule]:
-    """Plan one training step under each of several budgets; schedules by ascending budget, each at least as fast as
-    those of smaller budgets. Budgets that no schedule was found for are left out.
+    """Plan one training step under each of several budgets.
 
-    time_limit: seconds for each budget, a safety net. dims: as of `remate.plan`; planned at is the largest size if all budgets
-    are in bytes, else the example. The other arguments are those of `remate.plan`.
-    Raises what `remate.plan` raises; InfeasibleError only if no budget at all has a schedule.
+    Args:
+        model: The live model, or a call that `remate.record` recorded.
+        args: Positional arguments of the call to plan.
+        kwargs: Keyword arguments of the call to plan.
+        budgets: Budgets as for `remate.plan`.
+        cost: As for `remate.plan`.
+        profile: As for `remate.plan`.
+        cache: As for `remate.plan`.
+        measure_again: As for `remate.plan`.
+        time_limit: Seconds for each budget, as a safety net.
+        gap: As for `remate.plan`.
+        strategy: As for `remate.plan`.
+        effort: As for `remate.plan`.
+        differentiate: As for `remate.plan`.
+        gradients: As for `remate.plan`.
+        live: As for `remate.plan`.
+        dims: As for `remate.plan`. The plan is for the largest size if all budgets are in bytes, else for the example.
+        name: As for `remate.plan`.
+        note: As for `remate.plan`.
+        progress: As for `remate.plan`.
+
+    Returns:
+        Schedules by ascending budget. Each is at least as fast as those of smaller budgets. Budgets for which no
+        schedule was found are left out.
+
+    Raises:
+        InfeasibleError: No budget at all has a schedule.
+        RemateError: Whatever `remate.plan` raises.
+
+    Examples:
+        >>> import remate, torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())))
+        >>> schedules = remate.frontier(model, (torch.randn(1024, 64),), budgets=["100%", "80%"], cost="cpu")
+        >>> [schedule.budget_bytes <= schedule.baseline_peak_bytes for schedule in schedules]
+        [True, True]
     """
     requested = [parse_budget(budget) for budget in budgets]
     settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)

@@ -117,43 +117,65 @@ def plan(
     note: str = "",
     progress: Progress | None = None,
 ) -> Schedule | PartSchedules:
-    """Plan one training step of `model(*args, **kwargs)` under a memory budget.
+    """Plan one training step of a model under a memory budget.
 
-    model: the live model, in the mode that it trains in; or the call that `remate.record` took from a loop, without args.
-    budget: bytes ("4GiB", 4 << 30) or a share of the peak of the schedule without recomputation ("60%"). Peak and budget count
-    the bytes that the step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
-    gradients and workspace count. cost: "measured" on the model's device, or the name of a roofline device ("h200",
-    "a100", "h100", "cpu"); "compiled": measured, and planned for `apply(..., engine="compiled")`, which holds less than the
-    interpreter, so that the budget is what it holds (see `plan_compiled`). profile: file of measured costs to reuse and complete; without one, the user's cache is used so,
-    unless cache is False. measure_again: measure what they hold, too, and replace it. gap: stop when the step is proven to
-    take at most this share of the baseline time more than any schedule must. strategy: "auto", or one on its own (`remate
-    strategies` lists them). effort: how hard to search, "quick", "normal" or "thorough"; it counts work, not seconds, so
-    the same arguments give the same schedule on any machine. time_limit: seconds, a safety net: a schedule that it cut
-    short says so. differentiate: names of the outputs that will receive a gradient (default: the scalar field `loss` of
-    a dict or record, else every output that has one in eager); the others refuse one. gradients: what becomes of
-    parameters' gradients when backward delivers them, which budget and peak assume: "retained" to the end of the step (`.grad` is
-    None before), "accumulated" in a `.grad` that exists (which is no part of the step), or "consumed" by an optimizer in backward. dims: sizes that calls
-    of the schedule may differ in, by the conventions of torch.export's `dynamic_shapes`: `{"input_ids": {0: "b", 1:
-    "t=16..1024/8"}}`, argument, axis, name, and a range (here in steps of 8); without one it is from 2 to the example's size, as far as
-    the step is the same there: its lower end and its steps are looked for, and `progress` is reported why they are what they are;
-    "auto": the size of the batch, where the model allows, for three traces more, so it is no default: planning a GPT-2 of
-    48 layers takes three times as long (tools/bench/results/planning.txt). Planned at is the example; within a budget in bytes, the
-    largest size. live: attributes that change while training, read from the model at every call: `["alpha", "h.*.drop.p"]`, of
-    modules or of configs that they hold; each is a number, and its range follows from what forward does with it. at: parts of
-    the model, by their paths ("transformer.h.*", or several), which are planned in place of the whole: forward is run once on
-    the arguments, to see how it calls them; budget and peak are those of all their calls together.
-    Parts that do the same step share a schedule; where there are several kinds, what comes back is a collection of
-    schedules, with `save(folder)`. Give it to `remate_runtime.apply` with the whole model. fill: inputs that
-    `apply(..., otherwise="pad")` may pad at the end of each axis, and with what, where padding changes nothing of what the
-    model computes for the rest: `{"input_ids": 0, "attention_mask": 0, "labels": -100}`. name: of the schedule, by default
-    that of the model's class. note: a remark to keep in the file.
-    progress: called with a line of text now and then.
-    Ctrl-C while it solves ends the search: the best schedule by then is returned.
+    remate traces forward and backward of one call, measures or estimates each operation, and searches for the fastest
+    schedule within the budget. Ctrl-C during the search returns the best schedule so far. A model in evaluation mode is
+    planned as it is, with a warning.
 
-    Warns of a model in evaluation mode, which is planned as it is. Raises CaptureError (also where nothing trains),
-    DimsError (sizes that cannot be left open, with the reason), BudgetError, ProfileError, UnknownNameError (a strategy
-    or an effort), NotApplicableError (a strategy that needs what the model lacks), InfeasibleError (with the smallest peak
-    that is reached).
+    Args:
+        model: The live model, in the mode that it trains in; or a call that `remate.record` recorded.
+        args: Positional arguments of the call to plan. A recorded call has its own.
+        kwargs: Keyword arguments of the call to plan.
+        budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
+            counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
+            state.
+        cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
+            roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.
+        at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
+            see how it calls them. The budget is for all their calls together.
+        profile: File of measured costs to reuse and to complete. Default: the user's cache.
+        cache: Whether to use the user's cache of measured costs.
+        measure_again: Whether to measure stored costs again, and replace them.
+        time_limit: Seconds for the search, as a safety net. A schedule that it cut short says so in the file.
+        gap: Stop when the schedule is proven to be this close to the fastest one, as a share of the baseline's time.
+        strategy: `"auto"`, or a name that `remate strategies` lists.
+        effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
+            arguments give the same schedule on every machine.
+        differentiate: Names of the outputs that get a gradient. Default: the scalar field `loss` if there is one, else
+            every output that has a gradient in eager PyTorch. The other outputs refuse a gradient.
+        gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
+            the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
+        dims: Sizes that calls may differ in, by the conventions of `dynamic_shapes` in `torch.export`: argument, axis,
+            name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"auto"` opens the size of the
+            batch.
+        live: Paths of numbers that change during training, for example `["alpha", "h.*.drop.p"]`. They are read at
+            every call.
+        fill: Values that `apply(..., otherwise="pad")` may pad inputs with, for example `{"input_ids": 0, "labels":
+            -100}`.
+        name: Name of the schedule. Default: the name of the model's class.
+        note: Remark to keep in the file.
+        progress: Function that gets a line of text now and then.
+
+    Returns:
+        The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
+
+    Raises:
+        CaptureError: The model cannot be traced, or nothing in it trains.
+        DimsError: A size cannot be left open.
+        BudgetError: The budget cannot be read.
+        ProfileError: The file of costs cannot be used.
+        UnknownNameError: There is no such strategy, effort, cost or word for gradients.
+        NotApplicableError: The strategy needs something that the step lacks.
+        InfeasibleError: No schedule within the budget was found. It has the smallest peak that works.
+
+    Examples:
+        >>> import remate, torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())))
+        >>> schedule = remate.plan(model, (torch.randn(1024, 64),), budget="80%", cost="cpu")
+        >>> schedule.peak_bytes <= 0.8 * schedule.baseline_peak_bytes
+        True
     """
     parse_budget(budget)
     settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate, live)

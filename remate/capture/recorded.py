@@ -226,18 +226,30 @@ class _Recorded(BaseException):
 
 @contextlib.contextmanager
 def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
-    """Record the first training call that is made of `model` meanwhile: arguments, autocast, modes, frozen parameters and
-    plain attributes, as they are when forward begins. The loop runs on unchanged.
+    """Record the first training call of a model, as a loop makes it.
 
-        with remate.record(model) as call:
-            trainer.train()
-        remate.plan(call, budget="60%").save("model.json")
+    The recorded call has the arguments, autocast, modes, frozen parameters and plain attributes at the beginning of
+    forward. The loop runs on unchanged. Enter the `with` block before a library wraps the model (accelerate's
+    `prepare`, a Trainer's `train`), so that what the library does around forward is recorded, too.
 
-    Enter it before a library wraps the model (accelerate's `prepare`, a Trainer's `train`), so that what the library does
-    around forward is seen. stop: leave the loop at that call, before forward; what stands behind the `with` goes on.
+    Args:
+        model: The model that the loop calls.
+        stop: Whether to leave the loop at that call, before forward. Execution goes on after the `with` block.
 
-    Raises CaptureError for what is no module of its own class (TorchScript, a model that a schedule was applied to) or
-    has a forward that was replaced already.
+    Yields:
+        The call, for `remate.plan(call)`. It is complete when the `with` block has ended.
+
+    Raises:
+        CaptureError: The model is not a module of its own class (TorchScript, an applied model), or its forward was
+            replaced.
+
+    Examples:
+        >>> import remate, torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())))
+        >>> with remate.record(model) as call:
+        ...     model(torch.randn(1024, 64)).sum().backward()
+        >>> schedule = remate.plan(call, budget="80%", cost="cpu")
     """
     if original_of(model) is not model:
         raise CaptureError("the model has a schedule already", hint="record the model that it was applied to")

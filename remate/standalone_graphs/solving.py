@@ -35,17 +35,38 @@ def solve(
     time_limit: float | None = None,
     progress: Progress | None = None,
 ) -> BareResult:
-    """The fastest sequence found that computes every node of an instance and holds at most `budget` bytes.
+    """Find a fast sequence that computes every node of a graph within a memory budget.
 
-    instance: a `BareInstance`, the path of a file of any form that `bare.read` knows, or what a JSON parser or
-    `networkx.node_link_data` makes of one. budget: bytes ("4GiB", 4 << 30) or a share of the peak of the instance's own
-    order ("80%"). keep_order: first executions stay in the instance's
-    order. strategy: "auto", or a name (`remate strategies` lists them). effort: "quick", "normal" or "thorough",
-    counted, not timed. gap: stop when the sequence is proven to take at most this share of the baseline's time more than
-    any must. time_limit: seconds, a safety net. progress: called with a line of text now and then.
+    Args:
+        instance: A `BareInstance`, the path of a file of any form that `remate solve` reads, or what a JSON parser or
+            `networkx.node_link_data` makes of one.
+        budget: Bytes (`"4GiB"`, `4 << 30`) or a share of the peak of the graph's own order (`"80%"`).
+        strategy: `"auto"`, or a name that `remate strategies` lists.
+        keep_order: Whether first executions stay in the order of the graph.
+        effort: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds.
+        gap: Stop when the sequence is proven to be this close to the fastest one, as a share of the baseline's time.
+        time_limit: Seconds, as a safety net.
+        progress: Function that gets a line of text now and then.
 
-    Raises InstanceError, OSError, BudgetError, UnknownNameError, NotApplicableError (a strategy that needs what the
-    instance lacks), InfeasibleError (with the smallest peak that is reached).
+    Returns:
+        The sequence with its peak, its time and a proven bound. It was checked by the definition of the problem.
+
+    Raises:
+        InstanceError: The graph cannot be read.
+        BudgetError: The budget cannot be read.
+        UnknownNameError: There is no such strategy or effort.
+        NotApplicableError: The strategy needs something that the graph lacks.
+        InfeasibleError: No sequence within the budget was found. It has the smallest peak that works.
+        OSError: The file cannot be read.
+
+    Examples:
+        >>> import remate
+        >>> sizes = {"a": 4, "b": 9, "c": 4, "d": 1}
+        >>> nodes = [{"id": name, "time": 1, "bytes": [size]} for name, size in sizes.items()]
+        >>> edges = [["a", "b"], ["b", "c"], ["c", "d"], ["a", "d"]]
+        >>> graph = {"format": "remate.instance", "version": 1, "nodes": nodes, "edges": edges}
+        >>> remate.solve(graph, "100%").time
+        4
     """
     chosen, request = policy(strategy), effort_named(effort)
     bare = _instance(instance)

@@ -1,9 +1,9 @@
-"""remate_runtime executes schedule files: training steps of PyTorch models under a memory budget.
+"""Reads schedule files, and trains PyTorch models with them under a memory budget.
 
-    model = remate_runtime.apply(model, "schedule.json")     # train as ever
+    model = remate_runtime.apply(model, "model.json")  # then train as before
 
-Needs msgspec, and torch to train; no planner and no solver. Names load on first use: reading a schedule does not import
-torch.
+Needs msgspec, and PyTorch to train, but neither planner nor solver. Names load on first use: reading a schedule does not
+import PyTorch.
 """
 
 from __future__ import annotations

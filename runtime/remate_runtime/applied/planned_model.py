@@ -42,37 +42,52 @@ def apply(
     record_functions: bool = False,
     cuda_graphs: bool = False,
 ) -> Any:
-    """Give `model` the schedule's training step. Returns an `nn.Module` that shares everything with `model`.
+    """Give a model the training step of a schedule.
 
-    schedule: a Schedule or the path of a schedule file; or a list of them, or a folder of files: then each call runs the first
-    that is for its mode, shapes, dtypes and plain arguments. Those that are for parts of the model (`remate.plan(…, at=…)`)
-    are given to these; the rest of it runs as ever. otherwise: what a call does that none is for: "error", or
-    "original", the model's own forward, with a warning that says whether it is likely to fit the budget; without gradients
-    that is also what a model gets that changed meanwhile (adapters switched off); "pad" pads a smaller call at the end of
-    each axis, with the values that the file declares (`model.fill`), up to the smallest that a schedule is for, and cuts
-    the outputs back. That is right where padding changes nothing of what the model computes for the rest, which the file's
-    author says and `verify` with such a call looks at; random operators draw other numbers than without padding. namespaces: of operators that may run beyond those that any file
-    may name, of libraries that you trust; also single operators of torch that follow indices from the file or the data
-    without checking them. The file lists those that it needs. stale: what to do if the
-    model's code, attributes or hooks are not those that were planned: "error" refuses, "warn" warns and goes on with the
-    planned step. verify: run one step beside the model and compare gradients, outputs, buffers; True takes random inputs
-    of the planned types, (args, kwargs) those. It needs the memory of an eager step, and sees what the digest cannot.
-    engine: what executes the step; "eager" calls one operator after the other, "arena" the same with results at planned
-    addresses in one block of memory, "compiled" goes through Inductor. record_functions: each operation is a range of
-    torch's profiler (`torch.profiler.record_function`) by its id (in a part of the model behind the part's path), recomputations with " (recompute)" behind it; a compiled segment is one
-    range. cuda_graphs: on CUDA, what the engine launches is recorded at the first call and replayed by the others; the step's memory
-    is a pool that stays reserved, and one forward at a time can have it until its backward is over. Where a step cannot
-    be replayed (`record_functions`, what runs on the CPU, operators of libraries) a warning says why.
+    In training mode (or the mode that the file was planned in) a call runs the schedule, and its gradients are those of
+    the model. In evaluation mode the model's own forward runs. Submodules are not called: hooks on the model itself
+    run, and hooks of submodules are part of the planned step or refused.
 
-    In train mode (or whatever mode the file was planned in) a call runs the schedule, and its gradients are those of
-    the model; in eval mode a schedule planned for training steps aside and the model's own forward runs. Submodules are
-    not called: hooks on the model itself run, those of its submodules are part of the planned step or refused.
+    Args:
+        model: The live model.
+        schedule: A schedule, the path of a file, a list of them, or a folder of files. Each call runs the first one
+            that is for its mode, shapes, types and plain arguments. Schedules for parts of a model go to these parts.
+        namespaces: Operators that may run beyond those that any file may name: libraries that you trust, and single
+            operators of torch whose kernels follow indices without checking them. The file lists what it needs.
+        stale: What to do if code, attributes or hooks of the model are not those that were planned: `"error"` or
+            `"warn"`.
+        verify: Run one step beside the model, and compare outputs, gradients and buffers. `True` takes random inputs;
+            `(args, kwargs)` takes these. It needs the memory of an eager step.
+        engine: What executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
+        otherwise: What a call does that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
+            forward, with a warning. `"pad"` pads a smaller call with the values that the file declares, and cuts the
+            outputs back.
+        record_functions: Whether each operation is a range of torch's profiler, by its id.
+        cuda_graphs: Whether kernels on CUDA are recorded at the first call and replayed by the others.
 
-    Raises ScheduleError (the file is no legal schedule), BindError (it is not of this model), StaleModelError, a
-    BindError (the model changed since) and EngineError (there is no such engine, or cuda_graphs is requested on another device). Calls raise BindError (other shapes, other mode), StaleModelError (hooks,
-    attributes or functions changed since `apply`) and ExecutionError (backward twice, tensors changed before backward).
-    Warns with SteppedAsideWarning, once, where the model's own forward runs although gradients are requested, and with
-    StaleModelWarning of another version of torch or of a package that defines modules.
+    Returns:
+        A module that shares parameters, buffers, submodules, hooks and everything else with `model`.
+
+    Raises:
+        ScheduleError: The file is not a legal schedule.
+        BindError: The schedule is for a different model. Calls raise it for other shapes or another mode.
+        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`.
+        EngineError: There is no such engine, or it cannot execute this step.
+        ExecutionError: Calls raise it for a second backward, and for tensors that changed before backward.
+
+    Warns:
+        SteppedAsideWarning: The model's own forward ran although gradients were requested.
+        StaleModelWarning: The version of torch, or of a package that defines modules, differs.
+
+    Examples:
+        >>> import remate, remate_runtime, torch
+        >>> from torch import nn
+        >>> model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())))
+        >>> x = torch.randn(1024, 64)
+        >>> scheduled = remate_runtime.apply(model, remate.plan(model, (x,), budget="80%", cost="cpu"))
+        >>> scheduled(x).sum().backward()
+        >>> model[0].weight.grad.shape
+        torch.Size([64, 64])
     """
     refuse_compiled(model)
     with gc_paused():

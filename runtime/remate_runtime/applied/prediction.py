@@ -23,10 +23,18 @@ from .part_view import parts_of
 
 
 def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
-    """Bytes that a training step of `model`, which `apply` returned, will hold at its worst moment beyond parameters, buffers,
-    inputs and optimizer state; the largest of its schedules. Where they are for parts of it: what all their calls hold together, at most. dims: the size, where they name sizes; what they leave out, as planned. Nothing runs.
+    """Predict the peak of a training step of an applied model. Nothing runs.
 
-    Raises BindError for another model, and for a size that its schedules are not for.
+    Args:
+        model: A model that `apply` returned.
+        dims: Values of named sizes. Sizes that are left out are as planned.
+
+    Returns:
+        Bytes that the step holds at its worst moment, beyond parameters, buffers, inputs and optimizer state. The
+        largest of the model's schedules; for parts of a model, an upper bound of what all their calls hold together.
+
+    Raises:
+        BindError: No schedule was applied to the model, or none is for this size.
     """
     parts = parts_of(model)
     if parts is not None:

@@ -28,7 +28,17 @@ _decoder = msgspec.json.Decoder(Schedule, dec_hook=decoded)
 
 
 def load(path: str | os.PathLike[str]) -> Schedule:
-    """Read a schedule file. Raises ScheduleError; its `faults` are all that was found."""
+    """Read a schedule file.
+
+    Args:
+        path: Path of the file.
+
+    Returns:
+        The schedule.
+
+    Raises:
+        ScheduleError: The file cannot be used. Its `faults` list everything that was found.
+    """
     return decode(read(path))
 
 
