@@ -1,4 +1,4 @@
-"""Memory budgets as people write them: `4GiB`, `512MB`, `1.5 GiB`, plain bytes, or a share of the baseline peak, `60%`."""
+"""Parses memory budgets: `4GiB`, `512MB`, plain bytes, or a share of the baseline's peak such as `60%`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner's exceptions. Every the document says what was wrong, where in the user's model, and what to do."""
+"""The exceptions of the planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C where it would lose what took long: the first one is remembered, the second one is meant."""
+"""Ctrl-C during a search: the first one ends the search and keeps its result, the second one ends the program."""
 
 from __future__ import annotations
 

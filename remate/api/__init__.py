@@ -1,1 +1,1 @@
-"""What `import remate` offers: plan a model under one budget (`plan`) or under many (`frontier`)."""
+"""The functions of `import remate`: plan, fit, frontier, replan, rebind."""

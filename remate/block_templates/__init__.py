@@ -1,1 +1,1 @@
-"""From a flat step and its recomputations to the blocks, the program and the plans of a schedule file."""
+"""From a flat step and a plan to the blocks, instances and named plans of a schedule file."""

@@ -1,1 +1,1 @@
-"""Schedules for a range of sizes: what is asked, captures at several sizes, and the expressions that they agree on."""
+"""Schedules for a range of sizes: captures at several sizes, and expressions that fit all of them."""

@@ -1,2 +1,1 @@
-"""Attributes that change while training: a step captured at several values of them, and written with numbers that follow from
-what they are at each call."""
+"""Attributes that change during training: captures at several values, and expressions that fit all of them."""

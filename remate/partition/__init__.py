@@ -1,1 +1,1 @@
-"""From a flat step to a hierarchy of blocks, equal blocks recognised."""
+"""From a flat step to a hierarchy of blocks, in which equal blocks are recognized."""

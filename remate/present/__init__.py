@@ -1,1 +1,1 @@
-"""What people see: texts, tables, plots, the report, traces."""
+"""Output for people: texts, tables, plots, the HTML report, traces."""

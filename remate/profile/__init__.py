@@ -1,1 +1,1 @@
-"""What every operation costs: measured on a device, or estimated for a named one."""
+"""The cost of each operation: measured on a device, or estimated for a named one."""

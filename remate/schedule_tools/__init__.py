@@ -1,1 +1,1 @@
-"""What can be reported a schedule file, and done to it, without torch: checks, differences, explanations, edits."""
+"""Checks, differences, explanations, edits and merges of schedule files. Needs no torch."""

@@ -1,4 +1,4 @@
-"""Bare instances: a DAG of operations with times and bytes, solved without PyTorch, and the result checked on its own."""
+"""Graphs of operations without PyTorch: reading, solving, and an independent check of results."""
 
 from .captured import from_step
 from .check import check_sequence

@@ -1,1 +1,1 @@
-"""What a step really takes: bytes from the allocator, time beside eager, gradients against eager."""
+"""Measures a real step: peak memory, time and gradients, beside eager PyTorch."""

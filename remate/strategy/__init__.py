@@ -1,4 +1,4 @@
-"""Strategies: a costed step and a budget become recomputations.
+"""Strategies propose plans for a costed step and a budget; bounds prove what no plan can beat.
 
 `solve` takes an `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy` (which strategies and bounds, in
 which order: `portfolio.AUTO`, or one strategy on its own). Strategies are equals behind one contract (`base`): they propose

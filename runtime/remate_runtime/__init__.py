@@ -67,7 +67,7 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'remate_runtime' has no attribute {name!r}")
-    if _HOME[name] == "planned":
+    if _HOME[name] == "applied":
         require(f"remate_runtime.{name}", "torch")
     return getattr(import_module(f".{_HOME[name]}", __name__), name)
 

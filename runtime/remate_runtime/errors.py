@@ -1,4 +1,4 @@
-"""The exceptions of remate_runtime. Every the document says what was wrong, where, and what to do."""
+"""The exceptions and warnings of the runtime."""
 
 from __future__ import annotations
 

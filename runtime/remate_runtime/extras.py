@@ -1,4 +1,4 @@
-"""The parts of the distribution that are installed on demand, and what to say where one is missing."""
+"""Optional dependencies, and the message when one is missing."""
 
 from __future__ import annotations
 

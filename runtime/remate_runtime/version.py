@@ -1,3 +1,3 @@
-"""The one place that states the version, of both packages."""
+"""The version of both packages."""
 
 __version__ = "0.1.0"

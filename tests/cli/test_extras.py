@@ -124,7 +124,7 @@ def test_what_planning_raises_is_named_without_its_extras(without: Callable[...,
 
     without("torch", *SOLVERS)
     errors = [getattr(remate, name) for name in remate.__all__ if name.endswith("Error")]
-    assert len(errors) == 5
+    assert len(errors) == 9
     assert all(issubclass(error, remate.RemateError) for error in errors)
 
 

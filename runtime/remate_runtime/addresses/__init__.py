@@ -1,5 +1,4 @@
-"""Where the storages of a step can lie: addresses in one block of memory, found from their lifetimes; and what torch's
-allocator would reserve for them. Needs no torch."""
+"""Addresses of storages in one block of memory, and a model of PyTorch's caching allocator. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live model against what a schedule was planned for: parameters, buffers, inputs, outputs. Needs torch."""
+"""Matches parameters, buffers, inputs and outputs of the live model with those of a schedule. Needs torch."""
 
 from __future__ import annotations
 

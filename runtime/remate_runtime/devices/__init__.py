@@ -1,1 +1,1 @@
-"""What a step needs to know of the device that runs it: memory, time, rows of oneDNN."""
+"""What a step must know about its device: memory, times, row layouts of oneDNN."""

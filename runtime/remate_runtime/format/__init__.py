@@ -1,4 +1,4 @@
-"""The schedule file: types, reading, writing, faults with their places. Needs no torch."""
+"""The schedule file: types, reading, writing, and faults with their places. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a step and its recomputations to events, lives of storages, peak and time, and to what the step promises. Needs no torch."""
+"""From a step and a plan to events, live ranges, peak and time. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators and literals of a schedule as live objects of torch."""
+"""The operators and literals of a schedule as callable objects of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be known of operators and devices without torch: which a file may name, views, random ones, in-place forms, sizes."""
+"""Tables of operators and devices: what a file may name, views, in-place forms, random ones. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The live model against the one that was planned: its code and attributes, at `apply` and at every call."""
+"""Compares the live model with the planned one: code and attributes, at `apply` and at every call."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Small helpers without a subject of their own: files, quantities, printable text, optional packages."""
+"""Small helpers: writing files, printing quantities, escaping text, pausing the garbage collector."""
