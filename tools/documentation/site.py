@@ -14,6 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 LINK = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+_TITLE = re.compile(r"^(```\w+) ([\w./-]+)$", re.MULTILINE)  # a block of code that names its file
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -44,7 +45,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         target = _address(_file(posixpath.normpath(posixpath.join(folder, match[2]))))
         return f"{match[1]}{posixpath.relpath(target, posixpath.dirname(at) or '.')}{match[3]}"
 
-    return outside_code(markdown, lambda text: LINK.sub(rewritten, text))
+    return _TITLE.sub(r'\1 title="\2"', outside_code(markdown, lambda text: LINK.sub(rewritten, text)))
 
 
 def outside_code(markdown: str, change: Callable[[str], str]) -> str:
