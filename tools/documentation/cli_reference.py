@@ -51,7 +51,10 @@ def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
     arguments = [action for action in actions if not action.option_strings]
     options = [action for action in actions if action.option_strings]
     yield f"\n## remate {name}\n"
-    yield f"```\nremate {name}{' [options]' if options else ''}{''.join(f' {_usage(a)}' for a in arguments)}\n```\n"
+    usage = (
+        command.usage or f"remate {name}{' [options]' if options else ''}{''.join(f' {_usage(a)}' for a in arguments)}"
+    )
+    yield f"```\n{usage}\n```\n"
     yield _prose((command.description or "").removeprefix(f"`remate {name}`: "))
     for title, group in (("argument", arguments), ("option", options)):
         if group:
