@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy
@@ -16,10 +16,16 @@ from torch.utils._mode_utils import no_dispatch
 
 from remate_runtime.operator_calls import workspace_as_told
 
+from ..errors import CaptureError
+
 _WHOLE = ("upsample_", "_upsample_")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _KEY: Any = torch._C.DispatchKey
 _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
+
+
+class RefusedOperatorError(CaptureError):
+    """An operator that a schedule cannot run as eager does; without its place."""
 
 
 @contextlib.contextmanager
@@ -36,13 +42,16 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     kernels: dict[Any, Callable[..., Any] | None] = dict.fromkeys(whole)
     kernels |= {op: _recurrent(op, op.py_kernels.get(_KEY.Autograd), stepwise) for op in recurrent}
     kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
-    saved = {op: dict(op.py_kernels) for op in kernels}
+    saved = {op: dict(op.py_kernels) for op in (*kernels, *_DRAWS, *_ASSERTIONS)}
     try:
         for op, kernel in kernels.items():
             for key in _KEYS:
                 usual = op.py_kernels.pop(key, None)
                 if kernel is not None and usual is not None:
                     op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
+        for op, kernel in (_DRAWS | _ASSERTIONS).items():
+            op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
             op._dispatch_cache.clear()
         yield
     finally:
@@ -59,13 +68,79 @@ def _overloads(name: str) -> list[Any]:
 
 def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
     def dropout(a: torch.Tensor, p: float, train: bool | None) -> torch.Tensor:
+        if train and not a.numel():
+            return a
         if train and p == 1:
             return a * torch.zeros((), dtype=a.dtype, device=a.device)
         if train and p > 0 and a.device.type == "cpu" and _rounds_otherwise(a.dtype, p, rates_vary):
-            return a * (torch.bernoulli(a.detach(), 1 - p) / (1 - p))
+            return a * (_in_memory_order(torch.empty_like(a, device="meta").stride(), a, 1 - p) / (1 - p))
         return usual(a, p, train)
 
     return dropout
+
+
+def _in_memory_order(strides: Sequence[int], like: torch.Tensor, p: Any) -> torch.Tensor:
+    """Numbers as `bernoulli_` draws them into a tensor with these strides: in the order of its memory. The operator without
+    side effects, which a step needs, has a contiguous result. like: of the same shape."""
+    order = sorted(range(like.dim()), key=lambda axis: (like.shape[axis] > 1, -strides[axis]))
+    back = sorted(range(like.dim()), key=order.__getitem__)
+    source = like.detach()
+    if order == sorted(order):
+        return torch.bernoulli(source, p)
+    return torch.bernoulli(source.permute(order), p).permute(back)
+
+
+def _bernoulli_(onto: torch.Tensor, p: Any = 0.5, *, generator: Any = None) -> torch.Tensor:
+    if generator is not None:
+        raise _refused("bernoulli_ with a generator of its own")
+    return onto.copy_(_in_memory_order(onto.stride(), onto, p))
+
+
+def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
+    """The numbers of a contiguous tensor come from another algorithm than those of others. A step draws them into a copy of the
+    tensor, which has no gaps."""
+    if generator is not None:
+        raise _refused("normal_ with a generator of its own")
+    copied = torch.empty_like(onto, device="meta")
+    if onto.device.type == "cpu" and copied.is_contiguous() and not onto.is_contiguous() and onto.numel() >= _FILLED:
+        raise _refused("normal_ on a slice whose elements do not lie side by side")
+    return onto.copy_(torch.ops.aten.normal_functional(onto.detach(), mean, std))
+
+
+def _rrelu(
+    source: torch.Tensor, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, generator: Any = None
+) -> Any:
+    """Eager's kernel for the CPU draws into a contiguous tensor, and has a contiguous result."""
+    if generator is not None:
+        raise _refused("rrelu with a generator of its own")
+    laid = source.contiguous() if training and source.device.type == "cpu" else source
+    return torch.ops.aten.rrelu.default._op_dk(_KEY.CompositeImplicitAutograd, laid, lower, upper, training)
+
+
+def _assert_async(condition: torch.Tensor, message: str = "") -> None:
+    told = f": {message!r}" if message else ""
+    raise RefusedOperatorError(
+        f"forward asserts something of a tensor's values (torch._assert_async{told}), and a schedule would not",
+        hint="check it outside of forward: on its inputs, or on a condition that it returns",
+    )
+
+
+def _refused(what: str) -> CaptureError:
+    return RefusedOperatorError(
+        f"forward calls {what}, which draws other numbers in a schedule",
+        hint="draw into a tensor of its own (torch.randn_like(part)) and copy: part.copy_(...)",
+    )
+
+
+_FILLED = 16  # elements from which a contiguous tensor on the CPU is filled by whole vectors
+# Operators that draw other numbers, in another order or into another layout than those that would stand for them.
+_DRAWS: dict[Any, Callable[..., torch.Tensor]] = {
+    torch.ops.aten.bernoulli_.float: _bernoulli_,
+    torch.ops.aten.normal_.default: _normal_,
+    torch.ops.aten.rrelu.default: _rrelu,
+}
+# Assertions on values are operators without a result: a graph would lose them.
+_ASSERTIONS = dict.fromkeys((torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg), _assert_async)
 
 
 def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import CaptureError
 from . import torch_api
+from .eager_kernels import RefusedOperatorError
 from .places import failed_line
 from .static_parts import static_parts
 from .watch import AttributeWatch
@@ -41,7 +42,7 @@ _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
     """What to raise instead of `error`, with the call that plans what can be traced of the model."""
-    if isinstance(error, CaptureError):
+    if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error)
@@ -57,6 +58,8 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
 
 
 def _what(error: Exception) -> tuple[str, str]:
+    if isinstance(error, RefusedOperatorError):
+        return error.message, error.hint
     if isinstance(error, torch_api.DATA_DEPENDENT):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
         name = _operator(operator)

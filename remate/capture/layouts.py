@@ -20,7 +20,7 @@ from remate_runtime.operator_calls import RESULTS
 _ATEN: Any = torch.ops.aten
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+def _contiguous(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -43,6 +43,10 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN._softmax_backward_data.default: lambda grad, *_: _contiguous(grad),
     _ATEN._log_softmax_backward_data.default: lambda grad, *_: _contiguous(grad),
     _ATEN.angle.default: _contiguous,
+    _ATEN.poisson.default: _contiguous,
+    _ATEN._standard_gamma.default: _contiguous,
+    _ATEN.normal.Tensor_Tensor: _contiguous,
+    _ATEN.normal.float_Tensor: lambda mean, std, *_: _contiguous(std),
     _ATEN.mse_loss_backward.default: lambda grad, source, *_: _contiguous(source),
     _ATEN.smooth_l1_loss_backward.default: lambda grad, source, *_: _contiguous(source),
     _ATEN.huber_loss_backward.default: lambda grad, source, *_: _contiguous(source),

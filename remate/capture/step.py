@@ -15,6 +15,7 @@ from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
 from .places import user_place
 from .reads import Reads
+from .refused_records import refuse_records
 from .returned_buffers import storage_of
 from .signature import argument_names
 from .sizes import SizeLog
@@ -164,6 +165,7 @@ class TracedModule(torch.nn.Module):
             return {"value": len(found) - 1}
 
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
+        refuse_records(self.model, result)
         returned = len(found)
         self.watch.finished([tensor for _, tensor in found])
         kept, self.lost = stored_trees(attributes, leaf)

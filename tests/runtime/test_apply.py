@@ -15,7 +15,6 @@ from torch import nn
 
 import remate_runtime
 from remate_runtime import BindError, ScheduleError, apply
-from remate_runtime.bind.outputs import Record
 from remate_runtime.format.fingerprints import fingerprint
 from remate_runtime.format.writer import save
 
@@ -249,18 +248,15 @@ def test_outputs_are_rebuilt():
     assert type(apply(model, schedule_of(model, (data(4, 8),)))(data(4, 8))) is Pair
 
 
-def test_unknown_record_classes_become_plain_records():
+def test_unknown_record_classes_are_refused():
     model, x = seeded(TwoHeads()), data(4, 8)
     schedule = schedule_of(model, (x,))
     schedule.model.outputs["record"] = "os.system"
     with pytest.raises(ScheduleError, match="fingerprint"):  # the signature is not to be edited
         apply(model, schedule)
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    found = apply(model, schedule)(x)
-    assert isinstance(found, Record)
-    assert torch.equal(vars(found)["first"], found["first"])
-    assert torch.equal(found[1], found["second"])
-    assert list(found) == ["first", "second"]
+    with pytest.raises(BindError, match=r"returns a record 'os\.system' with the fields first, second"):
+        apply(model, schedule)
 
 
 def test_hugging_face_style_classes_survive():

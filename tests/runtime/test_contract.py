@@ -45,6 +45,7 @@ def test_contract() -> None:
         watched_sources=(Watched(0, "parameter 'p'", 0),),
         watched_outputs=(Watched(0, "output 'y'"), Watched(2, "output 'y'")),
         tangents=(Tangent(6, 0, parse_type("f32[4]")),),
+        undelivered=(1,),
     )
 
 

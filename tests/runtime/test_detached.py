@@ -99,6 +99,64 @@ def test_a_field_called_loss_is_the_choice_and_others_refuse_a_gradient(loss):
         assert torch.equal(found, wanted)
 
 
+class Headed(nn.Module):
+    """A parameter that only the output without a gradient depends on, and an input that comes from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.body(x))
+        return {"loss": hidden.square().mean(), "scores": self.head(hidden)}
+
+
+REQUESTED = {
+    "all": lambda model, x: list(model.parameters()),
+    "one": lambda model, x: [model.body.bias],
+    "of that output alone": lambda model, x: [model.head.weight],
+    "an activation before the model": lambda model, x: [x],
+    "some, in another order": lambda model, x: [model.head.bias, x, model.body.weight],
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"allow_unused": True}, {"allow_unused": True, "materialize_grads": True}])
+@pytest.mark.parametrize("requested", REQUESTED)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_it_refuses_whatever_is_requested_for(requested, options, frozen):
+    model = seeded(Headed())
+    leaf = data(3, 4).requires_grad_()
+    planned = apply(model, schedule_of(model, (leaf,)))
+    if frozen:
+        model.body.requires_grad_(False)
+    before = leaf * 2
+    wanted = [tensor for tensor in REQUESTED[requested](model, before) if tensor.requires_grad]
+    for loss in (lambda out: out["scores"].sum(), lambda out: out["loss"] + out["scores"].sum()):
+        if not wanted:
+            continue
+        with pytest.raises(ExecutionError, match="a gradient arrived for the output 'scores'"):
+            torch.autograd.grad(loss(planned(before)), wanted, **options)
+        with pytest.raises(ExecutionError, match="a gradient arrived for the output 'scores'"):
+            loss(planned(before)).backward(inputs=wanted)
+    for requested_for in ([*model.parameters(), before], [before]):
+        requested_for = [tensor for tensor in requested_for if tensor.requires_grad]
+        for ours, theirs in zip(
+            torch.autograd.grad(planned(before)["loss"], requested_for, allow_unused=True),
+            torch.autograd.grad(model(before)["loss"], requested_for, allow_unused=True),
+            strict=True,
+        ):
+            assert (ours is None) == (theirs is None)
+            assert ours is None or torch.equal(ours, theirs)
+
+
+def test_a_gradient_for_the_output_itself_is_one():
+    model = seeded(Training())
+    planned = apply(model, schedule_of(model, (X,)))
+    out = planned(X)
+    (gradient,) = torch.autograd.grad(out["eps"].square().sum() + out["loss"] * 0, out["eps"])
+    assert torch.equal(gradient, 2 * out["eps"])
+
+
 def first(out):
     return out["loss"]
 
@@ -149,15 +207,19 @@ def test_where_nothing_requires_grad_there_is_no_history():
     assert not out["eps"].requires_grad
 
 
-def test_detached_outputs_hold_nothing_of_the_step():
+def test_detached_outputs_hold_no_values_of_a_step_that_is_over():
     model = seeded(Training())
     planned = apply(model, schedule_of(model, (X,)))
     out = planned(X)
     kept = out["eps"]
     out["loss"].backward()
     del out
-    assert kept.grad_fn.next_functions[0][0].variable.numel() == 0
-    assert len(kept.grad_fn.next_functions) == 1
+    (anchor, _), *others = kept.grad_fn.next_functions
+    (step, _), *parameters = anchor.next_functions
+    assert not others
+    assert not parameters
+    assert step.frame.residue is None
+    assert not any(isinstance(part, torch.Tensor) for part in step.frame.tangents)
 
 
 class HandingOn(torch.autograd.Function):

@@ -15,6 +15,7 @@ from ..format.schedule import Schedule
 from ..format.sized_type import open_axes
 from ..link.linker import link
 from ..link.simulator import peak_together
+from ..operator_calls.overloads import is_dense
 
 _LONG = 600  # characters of a call that is written out
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
@@ -103,6 +104,8 @@ def _sequence(texts: list[str], brackets: str) -> str:
 
 
 def _tensor(given: torch.Tensor) -> str:
+    if not is_dense(given):
+        raise ValueError
     shape = ", ".join(map(str, given.shape)) or "()"
     dtype = "" if given.dtype is torch.get_default_dtype() else f", dtype={given.dtype}"
     device = "" if given.device.type == "cpu" else f", device={given.device.type!r}"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..bind.fsdp2 import Fsdp2
-from ..bind.model_binding import ModelBinding, check_autocast
+from ..bind.model_binding import ModelBinding, check_autocast, check_default_dtype
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
 from ..bind.written import Given, WrittenBuffers
@@ -53,6 +53,7 @@ class ScheduledForward:
         self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
         self._bound = ModelBinding(model, schedule.model)
+        self._dtype = torch.get_default_dtype()
         self._guard = unchecked(model, schedule, stale, part)
         self._live = LiveNumbers(model, schedule.model.live)
         planned = self._steps.at(self._planned_size())
@@ -94,6 +95,7 @@ class ScheduledForward:
         """What runs for a call that the schedule is for. Raises BindError for any other call."""
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
+        check_default_dtype(self._dtype)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
         return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())
@@ -124,8 +126,7 @@ class ScheduledForward:
         tensors = [*call.inputs, *self._bound.tensors(device)]
         self._written.refuse(call.given)
         sources = [*tensors, *call.numbers]
-        values = run_step(step.steps.wanted(device, sources, sharded), sources)
-        return step.build(self._detached.guard(values, tensors))
+        return step.build(run_step(step.steps.wanted(device, sources, sharded), sources, self._detached))
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .containers import children, rebuild
+from .records import record_class
 from .sizes import CallSizes
 
-__all__ = ["CallSizes", "children", "rebuild"]
+__all__ = ["CallSizes", "children", "rebuild", "record_class"]

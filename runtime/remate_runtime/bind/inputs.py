@@ -13,7 +13,7 @@ import torch
 
 from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
-from ..operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out, literal
+from ..operator_calls.overloads import TORCH_DTYPES, described, empty, is_dense, laid_out, literal
 from .containers import children
 from .order import arranged, order_error
 
@@ -189,6 +189,10 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
                 f"the input {name!r} was a tensor {type_} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
             )
         where = _CPU if type_.cpu else device
+        if not is_dense(given):
+            raise BindError(
+                f"the input {name!r} must be {type_} on {where}, got {described(given)}\n  make it a dense tensor"
+            )
         if given.shape != shape or given.dtype is not dtype or given.device != where:
             raise BindError(
                 f"the input {name!r} must be {type_} on {where}, got {described(given)}\n  "

@@ -14,12 +14,23 @@ from torch import nn
 from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
-from ..operator_calls.overloads import SHORT_DTYPES, TORCH_DTYPES, described, laid_out, storage_address
+from ..operator_calls.overloads import (
+    SHORT_DTYPES,
+    TORCH_DTYPES,
+    address,
+    described,
+    is_dense,
+    laid_out,
+    storage_address,
+)
 from ..support.plain_text import plain
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
 
 _SHOWN = 20  # mismatches in one message
+
+
+_NEVER = object()  # no tensor has been compared yet
 
 
 class TensorBinding:
@@ -49,7 +60,7 @@ class TensorBinding:
         self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
         self.dtype = TORCH_DTYPES[type_.dtype]
-        self.tensor: torch.Tensor | None = None
+        self.tensor: Any = _NEVER
         self.pointer = -1
         self.storage = 0  # `storage_address` of that tensor
         self.gathered: torch.Tensor | None = None  # of a part that FSDP2 shards: what it is while it is whole
@@ -109,10 +120,10 @@ class ModelBinding:
         faults: list[str] = []
         for slot in self.slots:
             tensor: Any = slot.get()
-            if tensor is not slot.tensor or tensor.data_ptr() != slot.pointer or tensor.dtype is not slot.dtype:
+            if tensor is not slot.tensor or address(tensor) != slot.pointer or tensor.dtype is not slot.dtype:
                 _compare(slot, tensor, device, faults, applied)
                 self.changes += 1
-            if slot.frozen and tensor is not None and tensor.requires_grad:
+            if slot.frozen and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 faults.append(f"{slot.kind} {slot.name!r}: frozen when planned, now it requires grad")
             found.append(tensor)
         for other, name in self._tied:
@@ -164,6 +175,16 @@ def check_autocast(planned: str | None, device: torch.device) -> None:
         )
 
 
+def check_default_dtype(applied: torch.dtype) -> None:
+    """Raise BindError unless torch's default dtype is that of when the schedule was applied: tensors that forward makes have it."""
+    now = torch.get_default_dtype()
+    if now is not applied:
+        raise BindError(
+            f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that forward makes have "
+            f"it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply under the new one"
+        )
+
+
 def _slots(
     modules: dict[str, nn.Module], planned: dict[str, str], frozen: set[str], parameter: bool, faults: list[str]
 ) -> list[TensorBinding]:
@@ -207,12 +228,14 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     which is not remembered."""
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
-        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has none")
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {_instead(slot, tensor)}")
     elif is_distributed(tensor):
         faults.append(
             f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor, which torch distributes"
         )
-    elif tensor.layout is not torch.strided or tensor.device != want:
+    elif not is_dense(tensor):
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
+    elif tensor.device != want:
         faults.append(f"{slot.kind} {slot.name!r}: must be on {want}, is {described(tensor)}")
     elif (
         any_float
@@ -224,8 +247,21 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     elif tensor.shape != slot.type.shape or tensor.dtype is not slot.dtype or not laid_out(tensor, slot.type):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     else:
-        slot.tensor, slot.pointer = tensor, tensor.data_ptr()
+        slot.tensor, slot.pointer = tensor, address(tensor)
         slot.storage = storage_address(tensor)
+
+
+def _instead(slot: TensorBinding, value: Any) -> str:
+    """What the model has where a tensor was planned."""
+    if "parametrizations" in slot.attributes.get("_modules", {}):
+        return "one that a parametrization computes: plan the model as it is now, or apply the schedule before it is parametrized"
+    return (
+        "none"
+        if value is None
+        else f"{value!r}"[:80]
+        if isinstance(value, bool | int | float)
+        else f"a {type(value).__name__}"
+    )
 
 
 def _is_cast(dtype: torch.dtype, planned: torch.dtype) -> bool:

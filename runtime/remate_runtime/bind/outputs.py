@@ -3,10 +3,8 @@ the step was planned without a gradient for, which refuse one."""
 
 from __future__ import annotations
 
-import dataclasses
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,30 +13,39 @@ from ..errors import ExecutionError
 from ..format.signature import output_leaves
 from ..operator_calls.overloads import literal
 from .attributes import attribute_of
+from .records import record_maker
 
 _CPU = torch.device("cpu")
 
 
 class Detached:
     """Outputs that have a gradient in the live model and none in the step. Without this a loss made of one of them and of
-    others would train on the others alone."""
+    others would train on the others alone.
+
+    Each refuses through a node of its own, which leads to all that the step ran on: autograd skips a node that leads to none
+    of the tensors that `torch.autograd.grad` or `backward(inputs=...)` ask for.
+    """
 
     def __init__(self, tree: Any) -> None:
         leaves = list(output_leaves(tree))
         planned = [leaf.name for leaf in leaves if leaf.grad]
         self._refusals = [(at, _refusal(leaf.name, planned)) for at, leaf in enumerate(leaves) if leaf.detached]
-        self._anchor = torch.empty(0, requires_grad=True)  # what autograd sees them depend on
 
-    def guard(self, values: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def guard(self, values: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The step's outputs; those that are detached raise ExecutionError in backward if a gradient arrives.
 
-        sources: what the step ran on. Where none of it requires grad eager has no gradients either.
+        others: what the step ran on and has no gradient for. Where no source requires grad, eager has no gradients either.
         """
-        if not self._refusals or not torch.is_grad_enabled() or not any(t.requires_grad for t in sources):
+        if not self._refusals or not torch.is_grad_enabled():
             return values
+        step = next((value for value in values if value.requires_grad), None)  # leads to all that it has gradients for
+        sources = [source for source in (step, *others) if source is not None and source.requires_grad]
+        if not sources:
+            return values
+        anchor = _Anchor.apply(*sources)
         guarded = list(values)
         for at, refusal in self._refusals:
-            guarded[at] = _Refuse.apply([guarded[at]], refusal, self._anchor)
+            guarded[at] = _Refuse.apply([guarded[at]], refusal, anchor)
         return guarded
 
 
@@ -47,6 +54,19 @@ def _refusal(name: str, planned: Sequence[str]) -> str:
         f"a gradient arrived for the output {name!r}, and the schedule was planned without one for it"
         f"\n  plan again with differentiate={[*planned, name]!r}, or use {name!r} after .detach()"
     )
+
+
+class _Anchor(torch.autograd.Function):
+    """A tensor without elements that depends on all of its arguments and has no gradient for them."""
+
+    @staticmethod
+    def forward(ctx: Any, *sources: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return torch.empty(0, dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, *_: torch.Tensor | None) -> Any:
+        return (None,) * len(ctx.needs_input_grad)
 
 
 class _Refuse(torch.autograd.Function):
@@ -64,29 +84,6 @@ class _Refuse(torch.autograd.Function):
 
 
 Build = Callable[[Sequence[Any]], Any]
-
-
-class Record:
-    """An output record whose class the live model's modules do not define: fields by attribute, key or position."""
-
-    def __init__(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.__dict__.update(fields)
-        self._name = name
-
-    def keys(self) -> list[str]:
-        return [key for key in self.__dict__ if key != "_name"]
-
-    def __getitem__(self, key: str | int) -> Any:
-        return self.__dict__[self.keys()[key] if isinstance(key, int) else key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.keys())
-
-    def __len__(self) -> int:
-        return len(self.keys())
-
-    def __repr__(self) -> str:
-        return f"{self._name}({', '.join(f'{key}={self[key]!r}' for key in self)})"
 
 
 def output_builder(tree: Any, model: torch.nn.Module) -> Build:
@@ -121,33 +118,5 @@ def _builder(node: Any, numbers: Iterator[int], model: torch.nn.Module) -> Build
     children = {key: _builder(item, numbers, model) for key, item in fields.items()}
     if "dict" in node:
         return lambda leaves: {key: child(leaves) for key, child in children.items()}
-    make = _record_class(node["record"], tuple(children), model)
+    make = record_maker(node["record"], tuple(children), model)
     return lambda leaves: make({key: child(leaves) for key, child in children.items()})
-
-
-def _record_class(name: str, fields: tuple[str, ...], model: torch.nn.Module) -> Callable[[dict[str, Any]], Any]:
-    """The dataclass or named tuple called `name` among what the model's own source modules define or import."""
-    if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-        origins = dict.fromkeys(base.__module__ for module in model.modules() for base in type(module).__mro__)
-        for origin in origins:
-            found = vars(sys.modules[origin]).get(name) if origin in sys.modules else None
-            if isinstance(found, type) and _holds(found, fields):
-                return lambda values, made=found: made(**values)
-    return lambda values: Record(name, values)
-
-
-def _holds(found: type, fields: tuple[str, ...]) -> bool:
-    """Whether `found` is a record type that these fields, and no others, can make."""
-    if dataclasses.is_dataclass(found):
-        required = {
-            field.name
-            for field in dataclasses.fields(found)
-            if field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        }
-        allowed = {field.name for field in dataclasses.fields(found) if field.init}
-    elif issubclass(found, tuple) and hasattr(found, "_fields"):
-        allowed = set(getattr(found, "_fields"))  # noqa: B009 (a tuple type has no such attribute in general)
-        required = allowed - set(getattr(found, "_field_defaults", {}))
-    else:
-        return False
-    return required <= set(fields) <= allowed

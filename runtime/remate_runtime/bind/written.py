@@ -68,12 +68,12 @@ class WrittenBuffers:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the stretches of memory from first to last element meet."""
+    """Whether the stretches of memory from first to last element meet, of two tensors whose storages begin at one address."""
     (begin, end), (start, stop) = _stretch(one), _stretch(other)
     return begin < stop and start < end
 
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.data_ptr()
+    begin = tensor.storage_offset() * tensor.element_size()
     return begin, begin + (reach + 1) * tensor.element_size() * (tensor.numel() > 0)

@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
+from ..bind.outputs import Detached
 from ..errors import ExecutionError
 from ..format.tensor_type import TensorType
 from ..link.contract import Output, StepContract
 from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 from .compiled_step import CompiledStep
+from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
+from .partial_backward import Undelivered, leaves_gradients, requested_for
 
 _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
@@ -39,7 +43,19 @@ class StepFunction(NamedTuple):
 class _Frame:
     """What one forward leaves for its backward. Holds no tensor that knows its autograd node: no reference cycle."""
 
-    __slots__ = ("first", "given", "next", "residue", "sources", "step", "tangents", "watched")
+    __slots__ = (
+        "first",
+        "given",
+        "hook",
+        "inner",
+        "next",
+        "residue",
+        "sources",
+        "step",
+        "tangents",
+        "undelivered",
+        "watched",
+    )
 
     def __init__(self, step: StepFunction, sources: Sequence[Any]) -> None:
         self.step = step
@@ -50,9 +66,18 @@ class _Frame:
         self.given: set[int] = set()  # values of the tangents that were given
         self.next = 0  # the segment that comes next
         self.first: torch.Tensor | None = None  # whose gradient comes first, if it is to be looked at
+        self.undelivered: Undelivered | None = None  # of passes that did not ask for all gradients
+        self.hook: RemovableHandle | None = None
+        self.inner: list[InnerOutput] = []
 
-    def receive(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[None, ...]:
-        """Take the tangents over from autograd's node, which would hold them until all of backward has run."""
+    def receive_from(self, node: Any) -> None:
+        """Take the tangents over from an autograd node, which would hold them until all of backward has run."""
+        self.hook = node.register_prehook(self._receive)
+
+    def _receive(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[None, ...] | None:
+        hooks = None if self.hook is None else self.hook.hooks_dict_ref()
+        if hooks is not None and len(hooks) > 1:
+            return None  # the hooks behind this one are to see them: torch's zero-bubble pipelines remember them so
         self.tangents = list(gradients)
         return (None,) * len(gradients)
 
@@ -67,10 +92,11 @@ class _Held(NamedTuple):
     until: int | None
 
 
-def run_step(step: StepFunction, sources: Sequence[Any]) -> Sequence[torch.Tensor]:
+def run_step(step: StepFunction, sources: Sequence[Any], detached: Detached | None = None) -> Sequence[torch.Tensor]:
     """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's sources). Returns the contract's outputs.
 
-    If gradients are wanted the tensors carry autograd history; otherwise nothing is kept.
+    If gradients are wanted the tensors carry autograd history; otherwise nothing is kept. detached: refuses gradients that the step
+    was planned without.
     """
     contract = step.contract
     if torch.is_grad_enabled():
@@ -85,12 +111,30 @@ def run_step(step: StepFunction, sources: Sequence[Any]) -> Sequence[torch.Tenso
             made = _Step.apply(frame, token, *arguments[0])
             node = next((t.grad_fn for t in made if t.grad_fn is not None), None)
             if node is not None:
-                node.register_prehook(frame.receive)
-            return made
+                frame.receive_from(node)
+            returned = _returned(step.contract, separate(step.contract, made), sources, detached)
+            frame.inner = inner_outputs(step.contract, returned)
+            return returned
     with torch.no_grad():
         made = step.compiled.inference(sources)
         _update(contract, sources, made.updates)
-        return [_own(output, tensor) for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
+        returned = [_own(output, tensor) for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
+    return _returned(contract, returned, sources, detached)
+
+
+def _returned(
+    contract: StepContract, values: Sequence[torch.Tensor], sources: Sequence[Any], detached: Detached | None
+) -> Sequence[torch.Tensor]:
+    """What the caller gets: parameters and buffers as they are, other outputs as the step has made them."""
+    if detached is not None:
+        values = detached.guard(values, (sources[at] for at in contract.undelivered))
+    if not contract.passed:
+        return values
+    returned = list(values)
+    for passed in contract.passed:
+        source = sources[passed.source]
+        returned[passed.at] = source if passed.tracked or not source.requires_grad else source.detach()
+    return returned
 
 
 def _forward(frame: _Frame) -> list[torch.Tensor]:
@@ -116,8 +160,16 @@ def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.
 
 
 def _begin(frame: _Frame) -> None:
-    if frame.residue is None or frame.next:
-        raise ExecutionError(_TWICE)
+    _check_mode(frame)
+    _check_unchanged(frame)
+    frame.watched = [held for held in frame.watched if held.until is not None]
+    frame.given, tangents = _take_tangents(frame)
+    refuse_watched(frame.inner, frame.given)
+    frame.step.compiled.begin(frame.residue, tangents)
+
+
+def _check_mode(frame: _Frame) -> None:
+    """Raise ExecutionError for a backward that a schedule does not have."""
     if torch.is_grad_enabled():
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
@@ -133,10 +185,25 @@ def _begin(frame: _Frame) -> None:
             "there, and a schedule has those of a backward outside\n  call it behind the `with torch.autocast(...)` block, as "
             "torch advises: with torch.autocast(...): loss = model(x); then loss.backward()"
         )
-    _check_unchanged(frame)
-    frame.watched = [held for held in frame.watched if held.until is not None]
-    frame.given, tangents = _take_tangents(frame)
-    frame.step.compiled.begin(frame.residue, tangents)
+
+
+def _backward(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
+    """The gradients of a segment: those that it computes, or those that are left of when it ran."""
+    frame = ctx.frame
+    undelivered = frame.undelivered
+    if undelivered is None:
+        return _segment(frame, at, wanted)
+    requested = requested_for(ctx, len(wanted))
+    if frame.next > at:
+        return undelivered.take(at, requested, _computed(frame, at, wanted))
+    return undelivered.keep(at, _segment(frame, at, wanted), requested)
+
+
+def _computed(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[bool]:
+    """Which gradients of a segment there are."""
+    contract = frame.step.contract
+    promised = [contract.gradients[number] for number in contract.deliveries[at]]
+    return [want and gradient.depends(frame.given) for gradient, want in zip(promised, wanted, strict=True)]
 
 
 def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
@@ -153,11 +220,11 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     gradients = frame.step.compiled.segments[at](residue)
     if frame.next == len(contract.deliveries):
         frame.residue, frame.watched = None, []
-    promised = [contract.gradients[number] for number in contract.deliveries[at]]
     found: list[torch.Tensor | None] = []
-    for one, want in zip(promised, wanted, strict=True):
+    for number, computed in zip(contract.deliveries[at], _computed(frame, at, wanted), strict=True):
         gradient = gradients.pop(0)
-        found.append((gradient.clone() if one.shared else gradient) if want and one.depends(frame.given) else None)
+        shared = contract.gradients[number].shared
+        found.append((gradient.clone() if shared else gradient) if computed else None)
     return found
 
 
@@ -223,8 +290,19 @@ class _Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        _begin(ctx.frame)
-        return (None, _token(ctx, 1), *_segment(ctx.frame, 0, ctx.needs_input_grad[2:]))
+        frame = ctx.frame
+        if not frame.tangents or any(gradient is not None for gradient in gradients):  # not received before
+            frame.tangents = list(gradients)
+        if frame.next:
+            _check_mode(frame)
+            if frame.undelivered is None or not frame.undelivered.belongs_to(frame.tangents):
+                raise ExecutionError(_TWICE)
+            frame.tangents = []
+        else:
+            if leaves_gradients(ctx, len(frame.step.contract.deliveries)):
+                frame.undelivered = Undelivered(frame.tangents)
+            _begin(frame)
+        return (None, _token(ctx, 1), *_backward(ctx, 0, ctx.needs_input_grad[2:]))
 
 
 class _Segment(torch.autograd.Function):
@@ -234,13 +312,13 @@ class _Segment(torch.autograd.Function):
     def forward(ctx: Any, frame: _Frame, at: int, token: torch.Tensor | None, *_: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.frame, ctx.at = frame, at
-        return torch.empty(0, device=frame.step.device)
+        return torch.empty(0, dtype=torch.float32, device=frame.step.device)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        return (None, None, _token(ctx, 2), *_segment(ctx.frame, ctx.at, ctx.needs_input_grad[3:]))
+        return (None, None, _token(ctx, 2), *_backward(ctx, ctx.at, ctx.needs_input_grad[3:]))
 
 
 def _token(ctx: Any, at: int) -> torch.Tensor | None:
     """The gradient of the token that the next segment made, None if there is no next one."""
-    return torch.empty(0, device=ctx.frame.step.device) if ctx.needs_input_grad[at] else None
+    return torch.empty(0, dtype=torch.float32, device=ctx.frame.step.device) if ctx.needs_input_grad[at] else None

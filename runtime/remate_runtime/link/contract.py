@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..flat_step.graph import Graph
+from ..flat_step.graph import LIVE, Graph
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
 from .deliveries import copied
@@ -57,6 +57,15 @@ class Watched(msgspec.Struct, frozen=True):
     until: int | None = None
 
 
+class Passed(msgspec.Struct, frozen=True):
+    """An output that is a parameter, or a buffer that is not updated. at: number of the output. source: of the source. tracked: the
+    model returns it with its autograd history, not behind `.detach()`."""
+
+    at: int
+    source: int
+    tracked: bool
+
+
 class StepContract(msgspec.Struct, frozen=True):
     """Numbers count through `sources`, `outputs` and so on; values are those of the graph.
 
@@ -64,7 +73,9 @@ class StepContract(msgspec.Struct, frozen=True):
     buffer among the sources, the value that it takes when forward ends). preserved: buffers whose old contents backward
     reads. gradients: what backward gives. deliveries: numbers of the gradients that are given together, in the order in which
     they are. watched_sources, watched_outputs: must be unchanged when backward begins.
-    tangents: those that backward reads.
+    tangents: those that backward reads. undelivered: numbers of the sources, live attributes aside, that get no gradient.
+    passed: outputs that are a parameter or buffer as it is.
+    inner: numbers of outputs with a gradient that others with one are made from, and the tangents of those.
     """
 
     sources: tuple[int, ...]
@@ -76,6 +87,9 @@ class StepContract(msgspec.Struct, frozen=True):
     watched_sources: tuple[Watched, ...]
     watched_outputs: tuple[Watched, ...]
     tangents: tuple[Tangent, ...]
+    undelivered: tuple[int, ...] = ()
+    passed: tuple[Passed, ...] = ()
+    inner: tuple[tuple[int, frozenset[int]], ...] = ()
 
 
 def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
@@ -84,10 +98,16 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     numbers = {value.name: i for i, value in enumerate(graph.values)}
     given = tuple(numbers[name] for name in sources)
     position = {value: at for at, value in enumerate(given)}
-    returned = tuple(_output(graph, leaf, numbers[leaf.text[1:]]) for leaf in outputs)
+    leaves = list(outputs)
+    returned = tuple(_output(graph, leaf, numbers[leaf.text[1:]]) for leaf in leaves)
     preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
     read, resident = _reads_of_backward(linked)
     last = _last_segments(linked)
+    tangents = tuple(
+        Tangent(value, at, graph.values[output.value].type.dense)
+        for at, output in enumerate(returned)
+        if output.grad and (value := numbers[f"grad.{output.name}"]) in read
+    )
     return StepContract(
         given,
         returned,
@@ -105,12 +125,48 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
             for at, output in enumerate(returned)
             if graph.root[output.value] in resident and graph.values[graph.root[output.value]].producer >= 0
         ),
-        tuple(
-            Tangent(value, at, graph.values[output.value].type.dense)
-            for at, output in enumerate(returned)
-            if output.grad and (value := numbers[f"grad.{output.name}"]) in read
-        ),
+        tangents,
+        _undelivered(graph, given),
+        _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
+        _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
     )
+
+
+def _passed(graph: Graph, returned: list[tuple[int, bool]], position: dict[int, int]) -> tuple[Passed, ...]:
+    """Inputs are not passed on as they are: autograd would add up the parts of their gradients in another order."""
+    updated = {buffer for buffer, _ in graph.updates}
+    return tuple(
+        Passed(at, position[value], tracked)
+        for at, (value, tracked) in enumerate(returned)
+        if value in position and value not in updated and graph.values[value].kind in ("parameter", "buffer")
+    )
+
+
+def _inner(
+    graph: Graph, returned: list[tuple[int, bool]], tangents: tuple[Tangent, ...]
+) -> tuple[tuple[int, frozenset[int]], ...]:
+    """returned: the value of each output, and whether it has a gradient in the model."""
+    parameters = {at for at, (value, _) in enumerate(returned) if graph.values[value].kind == "parameter"}
+    made_from: dict[int, set[int]] = {}  # by value: the outputs that it is made from
+    for at, (value, grad) in enumerate(returned):
+        if grad:
+            made_from.setdefault(value, set()).add(at)
+    for op in graph.operations[: graph.backward_start]:
+        through = set().union(*(made_from.get(v, ()) for v in op.reads))
+        if through:
+            for value in op.writes:
+                if value is not None:
+                    made_from[value] = made_from.get(value, set()) | through
+    reached: dict[int, set[int]] = {}
+    for tangent in tangents:
+        for at in made_from.get(returned[tangent.output][0], set()) - {tangent.output} - parameters:  # hooks are theirs
+            reached.setdefault(at, set()).add(tangent.value)
+    return tuple((at, frozenset(values)) for at, values in sorted(reached.items()))
+
+
+def _undelivered(graph: Graph, given: tuple[int, ...]) -> tuple[int, ...]:
+    delivered = {source for source, _ in graph.gradients}
+    return tuple(at for at, i in enumerate(given) if i not in delivered and graph.values[i].kind != LIVE)
 
 
 def _output(graph: Graph, leaf: Leaf, value: int) -> Output:

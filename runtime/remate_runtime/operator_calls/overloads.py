@@ -226,12 +226,42 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Where the storage of a tensor begins; 0 if it is empty."""
-    return tensor.untyped_storage().data_ptr()
+    """Where the storage of a tensor begins; 0 if it is empty. Of one without memory (fake tensors), what stands for it."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return storage_identity(tensor)
+
+
+def address(tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor begin. Of one without memory (fake tensors), what stands for its storage."""
+    try:
+        return tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return storage_identity(tensor)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that tensors of one storage have in common; of a tensor without storage, its own."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has sizes and strides: is not sparse, nested, quantised, or a parameter whose shape is still unknown."""
+    uninitialized = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    return not uninitialized and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def described(tensor: torch.Tensor) -> str:
     """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
+    if not is_dense(tensor):
+        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+            return f"no shape yet ({type(tensor).__name__})"
+        kind = "nested" if tensor.is_nested else "quantised" if tensor.is_quantized else str(tensor.layout)
+        return f"a {kind} tensor on {tensor.device}"
     dtype = SHORT_DTYPES.get(tensor.dtype, str(tensor.dtype))
     strides = "" if tensor.is_contiguous() else "{{{}}}".format(",".join(map(str, tensor.stride())))
     return f"{dtype}[{','.join(map(str, tensor.shape))}]{strides} on {tensor.device}"

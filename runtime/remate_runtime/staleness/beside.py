@@ -105,7 +105,13 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
     tree = {
         "tuple": [{"tuple": [_as_values(a) for a in args]}, {"dict": {k: _as_values(v) for k, v in kwargs.items()}}]
     }
-    return output_builder(tree, model)(leaves)
+    try:
+        return output_builder(tree, model)(leaves)
+    except BindError as fault:
+        raise BindError(
+            f"verify cannot make inputs of the planned types: {str(fault).splitlines()[0]}\n  give it a batch: "
+            "apply(..., verify=(args, kwargs))"
+        ) from None
 
 
 def _as_values(tree: Any) -> Any:

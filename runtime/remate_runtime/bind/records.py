@@ -1,0 +1,127 @@
+"""Classes of records (dataclasses, named tuples) that a model returns: found by name among what the model's own code reaches."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from ..errors import REPLAN, BindError
+from ..support.plain_text import plain
+
+_NOT_LOOKED_INTO = {*sys.stdlib_module_names, "torch", "numpy"}
+Make = Callable[[dict[str, Any]], Any]
+
+
+def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type | None:
+    """The record class `name` with these fields that the model's code reaches first; None if there is none.
+
+    Looked at are attributes of its modules and of their classes, what their methods enclose, the Python modules that the classes
+    and these methods are from, and those that these import.
+    """
+    if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+        for space in _spaces(model):
+            kind = space.get(name)
+            if isinstance(kind, type) and _has(kind, fields):
+                return kind
+        for space in _spaces(model):
+            for kind in list(space.values()):  # under another name
+                if isinstance(kind, type) and kind.__name__ == name and _has(kind, fields):
+                    return kind
+    return None
+
+
+def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
+    """What makes such a record of its fields. Raises BindError if there is no such class."""
+    kind = record_class(name, fields, model)
+    if kind is None:
+        raise BindError(
+            f"the model returns a record {plain(name)!r} with the fields {', '.join(map(plain, fields))}, and its modules neither "
+            f"define nor import such a class\n  define the class at the top level of a module that the model's uses, and {REPLAN}"
+        )
+    if _constructs(kind, fields):
+        return lambda values: kind(**values)
+    return lambda values: _filled(kind, values)
+
+
+def _has(kind: type, fields: tuple[str, ...]) -> bool:
+    """Whether a record of this class can be made of these fields, and no others."""
+    if not dataclasses.is_dataclass(kind):
+        return _constructs(kind, fields)
+    return _constructs(kind, fields) or {field.name for field in dataclasses.fields(kind)} == set(fields)
+
+
+def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
+    """Whether calling the class with these fields makes a record."""
+    if dataclasses.is_dataclass(kind):
+        if not kind.__dataclass_params__.init or "__init__" not in vars(kind):  # type: ignore[attr-defined]
+            return False
+        taken = [field for field in dataclasses.fields(kind) if field.init]
+        required = {
+            field.name
+            for field in taken
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        }
+        allowed = {field.name for field in taken}
+    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        allowed = set(getattr(kind, "_fields"))  # noqa: B009 (a tuple type has no such attribute in general)
+        required = allowed - set(getattr(kind, "_field_defaults", {}))
+    else:
+        return False
+    return required <= set(fields) <= allowed
+
+
+def _filled(kind: type, values: dict[str, Any]) -> Any:
+    """A dataclass that its constructor does not make of its fields."""
+    record = object.__new__(kind)
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+    return record
+
+
+def _spaces(model: nn.Module) -> Iterator[Mapping[str, Any]]:
+    """Namespaces from the nearest to the farthest."""
+    classes = dict.fromkeys(base for module in model.modules() for base in type(module).__mro__ if base is not object)
+    own = {base.__module__: None for base in classes}
+    globals_ = [vars(sys.modules[name]) for name in own if name in sys.modules]
+    yield from globals_
+    ours = [base for base in classes if base.__module__.partition(".")[0] != "torch"]
+    methods = [method for base in ours for method in vars(base).values()]
+    functions = [f for f in map(_function, methods) if f is not None]
+    for function in functions:
+        yield _enclosed(function)
+    yield from (vars(base) for base in ours)
+    yield from (vars(module) for module in model.modules())
+    yield from {id(f.__globals__): f.__globals__ for f in functions}.values()
+    for space in globals_:
+        if str(space.get("__name__", "")).partition(".")[0] == "torch":
+            continue
+        for value in list(space.values()):
+            if isinstance(value, types.ModuleType) and value.__name__.partition(".")[0] not in _NOT_LOOKED_INTO:
+                yield vars(value)
+            elif isinstance(value, types.FunctionType):
+                yield _enclosed(value)
+                yield value.__globals__
+
+
+def _function(method: Any) -> types.FunctionType | None:
+    inner = getattr(method, "__func__", method)
+    inner = getattr(inner, "fget", inner)
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    return inner if isinstance(inner, types.FunctionType) else None
+
+
+def _enclosed(function: types.FunctionType) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+    return found

@@ -1,0 +1,104 @@
+"""Backward passes that ask for a part of a step's gradients and keep the graph for the rest.
+
+`torch.autograd.grad(loss, some, retain_graph=True)` and zero-bubble pipelines, which ask for the gradients of a stage's
+inputs first and for those of its parameters later, go through the same forward several times. Eager computes in each pass
+what is requested. A step runs backward once: it keeps the gradients that a pass does not ask for and hands them out when
+a later pass with the same gradients of the outputs does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import ExecutionError
+
+_GIVEN = (
+    "a gradient was requested a second time through the same forward; it has been given, and its values are gone"
+    "\n  run forward again, or ask for all gradients in one call of torch.autograd.grad or backward"
+)
+
+
+class Undelivered:
+    """Gradients that passes so far did not ask for.
+
+    tangents: the gradients of the outputs that they were computed with.
+    """
+
+    __slots__ = ("_gradients", "_tangents")
+
+    def __init__(self, tangents: Sequence[torch.Tensor | None]) -> None:
+        self._tangents = [(tangent, -1 if tangent is None else tangent._version) for tangent in tangents]
+        self._gradients: dict[tuple[int, int], torch.Tensor] = {}
+
+    def belongs_to(self, tangents: Sequence[torch.Tensor | None]) -> bool:
+        """Whether a pass with these gradients of the outputs computes the same gradients."""
+        return all(
+            _equal(tangent, known, version) for tangent, (known, version) in zip(tangents, self._tangents, strict=True)
+        )
+
+    def keep(
+        self, segment: int, gradients: Sequence[torch.Tensor | None], requested: Sequence[bool]
+    ) -> list[torch.Tensor | None]:
+        """The gradients of a segment that are requested. The others are kept."""
+        for at, (gradient, wanted) in enumerate(zip(gradients, requested, strict=True)):
+            if gradient is not None and not wanted:
+                self._gradients[segment, at] = gradient
+        return [gradient if wanted else None for gradient, wanted in zip(gradients, requested, strict=True)]
+
+    def take(self, segment: int, requested: Sequence[bool], exists: Sequence[bool]) -> list[torch.Tensor | None]:
+        """The gradients of a segment that has run before. Raises ExecutionError for one that was handed out.
+
+        exists: which of them the segment has computed.
+        """
+        taken: list[torch.Tensor | None] = []
+        for at, (wanted, computed) in enumerate(zip(requested, exists, strict=True)):
+            gradient = self._gradients.pop((segment, at), None) if wanted else None
+            if wanted and computed and gradient is None:
+                raise ExecutionError(_GIVEN)
+            taken.append(gradient)
+        return taken
+
+
+def leaves_gradients(node: Any, segments: int) -> bool:
+    """Whether the backward pass that runs keeps the graph and does not ask for all gradients of a step.
+
+    node: the first of the step's autograd nodes. segments: how many there are.
+    """
+    if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+        return False
+    return not all(_runs(target) for target in _targets(node, segments))
+
+
+def requested_for(node: Any, count: int) -> list[bool]:
+    """Which gradients of a segment the backward pass that runs takes. count: how many the segment has."""
+    edges = node.next_functions
+    return [target is not None and _runs(target) for target, _ in edges[len(edges) - count :]]
+
+
+def _targets(node: Any, segments: int) -> Iterator[Any]:
+    """What the gradients of the chain of segments go to."""
+    for left in range(segments - 1, -1, -1):
+        edges = [target for target, _ in node.next_functions]
+        following = edges.pop(0) if left else None
+        yield from (target for target in edges if target is not None)
+        if following is None:
+            return
+        node = following
+
+
+def _runs(node: Any) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+    except RuntimeError:  # a leaf that `torch.autograd.grad` asks for
+        return True
+
+
+def _equal(tangent: torch.Tensor | None, known: torch.Tensor | None, version: int) -> bool:
+    if tangent is None or known is None:
+        return tangent is known
+    if known._version != version:
+        return False
+    return tangent is known or (tangent.dtype is known.dtype and torch.equal(tangent, known))

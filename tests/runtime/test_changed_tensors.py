@@ -1,0 +1,112 @@
+"""Parameters, buffers and attributes that became something else: refused with their names and with advice, never by a raw error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from remate_runtime import BindError, apply
+from remate_runtime.errors import RemateError
+
+from .small import data, seeded
+from .stepping import schedule_of
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+        self.scale = torch.ones(8)
+
+    def forward(self, x):
+        return self.norm(torch.tanh(self.layer(x)) * self.scale).square().mean()
+
+
+def replaced(name: str, value: Any) -> Any:
+    def change(model: nn.Module) -> None:
+        path, _, key = name.rpartition(".")
+        setattr(model.get_submodule(path), key, value())
+
+    return change
+
+
+CHANGES = {
+    "weight_norm": lambda model: nn.utils.parametrizations.weight_norm(model.layer),
+    "spectral_norm": lambda model: nn.utils.parametrizations.spectral_norm(model.layer),
+    "a float": replaced("scale", lambda: 2.0),
+    "a list": replaced("scale", lambda: [1.0]),
+    "None": replaced("scale", lambda: None),
+    "sparse": replaced("scale", lambda: torch.ones(8).to_sparse()),
+    "nested": replaced("scale", lambda: torch.nested.nested_tensor([torch.ones(8)])),
+    "quantised": replaced("scale", lambda: torch.quantize_per_tensor(torch.ones(8), 0.1, 0, torch.qint8)),
+    "a parameter without a shape": replaced("layer.weight", nn.UninitializedParameter),
+    "no bias": replaced("layer.bias", lambda: None),
+    "no statistics": replaced("norm.running_mean", lambda: None),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("when", ["before", "after", "after a call"])
+def test_what_became_of_a_tensor_is_refused(change, when):
+    model, x = seeded(Scaled()), data(4, 8)
+    schedule = schedule_of(model, (x,))
+    if when == "before":
+        CHANGES[change](model)
+        with pytest.raises(RemateError):
+            apply(model, schedule)
+        return
+    planned = apply(model, schedule)
+    if when == "after a call":
+        planned(x).backward()
+    CHANGES[change](model)
+    with pytest.raises(RemateError):
+        planned(x)
+
+
+def test_a_parametrization_is_named_with_advice():
+    model, x = seeded(Scaled()), data(4, 8)
+    schedule = schedule_of(model, (x,))
+    nn.utils.parametrizations.weight_norm(model.layer)
+    with pytest.raises(BindError, match=r"'layer\.weight'.*a parametrization computes: plan the model as it is now"):
+        apply(model, schedule, stale="ignore")
+
+
+@pytest.mark.parametrize("given", [lambda: data(4, 8).to_sparse(), lambda: torch.nested.nested_tensor([data(4, 8)])])
+@pytest.mark.filterwarnings("ignore")
+def test_inputs_without_strides_are_refused(given):
+    model, x = seeded(Scaled()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    with pytest.raises(BindError, match=r"the input 'x' must be f32\[4,8\] on cpu, got a .* tensor"):
+        planned(given())
+
+
+def test_the_default_type_may_change_between_forward_and_backward():
+    model, x = seeded(nn.Sequential(nn.Linear(8, 520), nn.Linear(520, 520), nn.Linear(520, 520))), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    out = planned(x).sum()
+    torch.set_default_dtype(torch.float64)
+    try:
+        out.backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    ours = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model(x).sum().backward()
+    assert all(torch.equal(one, p.grad) for one, p in zip(ours, model.parameters(), strict=True))
+
+
+def test_another_default_type_is_refused_at_calls():
+    model, x = seeded(Scaled()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    planned(x).backward()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(BindError, match=r"default dtype was torch\.float32 .* now it is torch\.float64"):
+            planned(x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    planned(x).backward()
