@@ -17,6 +17,7 @@ from .places import user_place
 from .reads import Reads
 from .refused_records import refuse_records
 from .returned_buffers import storage_of
+from .saved_hooks import saved_hooks_seen
 from .signature import argument_names
 from .sizes import SizeLog
 from .stored import Arguments, lost, stored_trees
@@ -98,6 +99,7 @@ class TracedModule(torch.nn.Module):
                     self.watch.running(),
                     self.reads.watching(),
                     torch_api.no_higher_order(self._refuse),
+                    saved_hooks_seen(self._refuse_saved_hooks),
                 ):
                     result = self.model(*args, **kwargs)
                 self._write_back(attributes)
@@ -124,6 +126,14 @@ class TracedModule(torch.nn.Module):
             self.watch.module,
             self.watch.place.line,
             hint,
+        )
+
+    def _refuse_saved_hooks(self, name: str) -> None:
+        raise CaptureError(
+            f"forward sets saved_tensors_hooks ({name!r}): a schedule saves nothing through autograd, and would ignore them",
+            self.watch.module,
+            self.watch.place.line,
+            "leave them out while planning if they only move or count what is saved; the plan decides what is kept",
         )
 
     def _refuse_seeds(self) -> None:

@@ -17,6 +17,7 @@ from .compiled.prediction import PredictedMemory, check_available, predict_memor
 from .compiled_step import CompiledStep, Engine, Forwarded
 from .experimental.cuda_graphs import in_cuda_graphs
 from .registry import ENGINES, engine_of
+from .saved_hooks import of_torch
 from .step_function import StepFunction, run_step
 from .steps import Steps
 
@@ -33,6 +34,7 @@ __all__ = [
     "engine_of",
     "in_cuda_graphs",
     "ns_of",
+    "of_torch",
     "predict_memory",
     "run_step",
 ]

@@ -15,6 +15,7 @@ import torch
 
 from ..errors import ExecutionError
 from ..link.contract import StepContract
+from .saved_hooks import of_torch
 
 
 class InnerOutput(NamedTuple):
@@ -78,4 +79,4 @@ def _of_torch(hook: Any) -> bool:
     """Whether it is one of torch's own, which look and change nothing: FSDP puts one on every output."""
     while isinstance(hook, functools.partial):
         hook = hook.func
-    return (getattr(hook, "__module__", None) or "").partition(".")[0] == "torch"
+    return of_torch(hook)

@@ -23,6 +23,7 @@ from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 from .compiled_step import CompiledStep
 from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
 from .partial_backward import Undelivered, leaves_gradients, requested_for
+from .saved_hooks import warn_of_saved_hooks
 
 _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
@@ -102,6 +103,7 @@ def run_step(step: StepFunction, sources: Sequence[Any], detached: Detached | No
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
+            warn_of_saved_hooks()
             frame = _Frame(step, sources)
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
