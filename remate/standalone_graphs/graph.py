@@ -34,22 +34,26 @@ def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
     nodes = {node.id: node for node in bare.nodes}
     ordered = [nodes[name] for name in bare.order]
     once = frozenset(i for i, node in enumerate(ordered) if not node.recomputable)
-    end, backward_start = (
+    count, backward_start = (
         len(ordered),
         len(ordered) if bare.backward_start is None else bare.order.index(bare.backward_start),
     )
-    whole = StepInstance(_graph(bare, ordered, end), once=once, orderable=orderable)
-    split = StepInstance(_graph(bare, ordered, backward_start), once=once) if 0 < backward_start < end else None
-    return BareStep(whole, split, set(range(backward_start, end)) <= once)
+    end = count if any(nodes[node_of(output)].recomputable for output in bare.pins) else None
+    forward = count if end is None else count + 1
+    allowed = once if end is None else once | {end}
+    whole = StepInstance(_graph(bare, ordered, forward), once=allowed, orderable=orderable, end=end)
+    split = StepInstance(_graph(bare, ordered, backward_start), once=allowed) if 0 < backward_start < count else None
+    return BareStep(whole, split, set(range(backward_start, count)) <= once)
 
 
 def sequence(bare: BareInstance, recomputes: tuple[FlatRecompute, ...], order: tuple[int, ...] = ()) -> tuple[str, ...]:
     """Ids of the nodes as they run. order: positions in the instance's order, if it was changed."""
-    names = [bare.order[i] for i in order] if order else list(bare.order)
+    names = [bare.order[i] for i in order if i < len(bare.order)] if order else list(bare.order)
     before: dict[int, list[str]] = {}
     for recompute in recomputes:
         before.setdefault(recompute.before, []).append(names[recompute.op])
-    return tuple(name for at, own in enumerate(names) for name in (*before.get(at, ()), own))
+    last = before.get(len(names), ())  # of the end, which is no node
+    return (*(name for at, own in enumerate(names) for name in (*before.get(at, ()), own)), *last)
 
 
 def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> Graph:
@@ -84,12 +88,27 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
                 node.workspace,
             )
         )
-    gradients = []
-    for name in dict.fromkeys(number[name] for name in bare.pins):
-        gradients.append((len(values), name))
-        values.append(Value(f"pin:{name}", values[name].type, "parameter"))
+    may_run_again = {node.id for node in ordered if node.recomputable}
+    gradients, evictable = [], []
+    for name, value in {number[name]: (name, number[name]) for name in bare.pins}.values():
+        if node_of(name) in may_run_again:
+            evictable.append(value)
+        else:  # it is held whatever is planned, as a gradient is
+            gradients.append((len(values), value))
+            values.append(Value(f"pin:{name}", values[value].type, "parameter"))
+    if evictable:
+        operations.append(_end(bare, tuple(evictable)))
     root = tuple(range(len(values)))
     return Graph(tuple(values), tuple(operations), backward_start, (), tuple(gradients), (), root, "cpu")
+
+
+def _end(bare: BareInstance, pinned: tuple[int, ...]) -> Op:
+    """A last operation that reads what is pinned, makes nothing and takes no time: what must be there at the end can then be
+    evicted and made again like everything else, also after the last node."""
+    name = "end"
+    while any(node.id == name for node in bare.nodes):
+        name += "'"
+    return Op(name, _NONE, tuple(map(Ref, pinned)), {}, pinned, (), True, False, False, 0, 0)
 
 
 def reads_of(bare: BareInstance) -> dict[str, list[str]]:

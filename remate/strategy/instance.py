@@ -24,19 +24,25 @@ Key = ParamSpec("Key")
 class StepInstance:
     """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward
     operations that may not run again, as a bare instance may say. orderable: first executions may take place in any order
-    that the reads allow. kept: views, and whatever else a strategy wants to keep
+    that the reads allow. end: the operation that stays the last one in any order, if there is one. kept: views, and whatever else a strategy wants to keep
     of this step, by a key of its own."""
 
     def __init__(
-        self, graph: Graph, blocks: Sequence[BlockSpan] = (), once: Collection[int] = (), orderable: bool = False
+        self,
+        graph: Graph,
+        blocks: Sequence[BlockSpan] = (),
+        once: Collection[int] = (),
+        orderable: bool = False,
+        end: int | None = None,
     ) -> None:
         self.graph, self.blocks, self.once, self.orderable = graph, tuple(blocks), frozenset(once), orderable
+        self.end = end
         self.kept: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
     def problem(self) -> Problem:
         """The step at the level of storages."""
-        return Problem(self.graph, self.once)
+        return Problem(self.graph, self.once, self.end)
 
     @cached_property
     def leaves(self) -> tuple[BlockSpan, ...]:
@@ -75,7 +81,8 @@ class StepInstance:
 
     def judged(self, recomputes: Sequence[FlatRecompute], strategy: str, solver: str = "none") -> Candidate:
         """Recomputations with their peak and time, by the simulator; of those that may not be, a peak over every budget."""
-        if self.once and any(recompute.op in self.once for recompute in recomputes):
+        misplaced = self.end is not None and self.end != len(self.graph.operations) - 1
+        if misplaced or (self.once and any(recompute.op in self.once for recompute in recomputes)):
             return Candidate(tuple(recomputes), FORBIDDEN, self.baseline.time, strategy, solver)
         timeline = simulate(link(self.graph, recomputes))
         return Candidate(tuple(recomputes), timeline.peak, timeline.time, strategy, solver)
@@ -95,4 +102,5 @@ def _ordered(instance: StepInstance, order: tuple[int, ...]) -> StepInstance:
     values = tuple(v if v.producer < 0 else replace(v, producer=position[v.producer]) for v in graph.values)
     operations = tuple(graph.operations[i] for i in order)
     moved = replace(graph, values=values, operations=operations)
-    return StepInstance(moved, (), [position[i] for i in instance.once], True)
+    end = None if instance.end is None else position[instance.end]
+    return StepInstance(moved, (), [position[i] for i in instance.once], True, end)

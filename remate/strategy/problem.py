@@ -28,7 +28,8 @@ from .arrays import StepArrays
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. once: forward operations that may not run again. tangents: of each gradient that backward
+    graph: the costed graph. once: forward operations that may not run again. end: the operation that stays the last one in any
+    order, if there is one. tangents: of each gradient that backward
     starts from, its bytes and the last operation that reads it; lasting_tangents: bytes of those that are there to the end.
     turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
     writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
@@ -44,8 +45,8 @@ class Problem:
     that operation i delays when it runs again, for it reads their parameters. All bytes are those of the device's memory.
     """
 
-    def __init__(self, graph: Graph, once: Collection[int] = ()) -> None:
-        self.graph, self.once = graph, frozenset(once)
+    def __init__(self, graph: Graph, once: Collection[int] = (), end: int | None = None) -> None:
+        self.graph, self.once, self.end = graph, frozenset(once), end
         self.backward_start = graph.backward_start
         root, values = graph.root, graph.values
         count = len(values)

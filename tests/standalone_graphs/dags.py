@@ -57,11 +57,12 @@ def fastest(bare: BareInstance, budget: int) -> int | None:
         time, _, at, held = heapq.heappop(queue)
         if best[at, held] < time:
             continue
-        if at == len(names):
+        if at == len(names) and held.issuperset(bare.pins):
             return time
         ways: list[tuple[int, int, frozenset[str]]] = [(time, at, held - {o}) for o in held]
         again = [name for name in names[:at] if nodes[name].recomputable]
-        for name, following in ((names[at], at + 1), *((name, at) for name in again)):
+        first = [(names[at], at + 1)] if at < len(names) else []  # behind the last node, what is pinned may run again
+        for name, following in (*first, *((name, at) for name in again)):
             if not held.issuperset(reads[name]):
                 continue
             node, there = nodes[name], held | made[name]
@@ -72,8 +73,6 @@ def fastest(bare: BareInstance, budget: int) -> int | None:
                 if victim in held and need - size[victim] <= budget:
                     ways.append((time + node.time, following, there - {victim}))
         for cost, following, there in ways:
-            if following == len(names) and not there.issuperset(bare.pins):
-                continue
             if cost < best.get((following, there), 1 << 60):
                 best[following, there] = cost
                 serial += 1

@@ -51,11 +51,14 @@ class Sequence:
 
     def earliest(self, i: int) -> int:
         """The first slot in which operation i may execute."""
+        if i == self.problem.end:
+            return self.slots[i][0]
         return max((self.slots[f][0] for f in self.before[i]), default=0) + 1
 
     def latest(self, i: int) -> int:
         """The last slot in which operation i may first execute."""
-        return min((self.slots[j][0] for j in self.after[i]), default=len(self.at)) - 1
+        end = len(self.at) if self.problem.end is None else self.slots[self.problem.end][0]
+        return min((self.slots[j][0] for j in self.after[i]), default=end) - 1
 
     def insert(self, i: int, slot: int) -> None:
         """Execute operation i in an empty slot, too."""
