@@ -87,6 +87,11 @@ def far_from_proof(instance: StepInstance, request: Request, context: Context) -
     return _open(instance, context, FAR)
 
 
+def worth_neighbourhoods(instance: StepInstance, request: Request, context: Context) -> bool:
+    """Whether programs around the best schedule, half a second each on a step of hundreds of operations, may still pay."""
+    return len(instance.problem.forward) <= MODELLED or _open(instance, context, min(FAR, request.effort.close))
+
+
 def worth_stages(instance: StepInstance, request: Request, context: Context) -> bool:
     return len(instance.problem.forward) <= MODELLED or _open(instance, context, request.effort.close)
 
@@ -136,7 +141,7 @@ AUTO = Policy(
         Step("chen-sqrt"),
         Step("treewidth"),
     ),
-    finish=(Step("polish"), Step("recreate", share=0.25), Step("neighbourhoods")),
+    finish=(Step("polish"), Step("recreate", share=0.25), Step("neighbourhoods", worth_neighbourhoods)),
     each=("fastsa",),
 )
 

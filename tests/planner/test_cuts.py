@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from remate.strategy import Context, Deadline, Request, StepInstance
-from remate.strategy.bound.cut_model import stretches
+from remate.strategy.bound import cuts
+from remate.strategy.bound.cut_model import CutModel, stretches
 from remate.strategy.registry import bound
 from remate_runtime.format import Gradients
 
+from .strategy_graphs import transformer
 from .test_optimum import truths
 
 STEPS = 5  # seeds that a part of the slow test takes: about 24 steps
@@ -66,3 +70,24 @@ def test_stretches_are_made_up_of_shorter_ones(count: int, overlapping: bool) ->
             assert [a for a, _ in parts] == [begin, *(b for _, b in parts[:-1])]
             assert parts[-1][1] == end
     assert (len(found) > 2 * count - 1) == (overlapping and count > 2)
+
+
+def test_integers_are_not_asked_where_their_relaxation_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HiGHS cannot be ended while it works on the root of a search, so the work of the relaxation decides beforehand."""
+    instance = StepInstance(transformer(2))
+    budget = int(0.7 * instance.baseline.peak)
+    asked: list[bool] = []
+    solve = CutModel.solve
+
+    def counted(self: CutModel, *args: Any, relax: bool = False) -> Any:
+        asked.append(relax)
+        return solve(self, *args, relax=relax)
+
+    monkeypatch.setattr(CutModel, "solve", counted)
+    by_integers = proven("cuts", instance, budget)
+    assert not all(asked)
+    asked.clear()
+    monkeypatch.setattr(cuts, "LIGHT", 0.0)
+    by_relaxations = proven("cuts", instance, budget)
+    assert all(asked)
+    assert instance.baseline.time <= by_relaxations <= by_integers

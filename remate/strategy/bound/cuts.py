@@ -19,6 +19,9 @@ EXACT = 2500  # variables of one cut up to which integrality is enforced
 # Cuts taken together, as a share of those that the effort tries one by one; and whether their stretches overlap.
 SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
+# Of the work of the effort: a relaxation that takes more says that integers take too long. HiGHS cannot be ended while it works on
+# the root of a search, and that alone takes tens to hundreds of times as long as the relaxation.
+LIGHT = 0.05
 HOPEFUL = 0.9  # of what is proven: a relaxation that says less is no reason to ask for integers
 
 
@@ -56,7 +59,9 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
         if size <= LARGEST * request.effort.cuts:
             together = instance.view(cut_model, len(places), overlapping)
             ask = _Requested(together, request, context.deadline, forced)
-            if ask.proven(places, relax=True) >= HOPEFUL * extra:
+            relaxed, work = ask.relaxed(places)
+            extra = max(extra, relaxed)
+            if relaxed >= HOPEFUL * extra and work <= LIGHT * request.effort.work:
                 extra = max(extra, ask.proven(places, relax=False))
     return single.nanoseconds(extra)
 
@@ -69,9 +74,16 @@ class _Requested:
 
     def proven(self, places: list[int], *, relax: bool) -> float:
         """Extra time in % of the step; infinite where nothing fits."""
+        return self._answer(places, relax)[0]
+
+    def relaxed(self, places: list[int]) -> tuple[float, float]:
+        """The same by the linear relaxation, and the work that it took."""
+        return self._answer(places, True)
+
+    def _answer(self, places: list[int], relax: bool) -> tuple[float, float]:
         request = self.request
         result = self.model.solve(self.deadline, request.budget, request.effort, places, self.forced, relax=relax)
-        return max(0.0, result.bound) if result.status != "failed" else 0.0
+        return max(0.0, result.bound) if result.status != "failed" else 0.0, result.work
 
 
 def _scored(problem: Problem, ask: _Requested) -> list[tuple[float, int]]:

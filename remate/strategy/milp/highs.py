@@ -27,12 +27,14 @@ SOLVER = "highs " + ".".join(
 
 class Result(msgspec.Struct, frozen=True):
     """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x: values by column
-    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status."""
+    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status. work: of a relaxation,
+    in rows of the model times simplex iterations."""
 
     status: str
     x: np.ndarray | None
     objective: float
     bound: float
+    work: float = 0.0
 
 
 _STATUS = {
@@ -161,7 +163,8 @@ class HighsModel:
         x = np.array(self.highs.getSolution().col_value) if found else None
         objective = info.objective_function_value if found else float("inf")
         if relax or not self._integer.any():
-            return Result(name, x, objective, objective if name == "optimal" else -float("inf"))
+            proven = objective if name == "optimal" else -float("inf")
+            return Result(name, x, objective, proven, float(self.rows * info.simplex_iteration_count))
         bound = info.mip_dual_bound if name != "infeasible" else float("inf")
         if name == "optimal" and objective - bound > 1e-6 * max(1.0, abs(objective)):
             name = "gap"  # closed to the gap requested, not to zero
