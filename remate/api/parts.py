@@ -23,6 +23,7 @@ from remate_runtime.staleness import Code, compare_digest, digest_of_parts
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
+from ..capture.differentiated import OF_A_PART
 from ..capture.parts import PartCalls, part_calls
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, InfeasibleError
@@ -78,6 +79,7 @@ def prepare_parts(
 ) -> list[PartKind]:
     """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises CaptureError."""
     say = progress or (lambda text: None)
+    differentiate = differentiate or OF_A_PART
     say("running forward, to see how it calls its parts")
     found: list[PartKind] = []
     for calls in part_calls(call, at):
@@ -174,7 +176,7 @@ def plan_at(
     **costs: Any,
 ) -> Schedule | PartSchedules:
     """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several."""
-    parts = prepare_parts(call, at, cost, differentiate=settings.differentiate or None, progress=progress, **costs)
+    parts = prepare_parts(call, at, cost, differentiate=settings.differentiate, progress=progress, **costs)
     made = plan_parts(parts, settings, cost, time_limit=time_limit, name=name, note=note, progress=progress)
     return made[0] if len(made) == 1 else made
 

@@ -29,6 +29,7 @@ from remate_runtime.support.gc_pause import gc_paused
 
 from ..block_templates.folding import fold
 from ..budget import parse_budget
+from ..capture.differentiated import choice_text
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
@@ -142,8 +143,9 @@ def plan(
         strategy: `"auto"`, or a name that `remate strategies` lists.
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
-        differentiate: Names of the outputs that get a gradient. Default: the scalar field `loss` if there is one, else
-            every output that has a gradient in eager PyTorch. The other outputs refuse a gradient.
+        differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
+            is one, else the only scalar of a tuple (`return logits, loss`), else every output that has a gradient in eager
+            PyTorch. The other outputs refuse a gradient.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that calls may differ in, by the conventions of `dynamic_shapes` in `torch.export`: argument, axis,
@@ -269,6 +271,8 @@ def prepare(
             found = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
         else:
             found = family.trace_samples[0].captured
+    if differentiate is None and (text := choice_text(found.model)):
+        say(text)
     say(f"finding out what {len(found.graph.operations):,} operations cost")
 
     def priced(graph: Graph) -> Graph:

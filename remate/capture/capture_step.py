@@ -19,17 +19,20 @@ from msgspec.structs import replace
 from torch.fx import Node
 
 from remate_runtime.flat_step import Graph
+from remate_runtime.staleness import make_caches
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..errors import CaptureError
 from . import surroundings, torch_api
 from .branches import Branches
+from .caches import caches_made
 from .captured import Captured
 from .explain import explained
 from .fake_module import fake_module, on_meta
 from .gradient_layouts import lay_out_gradients
 from .lower import Lowering, Source
 from .origins import complete, origins
+from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
 from .reads import Hooks
 from .refused_layers import refuse_layers
@@ -60,8 +63,8 @@ def capture(
     """Capture forward and backward of `model(*args, **kwargs)`.
 
     differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
-    tensor). By default the scalar field `loss` of a dict or record; without it every output that needs a gradient. The
-    others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
+    tensor, `"*"` for all). By default the scalar field `loss` of a dict or record; without it the only scalar of several
+    outputs; without that every output that needs a gradient. The others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
     what forward decided by sizes of tensors. live: by path, numbers that stand in attributes while forward is traced; the
     digest says nothing of these. stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose
     sizes vary: the sizes of what whole ones hold follow no formula. digested: what forward
@@ -75,14 +78,54 @@ def capture(
     refuse_layers(model)
     if on_meta(model):
         model, args, kwargs = fake_module(model, args, kwargs or {})
+    call = model, tuple(args), dict(kwargs or {})
+    options: dict[str, Any] = {"sizes": sizes, "live": live, "stepwise": stepwise, "digested": digested}
+    Signature(*call)  # what no schedule can hold is refused before anything runs
+    outside = Outside(model)
+    with caches_made(model, kept=digested) as caches:
+        try:
+            found, changed = _capture(*call, differentiate, outside, **options)
+            again = (changed or caches.may_be(found)) and caches.make(*call[1:])
+            outside.restore(constants=True)
+        except CaptureError:
+            outside.restore()
+            again = caches.make(*call[1:])
+            outside.restore(constants=True)
+            if not again and not outside.changed() and not caches.remembered:
+                raise
+            again = True
+        if again:
+            outside = Outside(model)
+            found, changed = _capture(*call, differentiate, outside, **options)
+        judge(changed, functools.partial(make_caches, model, *call[1:]))
+        outside.restore()
+    return replace(found, model=replace(found.model, caches=caches.paths))
+
+
+def _capture(
+    model: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    differentiate: Sequence[str] | None,
+    outside: Outside,
+    *,
+    sizes: SizeLog | None,
+    live: Mapping[str, Any],
+    stepwise: bool,
+    digested: bool,
+) -> tuple[Captured, list[Changed]]:
+    """The step of a model as it is now, and what tracing it changed outside, which is put back; the rest as of `capture`."""
     with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
-        step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise), signature)
+        step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise, signature.same), signature)
         _warn(step, branches)
         _refuse_changes(step, live)
-        settled = _settled(step, captured, (*call, None, stepwise), signature)
-    return captured if not digested else replace(captured, digest=step.reads.digest(settled, frozenset(live)))
+        settled = _settled(step, captured, (*call, None, stepwise, signature.same), signature)
+    changed = outside.changed()
+    outside.restore()
+    digest = step.reads.digest(settled, frozenset(live)) if digested else captured.digest
+    return replace(captured, digest=digest), changed
 
 
 def _refuse_changes(step: TracedModule, live: Mapping[str, Any]) -> None:
@@ -115,6 +158,7 @@ def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], sig
         changes.refuse()
     unsettled = again.reads.changes()
     if unsettled:
+        refuse_used(unsettled.numbers(), functools.partial(make_caches, *call[:3]))
         unsettled.warn()
     return not unsettled
 

@@ -13,6 +13,7 @@ from remate_runtime.staleness import MISSING
 
 from ..errors import CaptureError
 from .assigned import assigned_at
+from .outside import Changed
 
 
 class Change(NamedTuple):
@@ -70,6 +71,15 @@ class TraceChanges:
             at,
             "call the model once before planning, if that settles it; otherwise make them buffers",
         )
+
+    def numbers(self) -> list[Changed]:
+        """Those that are numbers in attributes."""
+        held = [
+            (path, c)
+            for path, c in self._by_path.items()
+            if type(c.raw) in (int, float) and hasattr(c.thing, "__dict__")
+        ]
+        return [Changed(f"attribute {path!r}", c.thing, c.name) for path, c in held]
 
     def warn(self) -> None:
         """They change from call to call, though the next step is the same."""

@@ -176,8 +176,9 @@ class RecordedCall:
         if not torch.is_grad_enabled() or not wanted:
             self._others += 1
             return False
-        copies = [_copied(t).requires_grad_(t.requires_grad) for t in trees.tensors((args, kwargs))]
-        args, kwargs = trees.substitute((args, kwargs), copies)
+        given = trees.tensors((args, kwargs))
+        copies = {id(t): _copied(t).requires_grad_(t.requires_grad) for t in given}
+        args, kwargs = trees.substitute((args, kwargs), [copies[id(t)] for t in given])
         self._found = (args, kwargs, state_of(self.model))
         return True
 

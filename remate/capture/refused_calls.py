@@ -20,6 +20,16 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
     _Tensor.grad.__get__: ("reads", *_GRAD),
     _Tensor.grad.__set__: ("assigns", *_GRAD),
     _Tensor.backward: ("calls", "backward()", "use torch.autograd.grad inside forward"),
+    _Tensor.retain_grad: (
+        "calls",
+        "retain_grad() of a tensor, whose gradient a schedule does not keep",
+        "return the tensor, plan with differentiate=['*'], and call retain_grad() on what the model returns",
+    ),
+    torch._assert_async: (
+        "calls",
+        "torch._assert_async, which a schedule leaves out",
+        "check values in the training loop, on what the model returns",
+    ),
     torch.autograd.backward: ("calls", "backward()", "use torch.autograd.grad inside forward"),
 }
 

@@ -11,6 +11,7 @@ import torch
 
 from remate_runtime.flat_step import Graph, to_json
 from remate_runtime.format import Model
+from remate_runtime.staleness import ignores_identity
 
 from ..errors import CaptureError
 from . import literals, torch_api, trees
@@ -19,7 +20,7 @@ _PREFIX = "model."  # what the traced step calls the model
 
 
 class Signature:
-    """device: where the step runs. tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
+    """device: where the step runs. same: for each input the first that is the same tensor, where forward asks for that. tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
@@ -33,6 +34,11 @@ class Signature:
         self._check_tensors()
         self.names = {*self._parameters, *self._buffers}
         self.inputs: list[str] = []
+        repeated = len({id(tensor) for tensor in self.tensors}) < len(self.tensors)
+        self._first: dict[int, str] | None = (
+            {} if repeated and not ignores_identity(model, args, kwargs) else None
+        )  # names by tensor, where forward asks which inputs are one
+        self.same = self._same_positions()
         self._unique = trees.UniqueNames(self.names)
         self._tree = self._describe(args, kwargs)
         self.names |= set(self.inputs)
@@ -65,7 +71,9 @@ class Signature:
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
             self.inputs.append(self._unique.new(path))
             grad = {"grad": True} if tensor.requires_grad else {}
-            return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad}
+            first = self.inputs[-1] if self._first is None else self._first.setdefault(id(tensor), self.inputs[-1])
+            same = {"same": first} if first != self.inputs[-1] else {}
+            return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad, **same}
 
         def opaque(node: Any, path: str) -> None:
             hint = "pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them"
@@ -76,6 +84,14 @@ class Signature:
         names = argument_names(self._module, len(args))
         positional = [trees.describe(a, n, leaf, opaque) for n, a in zip(names, args, strict=True)]
         return {"args": positional, "kwargs": {n: trees.describe(a, n, leaf, opaque) for n, a in kwargs.items()}}
+
+    def _same_positions(self) -> tuple[int, ...]:
+        """For each tensor of the inputs, which one forward is given in its place."""
+        first: dict[int, int] = {}
+        positions = range(len(self.tensors))
+        if self._first is None:
+            return tuple(positions)
+        return tuple(first.setdefault(id(self.tensors[at]), at) for at in positions)
 
     def _check_tensors(self) -> None:
         for name, tensor in [*self._parameters.items(), *self._buffers.items()]:

@@ -13,6 +13,7 @@ import torch
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
+from .differentiated import differentiated
 from .places import user_place
 from .reads import Reads
 from .refused_records import refuse_records
@@ -41,7 +42,7 @@ class TracedModule(torch.nn.Module):
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
     generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed, `lost`
     where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live: attributes of it are live.
-    sizes: what forward decides by sizes goes there. stepwise: as of `capture`.
+    sizes: what forward decides by sizes goes there. stepwise: as of `capture`. same: as of `Signature`.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -57,8 +58,10 @@ class TracedModule(torch.nn.Module):
         has_live: bool = False,
         sizes: SizeLog | None = None,
         stepwise: bool = False,
+        same: Sequence[int] = (),
     ) -> None:
         super().__init__()
+        self._same = tuple(same)
         self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
         self.watch = AttributeWatch(model, torch_api.mark, None if sizes is None else sizes.tagged)
@@ -85,7 +88,7 @@ class TracedModule(torch.nn.Module):
         return super().named_buffers(prefix, recurse, True)
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args, kwargs = trees.substitute(self._call, list(leaves))
+        args, kwargs = trees.substitute(self._call, [leaves[at] for at in self._same] or list(leaves))
         if self.sizes is not None:
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
         given = Arguments(dict(zip(argument_names(self.model, len(args)), args, strict=True)) | kwargs)
@@ -186,27 +189,10 @@ class TracedModule(torch.nn.Module):
             self.tree = {"returns": self.tree, "attributes": kept}
         if not found:
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
-        chosen = self._chosen(found, returned, result)
+        chosen = differentiated(found, returned, result, self._differentiate)
         of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}
         self.outputs = tuple(
             TracedOutput(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
             for name, t in found
         )
         return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
-
-    def _chosen(self, found: list[tuple[str, torch.Tensor]], returned: int, result: Any) -> set[str]:
-        """Outputs that get a gradient: the named ones; else the field `loss`, as Hugging Face's models have it; else all
-        that can, since a loss could be made of each. Of those behind the first `returned`, which are attributes, scalars."""
-        able = {name: t for name, t in found if t.requires_grad}
-        if self._differentiate is not None:
-            for name in self._differentiate:
-                if name not in able:
-                    known = ", ".join(able) or "none"
-                    raise CaptureError(f"output {name!r} has no gradient", hint=f"outputs that have one: {known}")
-            return set(self._differentiate)
-        kind, fields = trees.children(result) or ("", {})
-        loss = fields.get("loss") if kind in ("dict", "record") else None
-        plain = {name for name, t in able.items() if t is loss and t.dim() == 0}
-        return plain or {
-            name for at, (name, t) in enumerate(found) if name in able and (at < returned or t.numel() == 1)
-        }

@@ -24,6 +24,7 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
     """Plain tensor attributes stand among the buffers while this lasts: `self.scale = torch.ones(4)`. Gives which they
     are: id of the module, name."""
     moved: list[tuple[Module, str, torch.Tensor]] = []
+    shadows: list[tuple[type, str, Any]] = []
     try:
         for module in model.modules():
             for name, value in list(module.__dict__.items()):
@@ -31,11 +32,29 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
                     moved.append((module, name, value))
                     del module.__dict__[name]
                     module._buffers[name] = value
+        borrowed = frozenset((id(module), name) for module, name, _ in moved)
+        for module, name, _ in moved:
+            shadows += _taken_defaults(model, type(module), name, borrowed)
         yield frozenset((id(module), name) for module, name, _ in moved)
     finally:
+        for kind, name, default in shadows:
+            setattr(kind, name, default)
         for module, name, value in moved:
             module._buffers.pop(name, None)
             module.__dict__[name] = value
+
+
+def _taken_defaults(
+    model: Module, kind: type, name: str, borrowed: frozenset[tuple[int, str]]
+) -> list[tuple[type, str, Any]]:
+    """Defaults in classes (`mask = None`), taken away: they would be found before buffers. Only where all modules of the class
+    have a tensor of their own."""
+    taken: list[tuple[type, str, Any]] = []
+    for base in kind.__mro__:
+        if name in vars(base) and all((id(m), name) in borrowed for m in model.modules() if isinstance(m, base)):
+            taken.append((base, name, vars(base)[name]))
+            delattr(base, name)
+    return taken
 
 
 class Attributes:

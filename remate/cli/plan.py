@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
 EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
-DIFFERENTIATE = "outputs that get a gradient; default: the field `loss`, else every output that has one in eager"
+DIFFERENTIATE = (
+    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, loss`), else "
+    "every output that has one in eager"
+)
 DELIVERED = (
     "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in a .grad "
     "that exists, or consumed by an optimizer in backward"

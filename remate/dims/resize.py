@@ -20,13 +20,16 @@ def resized(
     call = (tuple(args), dict(kwargs))
     leaves = trees.tensors(call)
     mode = detect_fake_mode(leaves) or FakeTensorMode(allow_non_fake_inputs=True)
-    made = []
+    made: list[torch.Tensor] = []
     for at, leaf in enumerate(leaves):
         shape = list(leaf.shape)
         for axis in asking.axes:
             if axis.leaf == at:
                 shape[axis.axis] = sizes[axis.name]
-        made.append(_like(leaf, shape, mode))
+        same = next(
+            (m for m, other in zip(made, leaves, strict=False) if other is leaf and list(m.shape) == shape), None
+        )
+        made.append(_like(leaf, shape, mode) if same is None else same)
     return trees.substitute(call, made)
 
 

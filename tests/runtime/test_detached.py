@@ -69,7 +69,7 @@ def test_a_scalar_beside_the_real_output_keeps_both_gradients():
 @pytest.mark.parametrize("kind", [lambda **parts: tuple(parts.values()), lambda **parts: list(parts.values()), Made])
 def test_so_in_tuples_and_records(kind):
     model = seeded(Diffusion(kind))
-    planned = apply(model, schedule_of(model, (X,)))
+    planned = apply(model, schedule_of(model, (X,), differentiate=["*"]))
 
     def loss(out):
         eps, aux = (out.eps, out.aux) if isinstance(out, Made) else out[:2]

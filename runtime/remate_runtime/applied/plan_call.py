@@ -16,6 +16,7 @@ from ..format.sized_type import open_axes
 from ..link.linker import link
 from ..link.simulator import peak_together
 from ..operator_calls.overloads import is_dense
+from ..staleness.compare import tensors_of
 
 _LONG = 600  # characters of a call that is written out
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
@@ -76,6 +77,9 @@ def _budget(text: str) -> str:
 
 
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    tensors = list(tensors_of((args, kwargs)))
+    if len({id(tensor) for tensor in tensors}) < len(tensors):
+        raise ValueError  # forward may ask which of them are one
     positional = _sequence([_written(one) for one in args], "()")
     return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
 

@@ -11,6 +11,7 @@ from torch import nn
 from ..bind.inputs import Inputs
 from ..bind.order import OrderError, order_of
 from ..staleness.same_forward import same_forward
+from .identity import Identity
 
 _ORDERS = 64  # that are remembered
 
@@ -22,6 +23,7 @@ class RecordedInputs:
         self._model = model
         self._ordered, self._any = (Inputs(tree, model.forward, ordered) for ordered in (True, False))
         self.names = self._ordered.names
+        self._identity = Identity(tree, model)
         self._refused: dict[Any, str] = {}
         self._taken: set[Any] = set()
 
@@ -29,8 +31,14 @@ class RecordedInputs:
         """The tensors of a live call. Raise BindError where it is not the recorded one.
 
         Where keys of mappings, or of what forward takes as `**kwargs`, come in another order, forward is run once without
-        data to find out whether it does the same operations then.
+        data to find out whether it does the same operations then; so, too, where one tensor is given several times.
         """
+        found = self._flat(args, kwargs, device)
+        if len(found) > 1:
+            self._identity.check(args, kwargs, device)
+        return found
+
+    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         try:
             return self._ordered.flatten(args, kwargs, device)
         except OrderError as error:

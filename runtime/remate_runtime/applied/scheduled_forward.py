@@ -18,6 +18,8 @@ from ..engine.step_function import run_step
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
 from ..format.substitution import checked_size
+from ..staleness.beside import example_call
+from ..staleness.first_call import make_caches
 from ..staleness.live_numbers import LiveNumbers
 from ..staleness.trust import Stale, unchecked
 from .padding import PaddedCall, Padding
@@ -52,6 +54,8 @@ class ScheduledForward:
         _permit(schedule, namespaces)
         self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
         self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
+        self._model = model
+        self._make_caches()
         self._bound = ModelBinding(model, schedule.model)
         self._dtype = torch.get_default_dtype()
         self._guard = unchecked(model, schedule, stale, part)
@@ -66,6 +70,14 @@ class ScheduledForward:
 
     def _planned_size(self) -> dict[str, int]:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
+
+    def _make_caches(self) -> None:
+        """What forward makes at its first call, so that the model is as it was planned."""
+        if self.schedule.model.caches:
+            tensors = [t for t in (*self._model.parameters(), *self._model.buffers()) if t.device.type != "cpu"]
+            device = tensors[0].device if tensors else torch.device("cpu")
+            args, kwargs = example_call(self._model, self.planned.model, device)
+            make_caches(self._model, args, kwargs, self.schedule.model.caches)
 
     @property
     def planned(self) -> Schedule:
@@ -96,6 +108,8 @@ class ScheduledForward:
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
         check_default_dtype(self._dtype)
+        if self.schedule.model.caches and not self._bound.has(self.schedule.model.caches):
+            make_caches(self._model, args, kwargs, self.schedule.model.caches)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
         return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())

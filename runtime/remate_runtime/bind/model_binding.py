@@ -6,6 +6,7 @@ whether the live tensors are still those that were compared, and compares again 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -113,6 +114,11 @@ class ModelBinding:
         found, faults = self._collect(device)
         _raise(faults, self.model, self.planned)
         return found
+
+    def has(self, names: Collection[str]) -> bool:
+        """Whether the tensors of these names have the shapes that were planned: calls without the schedule may have made others."""
+        slots = (slot for slot in self.slots if slot.name in names)
+        return all(isinstance(t := slot.get(), torch.Tensor) and t.shape == slot.type.shape for slot in slots)
 
     def _collect(self, device: torch.device, applied: bool = False) -> tuple[list[Any], list[str]]:
         """applied: not in a call yet. Parameters may have another precision then: FSDP casts them for each call."""

@@ -19,7 +19,7 @@ from .vocabulary import Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
-REVISION = 0
+REVISION = 1
 FEATURES: frozenset[str] = frozenset()  # names that this reader accepts in `requires`
 BASELINE = "baseline"  # the plan without recomputation: every block has it, defined or not
 
@@ -146,7 +146,8 @@ class Live(_Object, frozen=True, kw_only=True):
 class Model(_Object, frozen=True):
     """The live model that the schedule fits; with `at`, each of these parts of it.
 
-    `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input) or
+    `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input; `"same": n` if forward asks whether
+    it is the very tensor of another one) or
     `{"value": "%name", "name": n, "grad": true}` (output; `"detached": true` if it refuses a gradient),
     `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`, `{"record": "ClassName", "fields": {...}}`, a literal `{"literal": null|bool|int|float|str}`.
     `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
@@ -165,6 +166,7 @@ class Model(_Object, frozen=True):
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name of a parameter or buffer -> the name used in this file
     buffers: Tensors = {}
+    caches: tuple[str, ...] = ()  # attributes and buffers that forward makes at its first call, and keeps
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
     inputs: dict[str, Any] = {}

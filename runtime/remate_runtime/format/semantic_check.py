@@ -181,7 +181,7 @@ class SemanticCheck:
             self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         check_parts(self, model, where)
         check_live(self, model, where)
-        for field in ("mode_overrides", "frozen"):
+        for field in ("mode_overrides", "frozen", "caches"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")
         self._names(model.tied, f"{where}/tied")

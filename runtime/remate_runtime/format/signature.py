@@ -21,13 +21,15 @@ _ATTRIBUTE = re.compile(r"(?:[^.\x00-\x1f%]{1,200}\.){0,60}(?!__)[A-Za-z_][A-Za-
 
 class Leaf(msgspec.Struct, frozen=True):
     """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it.
-    detached (outputs): eager has a gradient for it, the step was planned without."""
+    detached (outputs): eager has a gradient for it, the step was planned without. same (inputs): the input that is the same
+    tensor."""
 
     name: str
     text: str
     grad: bool
     where: str  # JSON pointer
     detached: bool = False
+    same: str = ""
 
 
 def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
@@ -97,7 +99,10 @@ def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
         name, text = tree.get("name"), tree[key]
         if not (isinstance(name, str) and isinstance(text, str) and isinstance(tree.get("grad", False), bool)):
             raise ScheduleError("R016", "a tensor leaf has a name, and grad is true or false", where)
-        yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True)
+        same = tree.get("same", "")
+        if not isinstance(same, str):
+            raise ScheduleError("R016", "expected text", f"{where}/same")
+        yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True, same)
     elif isinstance(tree, dict) and "literal" in tree:
         return
     elif isinstance(tree, dict) and ("tuple" in tree or "list" in tree):

@@ -14,7 +14,7 @@ from .signature import escape, is_attribute
 from .vocabulary import CONTAINERS
 
 _FIELDS = {
-    "tensor": {"tensor", "name", "grad"},
+    "tensor": {"tensor", "name", "grad", "same"},
     "value": {"value", "name", "grad", "detached"},
     "record": {"record", "fields"},
 }
@@ -102,6 +102,9 @@ class TreeCheck:
             self._faults.add("R016", "a leaf has a name", where if name is None else f"{where}/name", 'add "name"')
         else:
             self._faults.name(name, f"{where}/name")
+            same = node.get("same")
+            if "same" in node and not (isinstance(same, str) and same in self._names):
+                self._faults.add("R016", "`same` names no input before this one", f"{where}/same", "delete it")
             if name in self._names:
                 self._faults.add(
                     "R031", f"the name {name[:80]!r} twice", f"{where}/name", "give each leaf its own name"

@@ -32,9 +32,11 @@ from .compare import (
 from .differences import CHECKPOINTS, Differences, checkpoints, shown
 from .digest import Made, at_path, compare_digest, make_digest, same
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
+from .first_call import FirstCall, make_caches
 from .guard import Guard
 from .ownership import is_own, qualified
 from .parts import digest_of_parts, part_digest
+from .same_forward import ignores_identity
 from .values import MAX_CONSTANT, OPAQUE, is_config
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "Code",
     "Differences",
     "EagerOperators",
+    "FirstCall",
     "Guard",
     "Made",
     "NothingToTrainError",
@@ -67,10 +70,12 @@ __all__ = [
     "generator_states",
     "hook_name",
     "hooks_of",
+    "ignores_identity",
     "is_config",
     "is_forwards_own",
     "is_own",
     "is_torchs",
+    "make_caches",
     "make_digest",
     "part_digest",
     "qualified",

@@ -93,8 +93,13 @@ def _autocast(recorded: Model, device: torch.device) -> contextlib.AbstractConte
 def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Call:
     """Random arguments of the planned types: numbers from 0 to 1, integers 0 or 1."""
     generator = torch.Generator().manual_seed(0)
-    leaves = []
+    leaves: list[torch.Tensor] = []
+    names: dict[str, int] = {}
     for leaf in input_leaves(recorded.inputs):
+        names[leaf.name] = len(leaves)
+        if leaf.same in names:
+            leaves.append(leaves[names[leaf.same]])
+            continue
         kind = parse_type(leaf.text)
         dtype = TORCH_DTYPES[kind.dtype]
         number = torch.rand(kind.shape, generator=generator)

@@ -17,27 +17,50 @@ from ..bind.order import order_of
 from .compare import tensors_of
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
+Equal = Sequence[tuple[torch.Tensor, torch.Tensor]]
 _SMALL = 4096  # elements of a tensor that forward makes of Python numbers; their values are compared
 
 
-def same_forward(model: nn.Module, one: Call, other: Call) -> bool:
+def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) -> bool:
     """Whether forward runs the same operators, on the same tensors and numbers, in both calls, and returns the same. Both
     must hold the same tensors. False, too, where that cannot be reported: where forward looks at values of tensors.
 
     Runs on copies of the model without data, so that nothing is computed, drawn or changed.
+
+    Args:
+        model: The live model.
+        one: Arguments of a call, positional and by name.
+        other: Arguments of another call.
+        equal: Pairs of tensors of the calls that count as one.
     """
     tensors = list({id(t): t for t in (*tensors_of(one), *tensors_of(other))}.values())
     try:
-        first, second = (_Log(model, tensors).of(call) for call in (one, other))
+        first, second = (_Log(model, tensors, equal).of(call) for call in (one, other))
     except Exception:
         return False
     return first == second
 
 
+def ignores_identity(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether forward does the same in a call that gives it one tensor several times as with a tensor of its own in each
+    place: whether it never asks `x is y`."""
+    equal: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def of_its_own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        made = torch.empty_like(leaf, requires_grad=False).requires_grad_(leaf.requires_grad)
+        equal.append((leaf, made))
+        return made
+
+    distinct = mapped(tuple(args), of_its_own), mapped(dict(kwargs), of_its_own)
+    return same_forward(model, (args, kwargs), distinct, equal)
+
+
 class _Log(TorchDispatchMode):
     """What one call runs: each operator, its arguments and what it makes, by numbers."""
 
-    def __init__(self, model: nn.Module, tensors: Sequence[torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, tensors: Sequence[torch.Tensor], equal: Equal) -> None:
         super().__init__()
         self._fake = FakeTensorMode()
         with FakeCopyMode(self._fake):
@@ -48,6 +71,8 @@ class _Log(TorchDispatchMode):
         self._entries: list[Any] = []
         for held in (*_held(self._model), *self._inputs.values()):
             self._number(held)
+        for first, second in equal:
+            self._numbers[id(self._inputs[id(second)])] = self._numbers[id(self._inputs[id(first)])]
 
     def of(self, call: Call) -> list[Any]:
         def fake(leaf: Any) -> Any:
@@ -64,7 +89,8 @@ class _Log(TorchDispatchMode):
         for tensor in pytree.tree_leaves(made):
             if isinstance(tensor, torch.Tensor):
                 self._number(tensor)
-        self._entries.append((str(func), repr(given)))
+        if func.namespace != "prim":  # a tensor's device, which autograd asks for once for each
+            self._entries.append((str(func), repr(given)))
         return made
 
     def _number(self, tensor: torch.Tensor) -> None:

@@ -1,0 +1,88 @@
+"""Which outputs of a model get a gradient in the planned step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from remate_runtime.format import Model, output_leaves
+
+from ..errors import CaptureError
+from . import trees
+
+EVERY = ("*",)
+"""As `differentiate=`: every output that has a gradient in eager."""
+OF_A_PART = ("loss", "*")
+"""As `differentiate=`: the field `loss`, else every output. What a part of a model returns goes on into the model around it,
+so that one scalar among its outputs (a penalty) is not what the others are for."""
+
+Outputs = Sequence[tuple[str, torch.Tensor]]
+
+
+def differentiated(outputs: Outputs, returned: int, result: Any, requested: Sequence[str] | None) -> set[str]:
+    """The names of the outputs that get a gradient.
+
+    Without `requested` it is the field `loss` of a dict or record; else the only scalar among several differentiable outputs, if
+    it stands in a tuple or list (`return logits, loss`): a field has a name, and `aux` does not say that it is the loss. Else
+    it is every output that can have one. Attributes that forward sets count if they are scalars.
+
+    Args:
+        outputs: Names and tensors, those that forward returns first.
+        returned: How many of them forward returns; the others are attributes that it sets.
+        result: What forward returned.
+        asked: The names that the user chose, EVERY or OF_A_PART; None if the choice is free.
+
+    Returns:
+        Names of some of `outputs`.
+
+    Raises:
+        CaptureError: If an output that was requested has no gradient.
+    """
+    able = {name: tensor for name, tensor in outputs if tensor.requires_grad}
+    every = {n for at, (n, t) in enumerate(outputs) if n in able and (at < returned or t.numel() == 1)}
+    chosen = None if requested is None else tuple(requested)
+    if chosen == EVERY:
+        return every
+    if chosen is not None and chosen != OF_A_PART:
+        return _checked(chosen, able)
+    if loss := _loss_field(result, able):
+        return loss
+    scalars = {name for name in every if able[name].dim() == 0}
+    only = chosen is None and len(scalars) == 1 and all(part.isdigit() for part in next(iter(scalars)).split("."))
+    return scalars if only else every
+
+
+def choice_text(model: Model) -> str:
+    """Which outputs get a gradient, and how to choose others; "" if all that have one in eager do."""
+    leaves = list(output_leaves(model.outputs))
+    given, without = [leaf.name for leaf in leaves if leaf.grad], [leaf.name for leaf in leaves if leaf.detached]
+    if not given or not without:
+        return ""
+    text = f"planning the gradient of {', '.join(map(repr, given))} only, not of {', '.join(map(repr, without))}"
+    return f"{text}; differentiate={[*given, *without]!r} plans all"
+
+
+def _checked(names: Sequence[str], able: dict[str, torch.Tensor]) -> set[str]:
+    for name in names:
+        if name not in able:
+            known = ", ".join(able) or "none"
+            raise CaptureError(
+                f"output {name!r} has no gradient", hint=f"outputs that have one: {known}; '*' means all"
+            )
+    return set(names)
+
+
+def _loss_field(result: Any, able: dict[str, torch.Tensor]) -> set[str]:
+    loss = _field(result)
+    return {name for name, tensor in able.items() if tensor is loss and tensor.dim() == 0}
+
+
+def _field(result: Any) -> Any:
+    """`loss` of a dict or record, which may stand in a tuple or list."""
+    kind, fields = trees.children(result) or ("", {})
+    if kind in ("dict", "record"):
+        return fields.get("loss")
+    below = [_field(item) for item in fields.values()]
+    return next((loss for loss in below if loss is not None), None)

@@ -1,0 +1,348 @@
+"""State outside of modules that forward changes while it is traced: globals, closures, defaults, class attributes, objects and
+iterators. Whatever reads it computes something else at some later call, and nothing of a trace may stay there."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import gc
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+
+from remate_runtime.staleness import is_own
+
+from ..errors import CaptureError
+
+_MANY = 20_000  # values that are looked at
+_ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor, types.ModuleType)
+_CONTAINERS = (dict, list, set, collections.deque)
+_ITERATORS = frozenset(
+    ("count", "cycle", "islice", "chain", "repeat", "accumulate", "zip", "enumerate", "map", "filter")
+)
+_ABSENT: Any = object()
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+
+class Outside:
+    """What functions of the user's own reach from the modules of a model, as it is now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._seen: dict[int, Any] = {}
+        self._named: list[tuple[str, Any, dict[str, Any]]] = []  # label, holder of names, what they were
+        self._contents: list[tuple[str, Any, Any]] = []
+        self._iterators: list[tuple[str, Any, str]] = []
+        self._waiting: list[tuple[str, Any]] = []
+        for path, module in model.named_modules():
+            own = ((name, v) for name, v in vars(module).items() if name not in _OF_TORCH)
+            self._waiting += [(f"attribute {f'{path}.{name}'.lstrip('.')!r}", value) for name, value in own]
+            self._waiting.append((type(module).__qualname__, type(module)))
+            hooks = (hook for key in _OF_TORCH if key.endswith("_hooks") for hook in _values(vars(module).get(key)))
+            self._waiting += [("a hook", hook) for hook in hooks]
+        while self._waiting and len(self._seen) < _MANY:
+            self._look(*self._waiting.pop())
+
+    def _look(self, label: str, value: Any) -> None:
+        if isinstance(value, _ATOMS) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if isinstance(value, types.MethodType):
+            self._waiting += [(label, value.__self__), (label, value.__func__)]
+        elif isinstance(value, functools.partial):
+            self._waiting += [(label, value.func), (label, value.args), (label, value.keywords)]
+        elif isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif isinstance(value, _CONTAINERS):
+            self._contents.append((label, value, copy.copy(value)))
+            self._waiting += [(label, item) for item in _values(value)]
+        elif isinstance(value, tuple | frozenset):
+            self._waiting += [(label, item) for item in value]
+        elif type(value).__name__ in _ITERATORS:
+            self._iterators.append((label, value, _state(value)))
+        elif hasattr(value, "__wrapped__"):
+            self._waiting.append((label, value.__wrapped__))
+        elif not isinstance(value, nn.Module) and is_own(type(value).__module__) and hasattr(value, "__dict__"):
+            self._waiting += [(label, vars(value)), (label, type(value))]
+
+    def _function(self, function: types.FunctionType) -> None:
+        if not is_own(function.__module__ or ""):
+            return
+        name = function.__qualname__
+        self._waiting += [
+            (f"a default of {name}", function.__defaults__),
+            (f"a default of {name}", function.__kwdefaults__),
+        ]
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+            label = f"{variable!r} in the closure of {name}"
+            try:
+                held = cell.cell_contents
+            except ValueError:  # not filled yet
+                continue
+            self._named.append((label, cell, {"cell_contents": held}))
+            self._waiting.append((label, held))
+        names = [one for one in _names(function.__code__) if one in function.__globals__]
+        self._note("global", function.__globals__, names)
+
+    def _class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if is_own(base.__module__):
+                for name, value in vars(base).items():
+                    inner = getattr(value, "__func__", getattr(value, "fget", value))
+                    if isinstance(inner, types.FunctionType) or hasattr(inner, "__wrapped__"):
+                        self._waiting.append((name, inner))
+                    elif not name.startswith("__"):
+                        self._named.append((f"attribute {base.__qualname__}.{name}", base, {name: value}))
+                        self._waiting.append((f"attribute {base.__qualname__}.{name}", value))
+
+    def _note(self, label: str, holder: Any, names: list[str]) -> None:
+        for name in names:
+            self._named.append(
+                (f"{label} {name!r}" if label == "global" else f"{label} ({name})", holder, {name: holder[name]})
+            )
+            self._waiting.append((self._named[-1][0], holder[name]))
+
+    def changed(self) -> list[Changed]:
+        """What is something else now."""
+        found = [
+            Changed(label, holder, name)
+            for label, holder, held in self._named
+            for name, was in held.items()
+            if not _equal(_get(holder, name), was)
+        ]
+        for label, container, contents in self._contents:
+            if isinstance(container, dict) and contents.keys() <= container.keys():
+                keys = [key for key in container if not _equal(container[key], contents.get(key, _ABSENT))]
+                found += [Changed(label, container, key) for key in keys]
+            elif _differ(container, contents):
+                found.append(Changed(label, container, None))
+        found = [one._replace(tensors=_keeps_tensors(one)) for one in found]
+        return found + [Changed(label, it, None) for label, it, state in self._iterators if _state(it) != state]
+
+    def restore(self, constants: bool = False) -> None:
+        """Put back what can be: all but iterators. constants: containers keep tensors that they have got, as caches do."""
+        for _, holder, held in self._named:
+            for name, was in held.items():
+                if _get(holder, name) is not was:
+                    _put(holder, name, was)
+        for _, container, contents in self._contents:
+            if constants and isinstance(container, dict) and all(key in container for key in contents):
+                added = {k: v for k, v in container.items() if k not in contents and _is_constant(v)}
+                contents = {**contents, **added}
+            if _differ(container, contents):
+                container.clear()
+                container.update(contents) if isinstance(container, dict | set) else container.extend(contents)
+        _forget_remembered()
+
+
+class Changed(NamedTuple):
+    """Something that forward changes.
+
+    Attributes:
+        label: What errors call it.
+        holder: Where it is.
+        name: Its name or key there; None where it is the holder itself.
+        tensors: Whether tensors were put there: results that somebody looks at later.
+    """
+
+    label: str
+    holder: Any
+    name: Any
+    tensors: bool = False
+
+
+def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
+    """Refuse what forward computes with and changes; warn of what it only counts.
+
+    Args:
+        changed: What a call of forward changed.
+        run: Calls forward once, without data.
+
+    Raises:
+        CaptureError: If a later call is another step, or may be.
+    """
+    numbers = [one for one in changed if one.name is not None and type(_get(one.holder, one.name)) in (int, float)]
+    others = [one for one in changed if not one.tensors and not any(one is number for number in numbers)]
+    refuse_used(numbers, run, [one.label for one in others])
+    if changed:
+        some = ", ".join(dict.fromkeys(one.label for one in changed[:4]))
+        warnings.warn(
+            f"forward changes {some}, and computes nothing with it: a scheduled step leaves it as it is; do that in the loop",
+            UserWarning,
+            stacklevel=6,
+        )
+
+
+def refuse_used(numbers: Sequence[Changed], run: Callable[[], object], others: Sequence[str] = ()) -> None:
+    """Raise CaptureError for numbers that forward changes and does more with than counting, and for whatever `others` names.
+    run: as of `judge`."""
+    used = [one.label for one in numbers if _is_used(one, run)]
+    labels = list(dict.fromkeys([*others, *used]))
+    if labels:
+        raise CaptureError(
+            f"forward changes what it computes with from call to call ({', '.join(labels[:4])}): a schedule would compute with it "
+            "as it was when planned",
+            hint="count in the training loop, outside of forward, and let forward read a buffer or tensor that the loop writes",
+        )
+
+
+class _Counted(int):
+    """A number that knows whether more was done with it than counting."""
+
+    uses: list[str]
+
+
+class _CountedFloat(float):
+    uses: list[str]
+
+
+def _counting(kind: Any) -> None:
+    base = int if kind is _Counted else float
+
+    def kept(name: str) -> Any:
+        def run(self: Any, other: Any) -> Any:
+            made = kind(getattr(base, name)(self, other))
+            made.uses = self.uses
+            return made
+
+        return run
+
+    def used(name: str) -> Any:
+        def run(self: Any, *args: Any) -> Any:
+            self.uses.append(name)
+            return getattr(base, name)(self, *args)
+
+        return run
+
+    for name in ("__add__", "__radd__", "__sub__"):
+        setattr(kind, name, kept(name))
+    for name in (*_USES, *(("__index__",) if base is int else ())):
+        setattr(kind, name, used(name))
+
+
+_USES = ("__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__truediv__")
+_USES += (
+    "__rtruediv__",
+    "__floordiv__",
+    "__mod__",
+    "__pow__",
+    "__rpow__",
+    "__neg__",
+    "__float__",
+    "__int__",
+    "__hash__",
+)
+_USES += ("__rsub__", "__rmod__", "__rfloordiv__", "__abs__")
+_counting(_Counted)
+_counting(_CountedFloat)
+
+
+def _is_used(one: Changed, run: Callable[[], object]) -> bool:
+    was = _get(one.holder, one.name)
+    inherited = hasattr(one.holder, "__dict__") and one.name not in vars(one.holder)
+    overridden_attributes: Any = (_Counted if type(was) is int else _CountedFloat)(was)
+    overridden_attributes.uses = []
+    _put(one.holder, one.name, overridden_attributes)
+    try:
+        run()
+    finally:
+        _put(one.holder, one.name, was)
+        if inherited:
+            delattr(one.holder, one.name)
+    return bool(overridden_attributes.uses)
+
+
+def _keeps_tensors(one: Changed) -> bool:
+    """Whether it is a container, or a name, that holds tensors now: results that somebody looks at later."""
+    value = one.holder if one.name is None else _get(one.holder, one.name)
+    leaves = pytree.tree_leaves(list(value) if isinstance(value, collections.deque) else value)
+    return (
+        bool(leaves)
+        and all(isinstance(leaf, torch.Tensor | int | float) for leaf in leaves)
+        and any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+    )
+
+
+def _differ(container: Any, contents: Any) -> bool:
+    if isinstance(container, dict) and list(container) != list(contents):
+        return True
+    pairs = zip(_values(container), _values(contents), strict=False)
+    return len(container) != len(contents) or not all(_equal(one, other) for one, other in pairs)
+
+
+def _is_constant(value: Any) -> bool:
+    leaves = pytree.tree_leaves(value)
+    return bool(leaves) and all(
+        isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves
+    )
+
+
+def _put(holder: Any, name: Any, value: Any) -> None:
+    if not isinstance(holder, dict):
+        setattr(holder, name, value)
+    elif value is _ABSENT:
+        holder.pop(name, None)
+    else:
+        holder[name] = value
+
+
+def _forget_remembered() -> None:
+    """Empty the memories of functools.lru_cache that hold tensors of a trace."""
+    for found in [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]:
+        held = [leaf for part in gc.get_referents(found) for leaf in _leaves(part)]
+        if any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in held):
+            found.cache_clear()
+
+
+def remembered() -> dict[int, int]:
+    """How many results each function of functools.lru_cache holds."""
+    return {id(one): one.cache_info().currsize for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper}
+
+
+def _leaves(part: Any) -> list[Any]:
+    if type(part) is dict:
+        return [leaf for value in part.values() for leaf in (value, *gc.get_referents(value))]
+    return pytree.tree_leaves(part) if isinstance(part, tuple | list) else [part]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _values(held: Any) -> list[Any]:
+    return list(held.values()) if isinstance(held, dict) else list(held or ())
+
+
+def _get(holder: Any, name: str) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(name, _ABSENT)
+    return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, int | float | str | bool | type(None)) and type(one) is type(other):
+        return one == other or (one != one and other != other)
+    return False
+
+
+def _state(iterator: Any) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python 3.12: iterators will not be pickled
+        try:
+            return repr(iterator.__reduce__())
+        except Exception:
+            return ""

@@ -1,0 +1,57 @@
+"""Which inputs of a call are one tensor: forward may ask for that (`query is key`), and compute something else then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..bind.inputs import Inputs
+from ..errors import BindError
+from ..format.signature import input_leaves
+from ..staleness.same_forward import ignores_identity
+
+_PATTERNS = 64  # that are remembered
+
+
+class Identity:
+    """The pattern of a recorded call, against those of live ones."""
+
+    def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
+        """tree: the recorded inputs."""
+        self._model = model
+        self._inputs = Inputs(tree, model.forward, ordered=False, sized=True)
+        names = self._inputs.names
+        same = {leaf.name: leaf.same for leaf in input_leaves(dict(tree)) if leaf.same}
+        self._same = [(names.index(name), names.index(other)) for name, other in same.items()]
+        self._taken: set[tuple[int, ...]] = set()
+
+    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> None:
+        """Raise BindError where forward would ask `x is y` and get another answer than when planning."""
+        given = self._inputs.flatten(args, kwargs, device)
+        for at, other in self._same:
+            if given[at] is not given[other]:
+                raise BindError(self._refusal(at, other, "two tensors"))
+        if len({id(tensor) for tensor in given}) == len(given) - len(self._same):
+            return
+        first: dict[int, int] = {}
+        pattern = tuple(first.setdefault(id(tensor), at) for at, tensor in enumerate(given))
+        if pattern in self._taken:
+            return
+        if self._same or not ignores_identity(self._model, args, kwargs):
+            recorded = dict(self._same)
+            at = next(at for at, other in enumerate(pattern) if other != at and at not in recorded)
+            raise BindError(self._refusal(at, pattern[at], "one tensor"))
+        if len(self._taken) < _PATTERNS:
+            self._taken.add(pattern)
+
+    def _refusal(self, at: int, other: int, now: str) -> str:
+        was = "one tensor" if now == "two tensors" else "two tensors"
+        names = f"{self._inputs.names[other]!r} and {self._inputs.names[at]!r}"
+        remedy = "give a copy for one of them (x.clone())" if now == "one tensor" else "give one tensor for both"
+        return (
+            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or looks at values "
+            f"so that it cannot be found out\n  {remedy}, or plan again with a call like this one"
+        )

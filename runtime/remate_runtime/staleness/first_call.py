@@ -1,0 +1,254 @@
+"""What forward makes at its first call and keeps: masks, tables of positions, flags. Made here without computing a step.
+
+Forward is run with parameters and inputs that have no data. What follows from Python numbers, constants and buffers is
+computed for real, so that a cache made of it is the one that a first call would make. What follows from parameters, inputs or
+random numbers has no data, and a cache made of that is left alone: it is another one in every first call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..bind.containers import mapped
+
+_SHAPED = frozenset(
+    ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")
+)  # of a tensor they take shape, dtype and device alone
+_MACHINERY = frozenset(vars(nn.Module()))
+_ABSENT: Any = object()
+
+
+class FirstCall(NamedTuple):
+    """What a first call of forward does.
+
+    Attributes:
+        caches: Attributes and buffers, by path, that it sets, that the second call leaves as they are, and that are the same
+            whatever parameters and inputs hold. The model has them now.
+        by_data: Those that follow from data or random numbers; the model is without them.
+        carried: Attributes that every call sets to data, where the second call computes something else than the first.
+        whole: Whether both calls came to their end. Otherwise nothing is known, and nothing was changed.
+    """
+
+    caches: tuple[str, ...] = ()
+    by_data: tuple[str, ...] = ()
+    carried: tuple[str, ...] = ()
+    whole: bool = False
+
+
+def make_caches(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only: Sequence[str] | None = None
+) -> FirstCall:
+    """Make what a first call of forward makes and keeps; generators, buffers and all else are left as they are.
+
+    Args:
+        model: The live model, in the mode of the call.
+        args: Positional arguments of the call.
+        kwargs: Its keyword arguments.
+        only: Paths to keep; the others are put back. None keeps all caches.
+
+    Returns:
+        What was found.
+    """
+    before = _State(model)
+    generators = torch.get_rng_state(), random.getstate()
+    try:
+        run = _Run(model)
+        run.call(args, kwargs)
+        first, wrote, requested = _State(model), run.wrote, run.requested
+        run.call(args, kwargs)
+        second = _State(model)
+    except Exception:  # the model's own code, or data that it asks for: tracing says what is wrong
+        before.restore({*before.everything, *_State(model).everything})
+        before.restore_contents()
+        return FirstCall()
+    finally:
+        torch.set_rng_state(generators[0])
+        random.setstate(generators[1])
+    changed = [key for key in first.everything if not _same(before.value(key), first.value(key))]
+    kept = [key for key in changed if _same(first.value(key), second.value(key))]
+    data = [key for key in kept if _has_fakes(first.value(key))]
+    once = [name for name in wrote if name not in run.wrote]  # buffers that the first call alone fills with data
+    sets = [
+        key for key in changed if key not in kept and _has_fakes(first.value(key)) and not _has_fakes(before.value(key))
+    ]
+    carried = [first.path(key) for key in sets] if requested != run.requested else []
+    caches = [key for key in kept if only is None or first.path(key) in only] if not data and not once else []
+    if not any(isinstance(leaf, torch.Tensor) for key in caches for leaf in pytree.tree_leaves(first.value(key))):
+        caches = []  # flags alone: the digest takes them before and after
+    before.restore(key for key in {*before.everything, *first.everything, *second.everything} if key not in caches)
+    first.restore(caches)
+    before.restore_contents()
+    return FirstCall(
+        tuple(sorted(first.path(key) for key in caches)),
+        tuple(sorted({*map(first.path, data), *once})),
+        tuple(sorted(carried)),
+        True,
+    )
+
+
+Key = tuple[int, str, bool]  # module, name, whether it is among the buffers
+
+
+class _State:
+    """Attributes and buffers of all modules, as they are now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = {id(module): (path, module) for path, module in model.named_modules()}
+        self._values: dict[Key, Any] = {}
+        for key, (_, module) in self._modules.items():
+            self._values |= {(key, name, True): value for name, value in module._buffers.items()}
+            own = ((name, value) for name, value in vars(module).items() if name not in _MACHINERY)
+            self._values |= {(key, name, False): value for name, value in own}
+        self._unsaved = {id(module): set(module._non_persistent_buffers_set) for module in model.modules()}
+        self._contents = [(b, b.detach().clone()) for b in model.buffers() if not isinstance(b, FakeTensor)]
+        self._contents += [(t, t.detach().clone()) for t in self._values.values() if _is_constant(t)]
+        registered = [held for _, m in self._modules.values() for held in (m._modules, m._parameters)]
+        self._containers = [(held, dict(held)) for held in registered]
+        objects = [v for v in self._values.values() if isinstance(getattr(v, "__dict__", None), dict)]
+        objects = [v for v in objects if not isinstance(v, nn.Module | torch.Tensor | type) and not callable(v)]
+        self._containers += [(vars(v), dict(vars(v))) for v in objects]  # configs
+        self._containers += [(c, c.copy()) for c in self._values.values() if type(c) in (list, dict, set)]
+
+    @property
+    def everything(self) -> list[Key]:
+        return list(self._values)
+
+    def value(self, key: Key) -> Any:
+        return self._values.get(key, _ABSENT)
+
+    def path(self, key: Key) -> str:
+        return f"{self._modules[key[0]][0]}.{key[1]}".lstrip(".")
+
+    def restore(self, keys: Any) -> None:
+        """Set these to what they were."""
+        for key in keys:
+            module = self._modules[key[0]][1]
+            holder: dict[str, Any] = module._buffers if key[2] else vars(module)
+            value = self.value(key)
+            if value is _ABSENT:
+                holder.pop(key[1], None)
+            elif holder.get(key[1], _ABSENT) is not value:
+                holder[key[1]] = value
+            if key[2]:
+                unsaved = module._non_persistent_buffers_set
+                (unsaved.add if key[1] in self._unsaved[key[0]] else unsaved.discard)(key[1])
+
+    def restore_contents(self) -> None:
+        """Let buffers and containers hold what they held."""
+        with torch.no_grad():
+            for tensor, contents in self._contents:
+                if not torch.equal(tensor, contents):
+                    tensor.copy_(contents)
+        for container, contents in self._containers:
+            if _identical(container, contents):
+                continue
+            container.clear()
+            container.extend(contents) if isinstance(container, list) else container.update(contents)
+
+
+class _Run(TorchDispatchMode):
+    """Runs forward. wrote: names of buffers that the last run wrote data into, which they do not hold."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._model = model
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self._buffers = {id(buffer): name for name, buffer in model.named_buffers()}
+        self.wrote: set[str] = set()
+        self.requested: list[str] = []  # operators that the last run called
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        self.wrote, self.requested = set(), []
+        given, named = mapped(tuple(args), self._without_data), mapped(dict(kwargs), self._without_data)
+        with self._parameters_without_data(), self:
+            self._model.forward(*given, **named)
+
+    def _without_data(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
+            return leaf
+        return self._fake.from_tensor(leaf.detach(), static_shapes=True).requires_grad_(leaf.requires_grad)
+
+    @contextmanager
+    def _parameters_without_data(self) -> Iterator[None]:
+        held: list[tuple[dict[str, Any], str, Any]] = []
+        made: dict[int, Any] = {}
+        try:
+            for module in self._model.modules():
+                for name, parameter in list(module._parameters.items()):
+                    if parameter is not None:
+                        held.append((module._parameters, name, parameter))
+                        if id(parameter) not in made:
+                            fake = self._without_data(parameter)
+                            made[id(parameter)] = nn.Parameter(fake, parameter.requires_grad)
+                        module._parameters[name] = made[id(parameter)]
+            yield
+        finally:
+            for holder, name, parameter in held:
+                holder[name] = parameter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "namespace", "") != "prim":
+            self.requested.append(str(func))
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
+        if fake and isinstance(func, OpOverload) and func._schema.name.split("::")[-1] in _SHAPED:
+            like = args[0]
+            meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+            return func(meta, *args[1:], **kwargs)
+        if not fake and torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+            return func(*args, **kwargs)
+        if fake and isinstance(func, OpOverload) and func._schema.is_mutable and (real := self._written(func, args)):
+            self.wrote |= {self._buffers.get(id(tensor), "a tensor") for tensor in real}
+            return args[0]
+        with self._fake:
+            return func(*args, **kwargs)
+
+    @staticmethod
+    def _written(func: OpOverload, args: Sequence[Any]) -> list[torch.Tensor]:
+        """Tensors with data that an operator would write into, other than by what has data."""
+        pairs = zip(func._schema.arguments, args, strict=False)
+        written = [given for a, given in pairs if a.alias_info is not None and a.alias_info.is_write]
+        found = [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor)]
+        return [tensor for tensor in found if not isinstance(tensor, FakeTensor)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is other
+    if one is other:
+        return True
+    for kind in (int, float):  # asked of the plain type: a number may note that it is compared
+        if isinstance(one, kind) and isinstance(other, kind):
+            return type(one) is type(other) and kind.__eq__(one, other) is True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # things that do not compare
+        return False
+
+
+def _identical(one: Any, other: Any) -> bool:
+    if len(one) != len(other) or isinstance(one, set):
+        return False
+    pairs = zip(one.items(), other.items(), strict=True) if isinstance(one, dict) else zip(one, other, strict=True)
+    if isinstance(one, dict):
+        return all(a[0] is b[0] and a[1] is b[1] for a, b in pairs)
+    return all(a is b for a, b in pairs)
+
+
+def _has_fakes(value: Any) -> bool:
+    return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(value))
+
+
+def _is_constant(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.requires_grad

@@ -1,0 +1,153 @@
+"""What forward makes at its first call and keeps: made before planning, and by `apply` where a model lacks it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.errors import CaptureError
+
+X = torch.randn(6, 8)
+CHANGES = "ignore:forward (reads and then changes|makes)"
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+
+class Masked(Linear):
+    mask: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mask is None or self.mask.size(0) != x.size(0):
+            self.mask = x.new_full((x.size(0), x.size(0)), float("-inf")).triu(1)
+        h = self.linear(x)
+        return ((h @ h.T + self.mask).softmax(-1) @ h).square().mean()
+
+
+class Positions(Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "positions"):
+            self.positions = torch.arange(x.size(0), dtype=x.dtype)[:, None]
+        return (self.linear(x) * self.positions).square().mean()
+
+
+class Rotary(Linear):
+    """A table that grows with the longest sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("inverse", 0.5 ** torch.arange(8.0), persistent=False)
+        self._grow(4)
+
+    def _grow(self, length: int) -> None:
+        self.longest = length
+        self.register_buffer("cos", torch.outer(torch.arange(float(length)), self.inverse).cos(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.size(0) > self.longest:
+            self._grow(x.size(0))
+        return (self.linear(x) * self.cos[: x.size(0)]).square().mean()
+
+
+def planned(model: nn.Module) -> Any:
+    return remate.plan(model, (X,), budget="100%", cost="cpu", cache=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "caches"), [(Masked, {"mask"}), (Positions, {"positions"}), (Rotary, {"cos", "longest"})]
+)
+def test_a_cache_is_made_before_planning_and_by_apply(kind: Any, caches: set[str]) -> None:
+    torch.manual_seed(0)
+    model = kind().train()
+    fresh, eager = copy.deepcopy(model), copy.deepcopy(model)
+    with pytest.warns(UserWarning, match="at its first call and keeps it"):
+        schedule = planned(model)
+    assert set(schedule.model.caches) == caches
+    state = torch.get_rng_state()
+    for one in (model, fresh):  # the one that was planned, and one of another process
+        applied = remate_runtime.apply(one, schedule)
+        for _ in range(3):
+            one.zero_grad()
+            eager.zero_grad()
+            applied(X).backward()
+            eager(X).backward()
+            pairs = zip(one.parameters(), eager.parameters(), strict=True)
+            assert all(torch.equal(p.grad, q.grad) for p, q in pairs if p.grad is not None and q.grad is not None)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.filterwarnings(CHANGES)
+def test_a_cache_of_another_size_is_made_again() -> None:
+    model = Masked()
+    applied = remate_runtime.apply(model, planned(model), otherwise="original")
+    with torch.no_grad():
+        applied.eval()(X[:4])
+    assert model.mask is not None
+    assert model.mask.shape == (4, 4)
+    applied.train()
+    assert torch.equal(applied(X), model(X))
+
+
+class Initialised(Linear):
+    """The first batch decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+        self.done = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.done:
+            self.mean.copy_(x.mean(0).detach())
+            self.done = True
+        return self.linear(x - self.mean).square().mean()
+
+
+def test_what_the_first_batch_decides_is_refused_and_the_advice_works() -> None:
+    model = Initialised()
+    with pytest.raises(CaptureError, match=r"'mean'[^~]*call the model once"):
+        planned(model)
+    assert not model.done
+    model(X)
+    applied = remate_runtime.apply(model, planned(model))
+    assert torch.equal(applied(X), model(X))
+    assert torch.equal(applied(X), model(X))
+
+
+class Previous(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.keep()
+
+    def keep(self) -> None:
+        self.kept: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        made = h if self.kept is None else h + self.kept
+        self.kept = h.detach()
+        return made.square().mean()
+
+
+class PreviousBuffer(Previous):
+    def keep(self) -> None:
+        self.register_buffer("kept", torch.zeros(6, 8))
+
+
+def test_what_a_call_leaves_for_the_next_is_refused_and_the_advice_works() -> None:
+    with pytest.raises(CaptureError, match=r"register_buffer\('kept', torch.zeros"):
+        planned(Previous())
+    model = PreviousBuffer()
+    eager = copy.deepcopy(model)
+    applied = remate_runtime.apply(model, planned(model))
+    for _ in range(3):
+        assert torch.equal(applied(X), eager(X))

@@ -1,0 +1,56 @@
+"""What forward may do in eager and no schedule does: refused with the module and line, and advice that works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.errors import CaptureError
+
+X = torch.randn(4, 8)
+
+
+class Calls(nn.Module):
+    def __init__(self, forward: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.linear, self.made = nn.Linear(8, 8), forward
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.made(self.linear, x)
+
+
+def _retained(linear: Any, x: torch.Tensor) -> torch.Tensor:
+    h = linear(x)
+    h.retain_grad()
+    return h.square().mean()
+
+
+def _asserted(linear: Any, x: torch.Tensor) -> torch.Tensor:
+    torch._assert_async((x < 100).all())
+    return linear(x).mean()
+
+
+@pytest.mark.parametrize(("forward", "told"), [(_retained, "retain_grad"), (_asserted, "_assert_async")])
+def test_it_is_refused_with_its_line(forward: Any, told: str) -> None:
+    with pytest.raises(CaptureError, match=rf"{told}[^~]*test_refused_calls\.py:\d+"):
+        remate.plan(Calls(forward), (X,), budget="100%", cost="cpu", cache=False)
+
+
+def test_the_advice_for_retain_grad_works() -> None:
+    import remate_runtime
+
+    def returned(linear: Any, x: torch.Tensor) -> Any:
+        h = linear(x)
+        return h, h.square().mean()
+
+    model = Calls(returned)
+    schedule = remate.plan(model, (X,), budget="100%", cost="cpu", cache=False, differentiate=["*"])
+    h, loss = remate_runtime.apply(model, schedule)(X)
+    h.retain_grad()
+    (h.sum() + loss).backward()
+    assert h.grad is not None
