@@ -23,7 +23,7 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
     _Tensor.retain_grad: (
         "calls",
         "retain_grad() of a tensor, whose gradient a schedule does not keep",
-        "return the tensor, plan with differentiate=['*'], and call retain_grad() on what the model returns",
+        "plan the parts before and after it (at=[...]): the forward around them may call retain_grad() on what passes between",
     ),
     torch._assert_async: (
         "calls",

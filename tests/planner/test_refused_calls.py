@@ -41,16 +41,23 @@ def test_it_is_refused_with_its_line(forward: Any, told: str) -> None:
         remate.plan(Calls(forward), (X,), budget="100%", cost="cpu", cache=False)
 
 
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+        self.second = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+        self.between: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.between = self.first(x)
+        self.between.retain_grad()
+        return self.second(self.between).mean()
+
+
 def test_the_advice_for_retain_grad_works() -> None:
     import remate_runtime
 
-    def returned(linear: Any, x: torch.Tensor) -> Any:
-        h = linear(x)
-        return h, h.square().mean()
-
-    model = Calls(returned)
-    schedule = remate.plan(model, (X,), budget="100%", cost="cpu", cache=False, differentiate=["*"])
-    h, loss = remate_runtime.apply(model, schedule)(X)
-    h.retain_grad()
-    (h.sum() + loss).backward()
-    assert h.grad is not None
+    model = Around()
+    schedule = remate.plan(model, (X,), at=["first", "second"], budget="100%", cost="cpu", cache=False)
+    remate_runtime.apply(model, schedule)(X).backward()
+    assert model.between.grad is not None
