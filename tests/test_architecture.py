@@ -26,7 +26,7 @@ RUNTIME = [
     "staleness",
     "engine",
 ]
-RUNTIME += ["applied", "__init__"]
+RUNTIME += ["self_check", "applied", "__init__"]
 PLANNER = [
     "errors",
     "interrupts",

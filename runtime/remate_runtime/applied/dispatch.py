@@ -17,13 +17,14 @@ from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
+from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
 from ..support.plain_text import plain
 from ..support.quantities import size
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
 from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
-from .scheduled_forward import ScheduledForward
+from .scheduled_forward import Call, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
 _CALLER = 8  # frames between a warning and the call of the model
@@ -39,13 +40,18 @@ class Dispatch:
         steps: Sequence[ScheduledForward],
         otherwise: Otherwise,
         parts: Sequence[Schedule] = (),
+        checks: Checks = CHECK_FIRST,
     ) -> None:
-        """parts: the schedules of all parts of the model around this one, if it is a part."""
+        """parts: the schedules of all parts of the model around this one, if it is a part. checks: the calls at which the model's
+        own forward runs beside the schedule, and results are compared."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
         self._submodules = [
             module for module in model.modules() if module is not model
         ]  # others are refused by `check`
+        self.checks = checks
+        self.self_check = SelfCheck(checks)
+        self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
         self.calls = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
@@ -89,7 +95,7 @@ class Dispatch:
             except BindError as fault:
                 faults.append(fault)
             else:
-                return step.run(call, self._sharded)
+                return self._run(step, call, args, kwargs)
         refuse_sharded_since(model)
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
@@ -107,6 +113,15 @@ class Dispatch:
             told += f"\n  padding: {faults[-1]}"
         raise BindError(f"{told}\n  for this call: {self._plan_call(args, kwargs)}")
 
+    def _run(self, step: ScheduledForward, call: Call, args: Any, kwargs: Any) -> Any:
+        """The step's forward, checked against the model's own where that is due."""
+        sharded = self._sharded
+        if self.checks.first:
+            shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
+            if self.self_check.due(self.model, step, shapes, sharded is not None):
+                return self.self_check.run(step.program(call, args, kwargs, sharded), self._fixed)
+        return step.run(call, sharded)
+
     def _plan_call(self, args: Any, kwargs: Any) -> str:
         if self._parts:
             return plan_parts_call(self._parts)
@@ -123,7 +138,7 @@ class Dispatch:
         if not found:
             raise faults[0]
         padded, step = min(found, key=lambda one: one[0].size)
-        made = step.run(step.call(padded.args, padded.kwargs))
+        made = self._run(step, step.call(padded.args, padded.kwargs), padded.args, padded.kwargs)
         return step.padding.cut(made, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:

@@ -14,6 +14,7 @@ from ..format.module_paths import unfold_paths
 from ..format.positions import locate
 from ..format.reader import decode, read
 from ..format.schedule import Schedule
+from ..self_check import Checks
 from ..staleness.parts import part_like
 from ..staleness.trust import Stale
 from ..support.plain_text import plain
@@ -21,7 +22,9 @@ from .part_view import refused_paths
 from .scheduled_forward import ScheduledForward
 
 Given = Schedule | str | os.PathLike[str]
-How = tuple[tuple[str, ...], Stale, str, bool, bool]  # namespaces, stale, engine, record_functions, cuda_graphs
+How = tuple[
+    tuple[str, ...], Stale, str, bool, Checks, bool
+]  # namespaces, stale, engine, record_functions, checks, cuda_graphs
 _SHOWN = 20  # modules in one message
 
 
@@ -33,7 +36,7 @@ class Read(NamedTuple):
 
     def bound(self, model: nn.Module, how: How, executes: Engine, path: str | None = None) -> ScheduledForward:
         """The schedule bound to a model. executes: the engine of `how`. path: of `at`, where it is that of a part; None: found out, if it is a part."""
-        namespaces, stale, _, record_functions, _ = how
+        namespaces, stale, _, record_functions, *_ = how
         ranges = None if not record_functions else f"{path}." if path else ""
         if path is None:
             path = part_like(model, self.schedule) if self.schedule.model.at else ""

@@ -21,13 +21,14 @@ from ..engine.experimental.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
 from ..errors import SteppedAsideWarning
 from ..format.schedule import Schedule
-from ..staleness.beside import Call, verify_beside
+from ..self_check import Verify, checks_of
 from ..staleness.trust import Stale
 from ..support.gc_pause import gc_paused
 from .dispatch import Dispatch, Otherwise
 from .given import Given, How, Read, parts_within, read_all
 from .part_view import AppliedParts, part_view, parts_of
 from .programs import CompiledForward, refuse_compiled, refuse_transforms
+from .verification import Call, verify_parts, verify_step
 
 
 def apply(
@@ -36,7 +37,7 @@ def apply(
     *,
     namespaces: Collection[str] = (),
     stale: Stale = "error",
-    verify: bool | Call = False,
+    verify: Verify = "first",
     engine: str = "eager",
     otherwise: Otherwise = "error",
     record_functions: bool = False,
@@ -56,8 +57,10 @@ def apply(
             operators of torch whose kernels follow indices without checking them. The file lists what it needs.
         stale: What to do if code, attributes or hooks of the model are not those that were planned: `"error"` or
             `"warn"`.
-        verify: Run one step beside the model, and compare outputs, gradients and buffers. `True` takes random inputs;
-            `(args, kwargs)` takes these. It needs the memory of an eager step.
+        verify: When the model's own forward runs beside the schedule, so that outputs, buffers, attributes and random
+            numbers are compared bit for bit: `"first"` at the first call of each program (a file at one size, with or without
+            gradients), `1000` at every 1000th call, too, `"never"` not at all. `(args, kwargs)` and `True` (random inputs)
+            check at once, too, and gradients with it, in the memory of an eager step.
         engine: What executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
         otherwise: What a call does that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
             forward, with a warning. `"pad"` pads a smaller call with the values that the file declares, and cuts the
@@ -71,13 +74,15 @@ def apply(
     Raises:
         ScheduleError: The file is not a legal schedule.
         BindError: The schedule is for a different model. Calls raise it for other shapes or another mode.
-        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`.
+        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`, and where a
+            check finds another result than the model's.
         EngineError: There is no such engine, or it cannot execute this step.
         ExecutionError: Calls raise it for a second backward, and for tensors that changed before backward.
 
     Warns:
         SteppedAsideWarning: The model's own forward ran although gradients were requested.
-        StaleModelWarning: The version of torch, or of a package that defines modules, differs.
+        StaleModelWarning: The version of torch, or of a package that defines modules, differs; or a check found rounding,
+            or could not compare something.
 
     Examples:
         >>> import remate, remate_runtime, torch
@@ -93,22 +98,21 @@ def apply(
     with gc_paused():
         original = original_of(model)
         refuse_sharded(original)
-        how: How = (tuple(namespaces), stale, engine, record_functions, cuda_graphs)
+        checks, at_once = checks_of(verify)
+        how: How = (tuple(namespaces), stale, engine, record_functions, checks, cuda_graphs)
         executes = engine_of(engine).for_a_model()
         given = read_all(schedule)
         if parts := parts_within(original, given):
-            return _applied_to_parts(original, parts, how, executes, otherwise, verify)
+            return _applied_to_parts(original, parts, how, executes, otherwise, at_once)
         own = _of_one(executes, how)
         steps = [one.bound(original, how, own) for one in given]
-        planned = _planned(Dispatch(original, steps, otherwise), how)
-        if verify is not False:
-            call = None if verify is True else verify
+        dispatch = Dispatch(original, steps, otherwise, checks=checks)
+        if at_once is not False:
+            call = None if at_once is True else at_once
             for step in steps:
                 if call is None or len(steps) == 1 or step.takes(*call):
-                    pads = call is not None and otherwise == "pad" and not step.takes(*call)
-                    schedule = step.planned if call is None else step.at_call(call, pads)
-                    verify_beside(original, planned, schedule, step.device, call, padded=pads)
-        return planned
+                    verify_step(dispatch, step, call, call is not None and otherwise == "pad" and not step.takes(*call))
+        return _planned(dispatch, how)
 
 
 def _of_one(engine: Engine, how: How) -> Engine:
@@ -135,17 +139,16 @@ def _applied_to_parts(
         if id(part) not in made:
             own = _of_one(executes, how)
             bound = [one.bound(part, how, own, path) for one in given]
-            steps[path] = Dispatch(part, bound, otherwise, schedules)
+            steps[path] = Dispatch(part, bound, otherwise, schedules, how[4])
             made[id(part)] = _planned(steps[path], how)
             for one in bound if verify is True else ():
                 if one.schedule not in verified:
                     verified.append(one.schedule)
-                    verify_beside(part, made[id(part)], one.planned, one.device, None)
+                    verify_step(steps[path], one, None)
     shown = {path: made[id(module)] for path, module in modules.items() if id(module) in made}
     view = part_view(AppliedParts(model, steps, _apply_again, (schedules, how, otherwise)), shown)
     if not isinstance(verify, bool):
-        first = next(iter(steps.values())).steps[0]
-        verify_beside(model, view, first.planned, first.device, verify, part=True)
+        verify_parts(model, view, next(iter(steps.values())), verify)
     return view
 
 
@@ -237,6 +240,7 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 
 def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:
-    namespaces, stale, engine, record_functions, cuda_graphs = how
+    namespaces, stale, engine, record_functions, checks, cuda_graphs = how
     options: dict[str, Any] = {"stale": stale, "engine": engine, "otherwise": otherwise, "cuda_graphs": cuda_graphs}
-    return apply(model, schedules, namespaces=namespaces, record_functions=record_functions, **options)
+    verify = "never" if not checks.first else checks.every or "first"
+    return apply(model, schedules, namespaces=namespaces, record_functions=record_functions, verify=verify, **options)

@@ -15,13 +15,17 @@ from ..bind.sizes import CallSizes
 from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine
 from ..engine.step_function import run_step
+from ..engine.steps import Steps
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
+from ..format.signature import output_leaves
 from ..format.substitution import checked_size
+from ..self_check import Program
 from ..staleness.beside import example_call
 from ..staleness.first_call import make_caches
 from ..staleness.live_numbers import LiveNumbers
 from ..staleness.trust import Stale, unchecked
+from ..support.plain_text import plain
 from .padding import PaddedCall, Padding
 from .step_at_size import StepAtSize, StepsAtSizes
 
@@ -85,6 +89,11 @@ class ScheduledForward:
         return self._steps.at(self._planned_size()).schedule
 
     @property
+    def steps(self) -> Steps:
+        """The programs of the size that it was planned at."""
+        return self._steps.at(self._planned_size()).steps
+
+    @property
     def device(self) -> torch.device:
         """The device that the model is on."""
         return self._bound.device()
@@ -114,13 +123,6 @@ class ScheduledForward:
         inputs = step.call.flatten(args, kwargs, device)
         return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())
 
-    def at_call(self, call: tuple[Sequence[Any], Mapping[str, Any]], pad: bool) -> Schedule:
-        """The schedule at the size of a call. pad: it is a smaller one. Raises BindError."""
-        args, kwargs = tuple(call[0]), dict(call[1])
-        if pad:
-            args, kwargs, *_ = self.padded(args, kwargs)
-        return self.call(args, kwargs).step.schedule
-
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the schedule is for this call."""
         try:
@@ -132,6 +134,35 @@ class ScheduledForward:
     def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PaddedCall:
         """A smaller call, padded up to one that the schedule is for. Raises BindError."""
         return self.padding.padded(args, kwargs, self.device)
+
+    def program(
+        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], sharded: Fsdp2 | None = None
+    ) -> Program:
+        """A call as the self-check takes it. call: of these arguments."""
+        steps, model, solve = call.step.steps, self._bound.model, self.schedule.solve
+        device = self.device
+        slots = self._bound.slots
+
+        def sources() -> list[Any]:
+            return [*call.inputs, *self._bound.tensors(device), *call.numbers]
+
+        return Program(
+            name=plain(self.schedule.name),
+            model=model,
+            args=args,
+            kwargs=kwargs,
+            run=lambda: self.run(call, sharded),
+            observe=lambda: steps.observed(device, sources()),
+            graph=steps.graph,
+            updated=lambda: {slot.name: slot.get() for slot in slots if slot.name in steps.updated},
+            trained={slot.name: slot.get() for slot in slots},
+            differentiated=[leaf.grad for leaf in output_leaves(self.schedule.model.outputs)],
+            device=device,
+            exact=steps.exact,
+            eager_bytes=solve.baseline_peak,
+            budget=solve.budget,
+            fsdp2=sharded is not None,
+        )
 
     def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
         """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""

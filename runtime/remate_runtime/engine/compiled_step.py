@@ -74,7 +74,8 @@ class Engine(NamedTuple):
     start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises EngineError
     if the engine does not work here. What it returns raises BindError for a device that the step cannot run on, EngineError
     for a step that the engine cannot execute. shared: it may be one for all steps of a model. keeps: memory
-    that a step has used stays allocated for the next one. graphs: steps are replayed as CUDA graphs.
+    that a step has used stays allocated for the next one. graphs: steps are replayed as CUDA graphs. exact: results are eager's
+    to the bit; else they differ by rounding.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Engine(NamedTuple):
     shared: bool = False
     keeps: bool = False
     graphs: bool = False
+    exact: bool = True
 
     def for_a_model(self) -> Engine:
         """The engine as all schedules of one model use it, at all sizes. Raises EngineError if it does not work here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from ..bind.fsdp2 import Fsdp2
 from ..errors import REPLAN
+from ..flat_step.graph import Op
 from ..format.signature import Leaf
 from ..link.contract import StepContract, step_contract
 from ..link.events import Linked
@@ -18,6 +19,7 @@ from ..link.frozen import without_gradients
 from ..link.simulator import simulate
 from ..link.verifier import Verified
 from .compiled_step import Engine, LinkedStep
+from .observed import observed_forward
 from .step_function import StepFunction
 
 _FORMS = 8  # that are kept, beside the planned one of each device; the oldest goes
@@ -26,7 +28,7 @@ _FORMS = 8  # that are kept, beside the planned one of each device; the oldest g
 class Steps:
     """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
     operators: the live operator of every name in the graph. ranges: as of `LinkedStep`. updated: names of the buffers that
-    forward updates.
+    forward updates. graph: the step without its plan. exact: as of `Engine`.
     Raises EngineError if the engine does not work here."""
 
     def __init__(
@@ -39,9 +41,10 @@ class Steps:
         ranges: str | None = None,
     ) -> None:
         self._compile, self._operators, self._verified = engine.start(), operators, verified
-        self._engine, self._graphs = engine.name, engine.graphs
+        self._engine, self._graphs, self.exact = engine.name, engine.graphs, engine.exact
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
+        self.graph = verified.linked.graph
         self._contract = step_contract(verified.linked, outputs, names)
         self.updated = frozenset(names[buffer] for buffer, _ in self._contract.updates)
         self._told = False  # that gradients are held which were to be used up
@@ -80,6 +83,10 @@ class Steps:
                 del self._forms[next(iter(self._forms))]
             self._forms[key] = self._compiled(linked, contract, device, sharded)
         return self._forms[key]
+
+    def observed(self, device: torch.device, sources: Sequence[Any]) -> Iterator[tuple[Op, list[torch.Tensor]]]:
+        """Forward one operation at a time, each with its results, whatever engine executes the step."""
+        return observed_forward(self._linked, self._contract, self._operators, device, sources)
 
     def _compiled(
         self, linked: Linked, contract: StepContract, device: torch.device, sharded: Fsdp2 | None = None

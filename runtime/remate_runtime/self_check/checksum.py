@@ -1,0 +1,84 @@
+"""Tensors in eight bytes: equal tensors have equal checksums, and others have not but for chance (about 2**-60)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from ..operator_calls.overloads import described
+
+_CHUNK = 1 << 15  # elements that are looked at together: what it takes beside the tensor stays below a MiB
+_STEP = -0x61C8864680B583EB  # odd; its powers tell the chunks apart
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WRAP = 1 << 64
+
+
+class Checksum(NamedTuple):
+    """What a tensor is and holds. NaN is one number whatever its bits, and so is zero with either sign."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    bits: int
+
+
+class Checksums:
+    """Makes checksums; keeps the weights of one chunk for each device."""
+
+    def __init__(self) -> None:
+        self._weights: dict[torch.device, torch.Tensor] = {}
+
+    def of(self, tensor: torch.Tensor) -> Checksum:
+        """The checksum of a tensor of any layout."""
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            plain = tensor.detach()
+            if plain.layout is not torch.strided:
+                plain = plain.to_dense()
+            plain = plain.resolve_conj().resolve_neg()
+            if plain.is_complex():
+                plain = torch.view_as_real(plain)
+            total = at = 0
+            for piece in _pieces(plain):
+                words = _canonical(piece).view(_WORDS[piece.element_size()]).to(torch.int64)
+                for part in words.tensor_split((-at % _CHUNK,)):
+                    total = (total + pow(_STEP, at // _CHUNK, _WRAP) * self._weighed(part, at % _CHUNK)) % _WRAP
+                    at += part.numel()
+        return Checksum(tensor.dtype, tuple(tensor.shape), total)
+
+    def _weighed(self, words: torch.Tensor, at: int) -> int:
+        """The sum of some elements of a chunk, the first at `at`, each times the weight of its place, modulo 2**64."""
+        weights = self._weights.get(words.device)
+        if weights is None:
+            source = torch.Generator().manual_seed(0x5EED)
+            made = torch.randint(-(1 << 62), 1 << 62, (_CHUNK,), dtype=torch.int64, generator=source, device="cpu")
+            weights = self._weights[words.device] = made.mul_(2).add_(1).to(words.device)
+        return int((words * weights[at : at + words.numel()]).sum())
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The elements in order, no more than a chunk at a time."""
+    if tensor.is_contiguous() or tensor.numel() <= _CHUNK:
+        yield from tensor.reshape(-1).split(_CHUNK)
+    else:
+        rows = max(1, _CHUNK * tensor.shape[0] // tensor.numel())
+        for block in tensor.split(rows):
+            yield from _pieces(block if block.shape[0] > 1 or block.dim() == 1 else block[0])
+
+
+def _canonical(piece: torch.Tensor) -> torch.Tensor:
+    if not piece.is_floating_point() or piece.element_size() == 1:
+        return piece
+    return (piece + 0.0).masked_fill_(piece.isnan(), math.nan)
+
+
+def summary(tensor: torch.Tensor) -> str:
+    """A tensor in a few words, for messages."""
+    try:
+        if not tensor.numel():
+            return described(tensor)
+        values = (tensor.detach().abs() if tensor.is_complex() else tensor.detach()).double()
+        return f"{described(tensor)} (sum {float(values.sum()):.6g}, largest {float(values.abs().max()):.6g})"
+    except (RuntimeError, NotImplementedError, TypeError):
+        return type(tensor).__name__

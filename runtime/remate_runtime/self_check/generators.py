@@ -1,0 +1,50 @@
+"""The random number generators of the process: torch's on every device in use, Python's and NumPy's."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Generators(NamedTuple):
+    """Their states at one moment."""
+
+    torch: tuple[torch.Tensor, ...]
+    python: Any
+    numpy: Any
+
+    @classmethod
+    def now(cls) -> Generators:
+        """The states as they are."""
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        numpy = sys.modules.get("numpy")
+        state = numpy.random.get_state(legacy=False) if numpy is not None else None
+        return cls((torch.get_rng_state(), *cuda), random.getstate(), state)
+
+    def restore(self) -> None:
+        """Set the generators to these states."""
+        torch.set_rng_state(self.torch[0])
+        if self.torch[1:]:
+            torch.cuda.set_rng_state_all(list(self.torch[1:]))
+        random.setstate(self.python)
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and self.numpy is not None:
+            numpy.random.set_state(self.numpy)
+
+    def differences(self, other: Generators) -> Iterator[str]:
+        """Whose states are not those of `other`."""
+        both = zip(self.torch, other.torch, strict=False)
+        if not all(torch.equal(one, two) for one, two in both):
+            yield "torch"
+        if self.python != other.python:
+            yield "random (Python's)"
+        if repr(self.numpy) != repr(other.numpy) or _words(self.numpy) != _words(other.numpy):
+            yield "numpy.random"
+
+
+def _words(state: Any) -> Any:
+    return None if state is None else state["state"]["key"].tobytes()

@@ -1,0 +1,60 @@
+"""Iterators that a forward may advance (`next(self.steps)`): which of them can be put back."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+_PLAIN = (itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))))
+
+
+class Iterators:
+    """Copies of iterators as they were. missed: kinds that have no copy, and would stay advanced."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, tuple[Any, Any, Any]] = {}
+        self.missed: set[str] = set()
+
+    def note(self, value: Any) -> None:
+        """Remember where an iterator is, if `value` is one."""
+        if not isinstance(value, Iterator) or id(value) in self._copies:
+            return
+        with suppress(Exception):  # newer versions of Python copy no iterator of itertools
+            if isinstance(value, _PLAIN):
+                self._copies[id(value)] = value, copy.copy(value), value.__reduce__()
+                return
+            if isinstance(value, itertools.cycle):
+                self._copies[id(value)] = value, _cycle(value), None
+                return
+        self.missed.add(type(value).__name__)
+
+    def fresh(self, value: Any) -> Any:
+        """What stands where `value` stood: itself, or its copy if it may have advanced."""
+        known = self._copies.get(id(value))
+        if known is None or known[0] is not value or _same(value, known[2]):
+            return value
+        return known[1]
+
+
+def _cycle(value: Any) -> Any:
+    _, (inner,), (saved, ended) = value.__reduce__()
+    made: Any = itertools.cycle(copy.copy(inner))
+    made.__setstate__((list(saved), ended))
+    return made
+
+
+def _same(value: Any, was: Any) -> bool:
+    """Whether an iterator stands where it stood: positions are numbers, what it goes over is the same object."""
+    if was is None:
+        return False
+    now = value.__reduce__()
+    return len(now) == len(was) and all(map(_equal, now, was))
+
+
+def _equal(now: Any, was: Any) -> bool:
+    if isinstance(now, tuple) and isinstance(was, tuple):
+        return len(now) == len(was) and all(map(_equal, now, was))
+    return now is was or (isinstance(now, int | float) and now == was)

@@ -1,0 +1,151 @@
+"""Where a schedule and its model part: the first operation of the schedule whose result the model never computes, and the first
+of the model that the schedule never computes. No map between the two is needed, for equal steps have equal numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .checksum import Checksum, Checksums, summary
+from .generators import Generators
+from .live_forward import discarding, uncached
+from .program import Program
+from .snapshot import Snapshot
+
+_SKIPPED = ("torch", "remate_runtime", "contextlib", "functools")
+
+
+class _Result(NamedTuple):
+    """One result of an operation. place: where it was computed, in words."""
+
+    checksum: Checksum
+    place: str
+
+
+def located(program: Program, checksums: Checksums) -> list[str]:
+    """In words, the first operation on either side that the other does not have; nothing where it cannot be found out.
+
+    Args:
+        program: The call. Everything is left as it was.
+        checksums: Makes checksums.
+    """
+    try:
+        live = _results_of_model(program, checksums)
+        made = _results_of_schedule(program, checksums)
+    except Exception:
+        return []
+    told = []
+    for ours, others, words in (
+        (made, live, "the first result of the schedule that the model does not compute"),
+        (live, made, "the first result of the model that the schedule does not compute"),
+    ):
+        known = {result.checksum for result in others}
+        first = next((result for result in ours if result.checksum not in known), None)
+        if first is not None:
+            told.append(f"{words}: {first.place}")
+    return told
+
+
+@contextlib.contextmanager
+def _left_as_it_was(program: Program, checksums: Checksums) -> Iterator[None]:
+    start = Generators.now()
+    snapshot = Snapshot(program.model, (program.args, program.kwargs), program.updated().values())
+    try:
+        yield
+    finally:
+        snapshot.restore(checksums)
+        start.restore()
+
+
+def _results_of_schedule(program: Program, checksums: Checksums) -> list[_Result]:
+    found = []
+    with _left_as_it_was(program, checksums):
+        for op, tensors in program.observe():
+            source = f", planned from {op.source}" if op.source else ""
+            for tensor in tensors:
+                place = f"{op.op} of operation {op.id!r}, {summary(tensor)}{source}"
+                found.append(_Result(checksums.of(tensor), place))
+    return found
+
+
+def _results_of_model(program: Program, checksums: Checksums) -> list[_Result]:
+    modules = _Modules(program.model)
+    mode = _Noting(checksums, modules)
+    with _left_as_it_was(program, checksums), modules.followed(), uncached(), discarding(_Ignored()), mode:
+        program.model.forward(*program.args, **program.kwargs)
+    return mode.found
+
+
+class _Ignored:
+    def look(self, thing: Any) -> None:
+        """Nothing: the first run looked."""
+
+
+class _Modules:
+    """The module whose forward is running."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._paths = {id(vars(module)): path for path, module in model.named_modules()}
+        self._running: list[str] = []
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        before = nn.modules.module.register_module_forward_pre_hook(self._enter)
+        after = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._running.append(self._paths.get(id(vars(module)), ""))
+
+    def _leave(self, module: nn.Module, args: Any, made: Any) -> None:
+        if self._running:
+            self._running.pop()
+
+    def now(self) -> str:
+        path = self._running[-1] if self._running else ""
+        return f"module {path!r}" if path else "the model itself"
+
+
+class _Noting(TorchDispatchMode):
+    """Notes what each operator gives."""
+
+    def __init__(self, checksums: Checksums, modules: _Modules) -> None:
+        super().__init__()
+        self._checksums, self._modules = checksums, modules
+        self.found: list[_Result] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if not function.is_view:
+            for tensor in made if isinstance(made, tuple | list) else (made,):
+                if isinstance(tensor, torch.Tensor):
+                    name = str(function._schema.name).replace("::", ".")
+                    place = f"{name} in {self._modules.now()} ({_line()}), {summary(tensor)}"
+                    self.found.append(_Result(self._checksums.of(tensor), place))
+        return made
+
+
+def _line() -> str:
+    """The innermost line of code that is not torch's or ours."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _is_skipped(frame):
+        frame = frame.f_back
+    if frame is None:
+        return "?"
+    file = frame.f_code.co_filename.rpartition("/")[2]
+    return f"{file}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def _is_skipped(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in _SKIPPED

@@ -1,0 +1,100 @@
+"""At which calls the self-check runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from ..errors import BindError
+
+Call = tuple[Sequence[Any], Mapping[str, Any]]
+Verify = Literal["first", "never"] | bool | int | Call
+
+
+class Checks(NamedTuple):
+    """When an applied model is checked.
+
+    Attributes:
+        first: At the first call of each program.
+        every: At every call of this number, too; 0: at no other.
+    """
+
+    first: bool = True
+    every: int = 0
+
+
+CHECK_FIRST = Checks()
+
+
+def checks_of(verify: Any) -> tuple[Checks, Call | bool]:
+    """What `apply(..., verify=...)` asks for.
+
+    Args:
+        verify: The argument as it was given.
+
+    Returns:
+        At which calls to check; and the call to check at once: (args, kwargs), True for random inputs, False for none.
+
+    Raises:
+        BindError: It is none of the values that `verify` takes.
+    """
+    if verify is True:
+        return CHECK_FIRST, True
+    if verify is False or verify == "never":
+        return Checks(first=False), False
+    if verify == "first":
+        return CHECK_FIRST, False
+    if isinstance(verify, int) and verify > 0:
+        return Checks(every=verify), False
+    if isinstance(verify, tuple | list) and len(verify) == 2 and isinstance(verify[1], Mapping):
+        return CHECK_FIRST, (verify[0], verify[1])
+    raise BindError(
+        f"verify={verify!r} is no time to check a model at\n  verify='first' (at the first call of each program), "
+        "verify=1000 (at every 1000th call, too), verify='never', verify=(args, kwargs) (at once, on that call) or "
+        "verify=True (at once, on random inputs)"
+    )
+
+
+class Turns:
+    """Counts the calls of an applied model, and picks those to check.
+
+    A program is one file at one size, with or without gradients. Of a file for a range of sizes the first, second, fourth,
+    eighth … new size is checked, so that lengths that vary cost little.
+    """
+
+    def __init__(self, checks: Checks) -> None:
+        self._checks = checks
+        self._lock = threading.Lock()
+        self._seen: set[Hashable] = set()
+        self._sizes: dict[Hashable, int] = {}
+        self._calls: dict[Hashable, int] = {}
+
+    def due(self, family: Hashable, size: Hashable) -> bool:
+        """Whether the call that is about to run is one to check.
+
+        Args:
+            family: The file, and whether gradients are on.
+            size: Which of its sizes the call has.
+        """
+        checks = self._checks
+        if not checks.first or (not checks.every and (family, size) in self._seen):
+            return False
+        with self._lock:
+            calls = self._calls.get(family, 0)
+            self._calls[family] = calls + 1
+            if checks.every and calls % checks.every == 0:
+                self._seen.add((family, size))
+                return True
+            if (family, size) in self._seen:
+                return False
+            self._seen.add((family, size))
+            sizes = self._sizes[family] = self._sizes.get(family, 0) + 1
+            return sizes & (sizes - 1) == 0  # a power of two
+
+    def again(self, family: Hashable, size: Hashable) -> None:
+        """The call could not be checked; the next one of its program is to be."""
+        with self._lock:
+            if (family, size) in self._seen:
+                self._seen.discard((family, size))
+                self._sizes[family] = max(0, self._sizes.get(family, 0) - 1)

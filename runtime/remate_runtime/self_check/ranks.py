@@ -1,0 +1,74 @@
+"""The verdict of several ranks. A rank that raises alone leaves the others waiting in their next collective.
+
+A collective of our own is safe only where all ranks make the same calls in the same order, so it is used only there:
+
+- under FSDP2, where each call gathers parameters anyway, with and without gradients;
+- in calls that DistributedDataParallel makes with gradients on, without `join()`, of one file of fixed sizes.
+
+Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each speaks for itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..staleness.attributes import is_fully_shards
+
+
+def calls_together(model: nn.Module, sharded: bool) -> str:
+    """Which wrapper makes all ranks run this very call: "fsdp2", "ddp", or "" where that is not certain.
+
+    Args:
+        model: The live model, whose call is running.
+        sharded: Whether parts of it are known to be sharded.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    if sharded or any(map(is_fully_shards, vars(model)["_forward_pre_hooks"].values())):
+        return "fsdp2"
+    wrapper = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+    if wrapper is None or not torch.is_grad_enabled() or wrapper._join_config.enable:
+        return ""
+    return "ddp" if vars(wrapper.module) is vars(model) else ""  # a part may be called by some ranks alone
+
+
+def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
+    """The process groups of these ranks. together: what `calls_together` said."""
+    if together == "ddp":
+        wrapper: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+        return (wrapper.process_group,)
+    states = fsdp2_states(model) if together else []
+    return tuple(dict.fromkeys(group for state in states for group in _of_state(state)))
+
+
+def fsdp2_states(model: nn.Module) -> list[Any]:
+    """What `fully_shard` keeps of a model and its parts."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        for hook in vars(module).get("_forward_pre_hooks", {}).values():
+            if is_fully_shards(hook):
+                while not hasattr(hook, "__self__"):
+                    hook = hook.__wrapped__
+                found[id(hook.__self__)] = hook.__self__
+    return list(found.values())
+
+
+def _of_state(state: Any) -> list[Any]:
+    groups = []
+    for group in state._fsdp_param_groups:
+        mesh = group.mesh_info
+        groups += [getattr(mesh, name, None) for name in ("shard_process_group", "replicate_process_group")]
+    return [group for group in groups if group is not None]
+
+
+def worst(verdict: int, groups: tuple[Any, ...], device: torch.device) -> int:
+    """The greatest verdict of the ranks of all groups."""
+    flag = torch.tensor([verdict], dtype=torch.int64, device=device)
+    for group in groups:
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=group)
+    return int(flag)
