@@ -10,7 +10,7 @@ import torch
 
 from ..operator_calls.overloads import described
 
-_CHUNK = 1 << 15  # elements that are looked at together: what it takes beside the tensor stays below a MiB
+_CHUNK = 1 << 13  # elements that are looked at together: what it takes beside the tensor stays below 256 KiB
 _STEP = -0x61C8864680B583EB  # odd; its powers tell the chunks apart
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WRAP = 1 << 64

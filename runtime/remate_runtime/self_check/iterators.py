@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +19,7 @@ class Iterators:
 
     def note(self, value: Any) -> None:
         """Remember where an iterator is, if `value` is one."""
-        if not isinstance(value, Iterator) or id(value) in self._copies:
+        if not hasattr(type(value), "__next__") or id(value) in self._copies:
             return
         with suppress(Exception):  # newer versions of Python copy no iterator of itertools
             if isinstance(value, _PLAIN):

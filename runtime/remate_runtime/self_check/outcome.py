@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..bind.containers import children
+from ..operator_calls.overloads import described
 from .checksum import Checksum, Checksums, summary
 from .generators import Generators
 from .snapshot import Changes
@@ -58,8 +59,9 @@ def tensors_in(tree: Any) -> list[torch.Tensor]:
 
 def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
     """A tensor as it is now. keep: its values, too."""
-    values = tensor.detach().clone() if keep else None
-    return Noted(checksums.of(tensor), tensor.requires_grad, summary(tensor), values)
+    if not keep:
+        return Noted(checksums.of(tensor), tensor.requires_grad, described(tensor))
+    return Noted(checksums.of(tensor), tensor.requires_grad, summary(tensor), tensor.detach().clone())
 
 
 def outcome_of(
