@@ -229,3 +229,14 @@ def test_counters_of_operations_do_not_see_it() -> None:
     FILE["gain"] = 2.0
     with pytest.raises(StaleModelError):
         planned(x)
+
+
+def test_who_asked_for_a_warning_gets_one() -> None:
+    model, x = seeded(Net()), data(4, 8)
+    schedule = schedule_of(model, (x,))
+    planned, usual = apply(model, schedule, stale="warn"), apply(seeded(Net()), schedule)
+    wanted = step(usual, (x,))
+    FILE["gain"] = 2.0
+    with pytest.warns(UserWarning, match="in this call they differ in"):
+        found = step(planned, (x,))
+    assert_same(found, wanted)

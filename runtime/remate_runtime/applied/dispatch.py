@@ -19,6 +19,7 @@ from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
+from ..staleness.trust import Stale
 from ..support.plain_text import plain
 from ..support.quantities import size
 from .padding import PaddedCall
@@ -41,16 +42,17 @@ class Dispatch:
         otherwise: Otherwise,
         parts: Sequence[Schedule] = (),
         checks: Checks = CHECK_FIRST,
+        stale: Stale = "error",
     ) -> None:
         """parts: the schedules of all parts of the model around this one, if it is a part. checks: the calls at which the model's
-        own forward runs beside the schedule, and results are compared."""
+        own forward runs beside the schedule, and results are compared. stale: what a difference is, as of `apply`."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
         self._submodules = [
             module for module in model.modules() if module is not model
         ]  # others are refused by `check`
         self.checks = checks
-        self.self_check = SelfCheck(checks)
+        self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
         self.calls = 0
         self._told: set[str] = set()

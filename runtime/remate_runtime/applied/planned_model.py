@@ -106,7 +106,7 @@ def apply(
             return _applied_to_parts(original, parts, how, executes, otherwise, at_once)
         own = _of_one(executes, how)
         steps = [one.bound(original, how, own) for one in given]
-        dispatch = Dispatch(original, steps, otherwise, checks=checks)
+        dispatch = Dispatch(original, steps, otherwise, checks=checks, stale=stale)
         if at_once is not False:
             call = None if at_once is True else at_once
             for step in steps:
@@ -139,7 +139,7 @@ def _applied_to_parts(
         if id(part) not in made:
             own = _of_one(executes, how)
             bound = [one.bound(part, how, own, path) for one in given]
-            steps[path] = Dispatch(part, bound, otherwise, schedules, how[4])
+            steps[path] = Dispatch(part, bound, otherwise, schedules, how[4], how[1])
             made[id(part)] = _planned(steps[path], how)
             for one in bound if verify is True else ():
                 if one.schedule not in verified:

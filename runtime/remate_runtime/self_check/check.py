@@ -40,10 +40,11 @@ _FINE, _ROUNDING, _REAL = range(3)
 
 
 class SelfCheck:
-    """Checks the calls of one applied model that are due."""
+    """Checks the calls of one applied model that are due. raises: a difference is an error; else a warning, as the caller asked
+    to go on with the planned step (`stale="warn"`)."""
 
-    def __init__(self, checks: Checks) -> None:
-        self._turns = Turns(checks)
+    def __init__(self, checks: Checks, raises: bool = True) -> None:
+        self._turns, self._raises = Turns(checks), raises
         self._lock = threading.RLock()  # generators and the state of the model are everybody's
         self._told: set[str] = set()
 
@@ -78,7 +79,7 @@ class SelfCheck:
         together = ranks.calls_together(program.model, program.fsdp2) if fixed else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
-            return _Check(program, groups, self._tell).run()
+            return _Check(program, groups, self._tell, raises=self._raises).run()
 
     def now(self, program: Program) -> None:
         """Check a call, gradients too, and leave everything as it was. Raises StaleModelError."""
@@ -112,9 +113,15 @@ class _Check:
     """One check of one call."""
 
     def __init__(
-        self, program: Program, groups: tuple[Any, ...], tell: Callable[..., None], gradients: bool = False
+        self,
+        program: Program,
+        groups: tuple[Any, ...],
+        tell: Callable[..., None],
+        gradients: bool = False,
+        raises: bool = True,
     ) -> None:
         self.program, self._groups, self._tell, self._gradients = program, groups, tell, gradients
+        self._raises = raises
         self._checksums = Checksums()
         self._tolerance = Tolerance(program.exact)
         self._start = Generators.now()
@@ -242,18 +249,22 @@ class _Check:
             )
         if verdict < _REAL:
             return
-        self._put_back()
+        if self._raises:
+            self._put_back()
         where = [] if self.program.fsdp2 else located(self.program, self._checksums)
-        if own < _REAL:
-            raise StaleModelError(
-                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its message names it; "
-                f"{REPLAN}"
-            )
         told = [*map(Found, where), *sorted(found, key=_is_rounding)[:_SHOWN]]
-        raise StaleModelError(
+        text = (
             f"the schedule is not what the model computes now ({self.program.name}); in this call they differ in\n{_listed(told)}"
             f"\n  {REPLAN}"
         )
+        if own < _REAL:
+            text = (
+                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its message names it; "
+                f"{REPLAN}"
+            )
+        if self._raises:
+            raise StaleModelError(text)
+        self._tell(text, once="stale")
 
 
 def _is_rounding(one: Found) -> bool:

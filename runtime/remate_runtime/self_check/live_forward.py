@@ -24,7 +24,8 @@ from .program import Program
 from .snapshot import Snapshot
 
 _TORCHS = ("torch", "remate_runtime")
-_GRAPH: Any = torch._C._autograd
+_C: Any = torch._C
+_GRAPH = _C._autograd
 
 
 class NotRunError(Exception):

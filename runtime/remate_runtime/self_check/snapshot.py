@@ -33,6 +33,9 @@ _SMALL = 1 << 20  # bytes of tensors that are copied though nothing is known to 
 _ATOMS = (int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, torch.dtype, torch.device, range)
 _ABSENT: Any = object()
 
+_AUTOGRAD: Any = torch.autograd
+_UNCOUNTED = _AUTOGRAD._unsafe_preserve_version_counter  # writes that backward does not see
+
 Undo = Callable[[], None]
 
 
@@ -236,13 +239,13 @@ class Snapshot:
 
 
 def _write(tensor: torch.Tensor, copy: torch.Tensor) -> None:
-    with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tensor):
+    with torch.no_grad(), _UNCOUNTED(tensor):
         tensor.detach().copy_(copy)
 
 
 def _restore_dict(value: dict[Any, Any], held: dict[Any, Any], fresh: Callable[[Any], Any]) -> None:
     if list(value) != list(held):
-        base = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
+        base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         base.clear(value)
         for key, was in held.items():
             base.__setitem__(value, key, fresh(was))

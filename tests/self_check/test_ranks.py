@@ -1,0 +1,55 @@
+"""Ranks that call together raise together, wherever the difference is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from remate_runtime import StaleModelError, apply
+from tests.runtime.small import data, seeded
+from tests.runtime.stepping import schedule_of
+
+GAIN = [1.0]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(x) * gain()
+
+
+def gain() -> float:
+    return float.__add__(*GAIN, 0.0)
+
+
+def _rank(rank: int, world: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    try:
+        x = data(4, 8, seed=rank)
+        planned = apply(seeded(Net()), schedule_of(seeded(Net()), (x,)))
+        if rank == 0:
+            with torch.no_grad():
+                planned(x)  # alone: no collective may wait for the others
+        model = DistributedDataParallel(planned)
+        planned._remate_step.steps[0]._guard.check = lambda: None
+        GAIN[0] = 1.0 if rank == 0 else 2.0
+        told = "differ in" if rank == 1 else "on another rank"
+        with pytest.raises(StaleModelError, match=told):
+            model(x)
+        GAIN[0] = 1.0
+        model(x).sum().backward()
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+def test_all_ranks_raise_where_one_differs(tmp_path) -> None:
+    spawn(_rank, (2, str(tmp_path)), nprocs=2)
