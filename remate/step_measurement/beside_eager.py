@@ -174,7 +174,10 @@ def try_schedule(
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
-    applied = apply(copy.deepcopy(model), schedule, namespaces=namespaces, engine=engine)
+    options: dict[str, Any] = {"namespaces": namespaces, "engine": engine}
+    applied = apply(
+        copy.deepcopy(model), schedule, verify="never", **options
+    )  # eager runs beside it here, in all steps
     assumed = schedule.solve.gradients
     ours = _Side(applied, args, kwargs, rate, cast, assumed, engine_of(engine).keeps)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast, assumed)

@@ -78,7 +78,7 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
     outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "1")
     assert outcome.status == 3
     assert "s.json: stale, its first step differs from that of models.py:build" in outcome.err
-    assert "gradient of '0.weight' by" in outcome.err
+    assert "gradient of '0.weight': the model gives" in outcome.err
     assert "hint: remate replan s.json --model models.py:build" in outcome.err
 
 
@@ -95,7 +95,7 @@ def test_check_runs_a_step_if_requested_to(remate: Remate, monkeypatch: pytest.M
     stale = remate("check", "s.json", "--model", "models.py:build", "--step")
     assert stale.status == 3
     assert "one step\n" in stale.err
-    assert "gradient of '0.weight' by" in stale.err
+    assert "gradient of '0.weight': the model gives" in stale.err
     assert remate("check", "s.json", "--step").status == 2
 
 
