@@ -1,14 +1,18 @@
-"""What forward reads of a model's attributes and configs while it is traced, and which hooks take part.
+"""What forward reads of a model's attributes and of objects of the user's while it is traced, and which hooks take part.
 
-Recorded are reads of instance and class attributes by name, as they were when forward first read them; attributes that
-are not there when requested; fields of configs. Not recorded: tensors, parameters, buffers and submodules (the signature
-has them), training flags (too), and what is read of `__dict__`. What forward itself changes is put back, and told by
-`changes`: whether it matters is found out by tracing once more with it.
+Noted are the names of instance and class attributes, also of those that are not there when requested; fields of configs and of
+objects of the user's classes, wherever forward reaches them; modules whose children forward goes through. The values are
+described afterwards, when all is as it was before forward. Not noted: tensors, parameters, buffers and submodules (the signature
+has them) and training flags (too). What forward itself changes is put back, and told by `changes`: whether it matters is found
+out by tracing once more with it.
 """
 
 from __future__ import annotations
 
 import enum
+import inspect
+import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,19 +24,24 @@ from torch import nn
 from remate_runtime.format import Digest
 from remate_runtime.staleness import (
     CHECKPOINTS,
+    CHILDREN,
     FORWARDS_OWN_FLAG,
     MISSING,
+    NOW,
     OPAQUE,
     Code,
     attribute,
     checkpoints,
+    has_fields,
+    held_by,
     hook_name,
-    is_config,
+    hook_reads,
     is_forwards_own,
-    is_own,
+    is_own_path,
     is_torchs,
     make_digest,
-    record,
+    not_called,
+    only_looks,
     record_attribute,
     replaced_forward,
     same,
@@ -44,8 +53,10 @@ from .changes import Change, TraceChanges
 _MACHINERY = frozenset(
     {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
 )
-_NO_OBJECTS = (type, nn.Module, torch.Tensor, enum.Enum, tuple, list, dict, set)
 _KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GOES_THROUGH_ALL = nn.Module.named_modules.__code__.co_filename  # what asks a whole model for its parameters
+_BY_KEY = {nn.ModuleDict.__getitem__.__code__, nn.ModuleDict.__contains__.__code__}
+_METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
 class Reads:
@@ -54,16 +65,22 @@ class Reads:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
-        self._code = Code()
-        self._seen: dict[int, dict[str, Any]] = {}  # by module or config: attribute -> what it was
+        self._seen: dict[int, dict[str, Any]] = {}  # by module or object: attribute -> what it was
+        self._fields: dict[str, set[str]] = {}  # attributes that are read of objects, by the name of their class
         self._methods: dict[tuple[int, str], Any] = {}
         self._written: dict[int, set[str]] = {}
-        self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # configs, and who holds them
+        self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # objects, and whose attributes they are
+        self._kinds: dict[type, None] = {}  # of objects
         self._patched: dict[type, Any] = {}
-        self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # configs, and their attributes before forward
+        self._unwatched: set[type] = set()
+        self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # objects, and their attributes before forward
         self._changed: dict[tuple[int, str], Change] = {}
         self._noting: Callable[[], None] | None = None
+        self._watching = False
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
+        self._code = Code(met=self._meet)
+        hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in model.named_modules() if path}
+        make_digest(model, hooks, {}, self._code)  # finds the objects that code reaches
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -87,6 +104,9 @@ class Reads:
                 reads._written.setdefault(id(module), set()).add(name)
             usual(module, name, value)
 
+        self._watching = True
+        for kind in self._kinds:
+            self._watch(kind)
         nn.Module.__getattribute__ = read  # type: ignore[method-assign]
         nn.Module.__setattr__ = write  # type: ignore[method-assign]
         try:
@@ -97,6 +117,7 @@ class Reads:
             for kind in self._patched:
                 del kind.__getattribute__
             self._patched.clear()
+            self._watching = False
             self._notice_changes()
 
     @contextmanager
@@ -109,12 +130,20 @@ class Reads:
             self._noting = None
 
     def _read(self, module: nn.Module, name: str, found: Any) -> None:
-        if id(module) not in self._paths or name in _MACHINERY or name.startswith("__"):
+        if id(module) not in self._paths:
             return
         seen = self._seen.setdefault(id(module), {})
-        if name in seen or name in self._written.get(id(module), ()):
+        if name in CHILDREN:
+            code = sys._getframe(2).f_code
+            if code in _BY_KEY or (code.co_filename == _GOES_THROUGH_ALL and code.co_name != "named_children"):
+                return
+            seen[name] = None
+        elif name == "__dict__" and is_own_path(sys._getframe(2).f_code.co_filename):
+            for own in [own for own in found if own not in _MACHINERY]:
+                self._read(module, own, found[own])
+        if name in _MACHINERY or name.startswith("__") or name in seen or name in self._written.get(id(module), ()):
             return
-        if found is MISSING or not callable(found) or name in object.__getattribute__(module, "__dict__"):
+        if found is MISSING or not callable(found) or name in held_by(module):
             self._note(seen, module, name)
         else:
             self._methods[id(module), name] = getattr(found, "__func__", found)
@@ -126,41 +155,67 @@ class Reads:
             if id(thing) in self._paths:  # what its getter reads is seen on its own
                 self._methods[id(thing), name] = value
             return
-        seen[name] = record_attribute(thing, name, self._code.source)
-        if is_config(value) or (not isinstance(value, _NO_OBJECTS) and is_own(type(value).__module__)):
-            self._hold(value, id(thing), name)
+        seen[name] = record_attribute(thing, name, self._code)
+        if has_fields(value) and not isinstance(value, enum.Enum):
+            self._hold(value, (id(thing), name))
 
-    def _hold(self, config: Any, holder: int, name: str) -> None:
-        self._held.setdefault(id(config), (config, []))[1].append((holder, name))
-        if hasattr(config, "__dict__"):
-            self._saved.setdefault(id(config), (config, dict(vars(config))))
-        kind = type(config)
-        if kind not in self._patched and not self._watch(kind):
-            seen = self._seen.setdefault(id(config), {})
-            for field in [field for field in getattr(config, "__dict__", ()) if field not in seen]:
-                self._note(seen, config, field)
+    def _meet(self, thing: Any) -> None:
+        """An object that stands somewhere in what forward reaches."""
+        self._hold(thing, None)
 
-    def _watch(self, kind: type) -> bool:
-        """Whether reads of this class's instances are noticed from now on. If not, all fields count as read."""
-        if "__getattribute__" in vars(kind):
-            return False
+    def _hold(self, thing: Any, holder: tuple[int, str] | None) -> None:
+        places = self._held.setdefault(id(thing), (thing, []))[1]
+        if holder is not None and holder not in places:
+            places.append(holder)
+        held = held_by(thing)
+        if held:
+            self._saved.setdefault(id(thing), (thing, dict(held)))
+        self._kinds.setdefault(type(thing))
+        if self._watching:
+            self._watch(type(thing))
+        if type(thing) in self._unwatched:
+            for field in list(held):
+                self._field(thing, field)
+
+    def _field(self, thing: Any, name: str) -> None:
+        """Forward reads an attribute of an object."""
+        own = name in held_by(thing)
+        found = MISSING if own else inspect.getattr_static(type(thing), name, MISSING)
+        if name.startswith("__") or isinstance(found, _METHODS):
+            return
+        self._fields.setdefault(type(thing).__qualname__, set()).add(name)
+        seen = self._seen.setdefault(id(thing), {})
+        if id(thing) in self._held and name not in seen:
+            self._note(seen, thing, name)
+
+    def _watch(self, kind: type) -> None:
+        """Notice reads of this class's instances from now on. Where that cannot be, all attributes count as read."""
+        if kind in self._patched or kind in self._unwatched:
+            return
         usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
         reads = self
 
-        def read(config: Any, name: str) -> Any:
-            found = usual(config, name)
-            if id(config) in reads._held and not name.startswith("__") and not callable(found):
-                seen = reads._seen.setdefault(id(config), {})
-                if name not in seen:
-                    reads._note(seen, config, name)
-            return found
+        def read(thing: Any, name: str) -> Any:
+            if name == "__dict__":
+                for field in list(held_by(thing)):
+                    reads._field(thing, field)
+                return usual(thing, name)
+            try:
+                return usual(thing, name)
+            finally:
+                if type(thing) is kind:
+                    reads._field(thing, name)
 
         try:
+            if "__getattribute__" in vars(kind):
+                raise TypeError
             kind.__getattribute__ = read  # type: ignore[method-assign,assignment]
+            self._patched[kind] = usual
         except TypeError:  # a class written in C, such as SimpleNamespace
-            return False
-        self._patched[kind] = usual
-        return True
+            self._unwatched.add(kind)
+            for thing, _ in list(self._held.values()):
+                for field in list(held_by(thing)) if type(thing) is kind else ():
+                    self._field(thing, field)
 
     def _notice_changes(self) -> None:
         """What forward read and then changed; configs are put back, as `Attributes` does with modules."""
@@ -170,16 +225,20 @@ class Reads:
                 if was is OPAQUE:
                     continue
                 raw = attribute(things[key], name)
-                now = record_attribute(things[key], name, self._code.source)
+                if was is None and name in CHILDREN:
+                    continue
+                now = record_attribute(things[key], name, self._code)
                 if now is not OPAQUE and not same(was, now):
                     self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
         self.stored = []
         for key, (config, attributes) in self._saved.items():
-            for name, value in vars(config).items():
+            held = held_by(config)
+            for name, value in held.items():
                 if isinstance(value, torch.Tensor) and value is not attributes.get(name):
                     self.stored.append((f"{next(self._at(key))}.{name}", value))
-            vars(config).clear()
-            vars(config).update(attributes)
+            if list(held.items()) != list(attributes.items()):
+                held.clear()
+                held.update(attributes)
 
     def changes(self) -> TraceChanges:
         """The attributes that forward read and then changed."""
@@ -191,15 +250,19 @@ class Reads:
             yield self._paths[key]
         else:
             yield from self._places(key, frozenset())
+            yield type(self._held[key][0]).__qualname__  # of one that no attribute holds
 
     def digest(self, settled: bool = True, live: frozenset[str] = frozenset()) -> Digest:
         """What was seen, but for the attributes at the paths `live`. settled: what forward changed stays so from the second call on, and changes nothing else: then
         both values are recorded, otherwise none. Warns of functions whose source cannot be read."""
+        for key, name in self._changed:
+            if key in self._held:
+                self._fields.get(type(self._held[key][0]).__qualname__, set()).discard(name)
         modules = {path: self._of(key, settled) for key, path in self._paths.items()}
         for path, module in self._model.named_modules():
-            forward = replaced_forward(module)
-            if forward is not MISSING:
-                modules[path]["forward"] = record(forward, self._code.source)
+            names = ["forward"] if replaced_forward(module) is not MISSING else []
+            names += ["_code"] if isinstance(module, torch.fx.GraphModule) else []
+            modules[path] |= dict.fromkeys([*names, *(hook_reads(module) if path else ())], NOW)
         objects = {path: self._of(key, settled) for key in self._held for path in self._places(key, frozenset())}
         self._add_methods(modules)
         for path in live:
@@ -207,7 +270,7 @@ class Reads:
             for reads in (modules.get(above), objects.get(above)):
                 if reads is not None:
                     reads.pop(name, None)
-        made = make_digest(self._model, modules, dict(sorted(objects.items())), self._code)
+        made = make_digest(self._model, modules, dict(sorted(objects.items())), Code(self._fields))
         if made.unknown:
             warnings.warn(
                 f"the source of {', '.join(map(repr, made.unknown[:5]))} cannot be read: a change of it will not be "
@@ -224,11 +287,11 @@ class Reads:
             self._code.module_class(kind)
         for (key, name), function in self._methods.items():
             if not self._code.followed(function) and self._code.source(function) is not None:
-                modules[self._paths[key]][name] = record(function, self._code.source)
+                modules[self._paths[key]][name] = NOW
 
     def _of(self, key: int, settled: bool) -> dict[str, Any]:
         """The reads of a module or config. {"either": …}: what it is before and after the first call of forward."""
-        found = {name: value for name, value in sorted(self._seen.get(key, {}).items()) if value is not OPAQUE}
+        found: dict[str, Any] = {n: NOW for n, was in sorted(self._seen.get(key, {}).items()) if was is not OPAQUE}
         for name in list(found):
             change = self._changed.get((key, name))
             if change is not None and settled:
@@ -253,6 +316,7 @@ class Hooks:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._answered: dict[tuple[str, str, int], bool] = {}
+        self._looking: set[tuple[str, int]] = set()  # hooks that can be seen to compute nothing
 
     @contextmanager
     def followed(self) -> Iterator[None]:
@@ -278,9 +342,10 @@ class Hooks:
             if not path:
                 del hooks[number]
             else:
-                hooks[number] = self._follow(
-                    (path, hook_name(key.strip("_").removesuffix("_hooks"), hook), number), hook
-                )
+                kind = key.strip("_").removesuffix("_hooks")
+                if only_looks(kind, hook):
+                    self._looking.add((path, number))
+                hooks[number] = self._follow((path, hook_name(kind, hook), number), hook)
 
     def _follow(self, name: tuple[str, str, int], hook: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -291,9 +356,12 @@ class Hooks:
         return run
 
     def _refuse_lost(self) -> None:
-        for (path, name, _), answered in self._answered.items():
-            if not answered:
+        lost = [name for name, answered in self._answered.items() if not answered]
+        for path, name, number in lost:
+            if (path, number) not in self._looking:
                 self._refuse(path, name)
+        if lost:
+            warnings.warn(not_called([f"{path}: {name}" for path, name, _ in lost]), UserWarning, stacklevel=5)
 
     def _refuse(self, path: str, name: str) -> None:
         hint = "remove it while planning and training, or register it on the model itself, whose hooks do run"

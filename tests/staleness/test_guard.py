@@ -32,8 +32,8 @@ def schedule(sources: Sources) -> Schedule:
     return decode(encode(schedule_of(sources.build(), (X,))))
 
 
-def _seen(module: nn.Module, *rest: Any) -> None:
-    pass
+def _seen(module: nn.Module, *rest: Any) -> Any:
+    return rest if module is None else None
 
 
 def _set(path: str, name: str, value: Any) -> Callable[[Any], None]:
@@ -65,23 +65,29 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     ),
     "config exchanged": (
         _set("blocks.1", "config", None),
-        "attribute config was an object of class 'train.Config', is null",
+        "attribute config was an object of class 'Config', is null",
     ),
     "global": (_replace_global, "global 'train.SLOPE' was 0.25, is 0.75"),
-    "function": (_replace_function, "global 'train.leaky' was train.leaky .*, is torch.nn.functional.relu"),
-    "method": (lambda m: setattr(type(m.blocks[0]), "mix", lambda self, x: x), "global 'train.Block.mix' was"),
+    "function": (_replace_function, "function 'train.leaky' was train.leaky, is torch.nn.functional.relu"),
+    "method": (lambda m: setattr(type(m.blocks[0]), "mix", lambda self, x: x), "function 'train.Block.mix' was"),
     "forward": (_set("blocks.0", "forward", functools.partial(torch.mul, 2)), "its forward was replaced by"),
     "forward of the class": (
         lambda m: setattr(type(m.blocks[0]), "forward", lambda self, x: x),
-        "class 'train.Block': its forward was replaced by",
+        "function 'train.Block.forward' was train.Block.forward, is",
     ),
     "forward of the model": (_set("", "forward", torch.sum), r"the model \(Net\): its forward was replaced by"),
-    "forward hook": (lambda m: m.blocks[0].register_forward_hook(_seen), "the hook 'forward: test_guard._seen' is new"),
+    "forward hook": (
+        lambda m: m.blocks[0].register_forward_hook(_seen),
+        "the hook 'forward: test_guard._seen' was not there",
+    ),
     "pre-hook": (
         lambda m: m.head[0].register_forward_pre_hook(_seen),
-        "the hook 'forward_pre: test_guard._seen' is new",
+        "the hook 'forward_pre: test_guard._seen' was not there",
     ),
-    "backward hook": (lambda m: m.blocks[0].register_full_backward_hook(_seen), "'backward: test_guard._seen' is new"),
+    "backward hook": (
+        lambda m: m.blocks[0].register_full_backward_hook(_seen),
+        "'backward: test_guard._seen' was not there",
+    ),
 }
 
 
@@ -106,7 +112,7 @@ def test_a_class_that_gets_a_forward_of_its_own(monkeypatch: pytest.MonkeyPatch)
     model = nn.Sequential(Plain(8, 8))
     planned = apply(model, schedule_of(model, (X,)))
     monkeypatch.setattr(Plain, "forward", lambda self, x: x * 2, raising=False)
-    with pytest.raises(StaleModelError, match=r"Plain': has got a forward of its own"):
+    with pytest.raises(StaleModelError, match=r"forward reaches .*a_class_that_gets_a_forward"):
         planned(X)
 
 
@@ -115,7 +121,7 @@ def test_what_is_set_back_runs_again(sources: Sources, schedule: Schedule) -> No
     planned = apply(model, schedule)
     model.blocks[0].alpha = 0.7
     handle = model.blocks[1].register_forward_hook(_seen)
-    with pytest.raises(StaleModelError, match=r"alpha was 0.5, is 0.7\n.*is new"):
+    with pytest.raises(StaleModelError, match=r"alpha was 0.5, is 0.7\n(.*\n)*.*was not there"):
         planned(X)
     model.blocks[0].alpha = 1 / 2
     handle.remove()

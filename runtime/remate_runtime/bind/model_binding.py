@@ -155,12 +155,14 @@ class ModelBinding:
                 modes = ("train()", "eval()") if flag else ("eval()", "train()")
                 faults.append(f"module {name!r}: in {modes[0]} mode when planned, now in {modes[1]}")
         for siblings, count, name in self._counts:
-            if len(siblings) > count:
+            new = [child for child in list(siblings.values())[count:] if child is not None]
+            if any(parameter.requires_grad for child in new for parameter in child.parameters()):
                 what = f"module {name!r}" if name else "the model"
                 faults.append(
                     f"{what}: has {len(siblings)} submodules, had {count} when the schedule was applied; apply it again"
                 )
         _raise(faults, self.model, self.planned)
+        self._counts = [(siblings, len(siblings), name) for siblings, _, name in self._counts]
 
     def _others(self, faults: list[str]) -> None:
         """Parameters that the schedule does not know would silently get no gradient."""

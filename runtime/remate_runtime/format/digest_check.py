@@ -12,7 +12,8 @@ from .schedule import Digest, ModuleGroup
 from .signature import escape
 
 _HASH = re.compile(r"[0-9a-f]{16}")
-_KINDS = ("is", "object", "dict", "length", "hash", "absent", "either")
+_KINDS = ("is", "object", "dict", "pairs", "length", "hash", "absent", "either")
+_BESIDE = {"is": {"is", "source", "of"}, "object": {"object", "fields", "items"}}
 _HINT = f"a literal, an array, or an object with one of {', '.join(_KINDS)}"
 
 
@@ -25,7 +26,7 @@ class DigestCheck:
 
     def digest(self, digest: Digest, where: str) -> None:
         """The digest without its groups."""
-        for field in ("packages", "functions", "values"):
+        for field in ("packages", "functions", "values", "patched", "fields"):
             for name in getattr(digest, field):
                 self._name(name, f"{where}/{field}/{escape(name)}")
         for name, version in digest.packages.items():
@@ -33,8 +34,12 @@ class DigestCheck:
         for name, made in digest.functions.items():
             if made is not None and not _HASH.fullmatch(made):
                 self._add("not a hash", f"{where}/functions/{escape(name)}", "16 hexadecimal digits, or null")
-        for name, value in digest.values.items():
-            self._value(value, f"{where}/values/{escape(name)}", 4)
+        for field in ("values", "patched"):
+            for name, value in getattr(digest, field).items():
+                self._value(value, f"{where}/{field}/{escape(name)}", 4)
+        for name, names in digest.fields.items():
+            for index, item in enumerate(names):
+                self._name(item, f"{where}/fields/{escape(name)}/{index}")
         self._text(digest.note, f"{where}/note")
 
     def group(self, group: ModuleGroup, where: str) -> None:
@@ -85,14 +90,15 @@ class DigestCheck:
             check_spelling(self._faults, value, where)
             return
         item = value[kind]
-        for key in value.keys() - ({"is", "source", "of"} if kind == "is" else {kind, "hash"}):
+        for key in value.keys() - _BESIDE.get(kind, {kind, "hash"}):
             self._add(f"what has {kind!r} has no {key[:80]!r}", f"{where}/{escape(key)}", _HINT)
         source = value.get("source" if kind == "is" else "hash")
         if source is not None and not (isinstance(source, str) and _HASH.fullmatch(source)):
             self._add("not a hash", where, "16 hexadecimal digits")
         if kind in ("is", "object"):
             self._name(item, f"{where}/{kind}") if isinstance(item, str) else self._add("not a name", where, _HINT)
-            self._value(value.get("of"), f"{where}/of", depth + 1)
+            for key in ("of", "fields", "items"):
+                self._value(value.get(key), f"{where}/{key}", depth + 1)
         elif kind == "dict":
             if not isinstance(item, dict):
                 self._add("expected an object", f"{where}/dict", _HINT)
@@ -100,6 +106,11 @@ class DigestCheck:
             for key, entry in item.items():
                 self._name(key, f"{where}/dict/{escape(key)}")
                 self._value(entry, f"{where}/dict/{escape(key)}", depth + 2)
+        elif kind == "pairs":
+            if not isinstance(item, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in item):
+                self._add("expected an array of [key, value]", f"{where}/pairs", _HINT)
+                return
+            self._value(item, f"{where}/pairs", depth + 1)
         elif kind == "length" and not (type(item) is int and 0 <= item <= MAX_INTEGER):
             self._add("not a length", f"{where}/length", _HINT)
         elif kind == "absent" and item is not True:

@@ -239,14 +239,20 @@ class Digest(_Object, frozen=True):
     """What the capture saw of the model's code, so that a change is noticed without tracing.
 
     `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward reaches,
-    each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read.
+    each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read. `patched`:
+    functions of packages that forward reaches and that are not the packages' own. `fields`: by class, the attributes that
+    forward reads of the user's objects. `at_call`: a recorded training loop sets attributes; they are compared at the first
+    call.
     """
 
     packages: dict[str, str] = {}
     functions: dict[str, str | None] = {}
     values: dict[str, Any] = {}
+    patched: dict[str, Any] = {}
+    fields: dict[str, tuple[str, ...]] = {}
     modules: tuple[ModuleGroup, ...] = ()
     objects: tuple[ModuleGroup, ...] = ()
+    at_call: bool = False
     note: str = ""
 
 

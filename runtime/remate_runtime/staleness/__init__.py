@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from .attributes import (
+    CHILDREN,
     FORWARDS_OWN_FLAG,
-    MISSING,
-    attribute,
     collected_within,
     hook_name,
+    hook_reads,
     hooks_of,
     is_forwards_own,
     is_torchs,
+    only_looks,
     record,
     record_attribute,
     replaced_forward,
@@ -30,21 +31,32 @@ from .compare import (
     training_step,
 )
 from .differences import CHECKPOINTS, Differences, checkpoints, shown
-from .digest import Made, at_path, compare_digest, make_digest, same
+from .digest import NOW, Made, at_path, code_of, compare_digest, make_digest
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .first_call import FirstCall, make_caches
-from .guard import Guard
-from .ownership import is_own, qualified
+from .guard import Guard, not_called
+from .ownership import is_own, is_own_path, qualified
 from .parts import digest_of_parts, part_digest
 from .same_forward import ignores_identity
-from .values import MAX_CONSTANT, OPAQUE, is_config
+from .values import (
+    MAX_CONSTANT,
+    MISSING,
+    OPAQUE,
+    attribute,
+    has_fields,
+    held_by,
+    is_config,
+    same,
+)
 
 __all__ = [
     "BEYOND_EAGER",
     "CHECKPOINTS",
+    "CHILDREN",
     "FORWARDS_OWN_FLAG",
     "MAX_CONSTANT",
     "MISSING",
+    "NOW",
     "OPAQUE",
     "Code",
     "Differences",
@@ -61,6 +73,7 @@ __all__ = [
     "checkpoints",
     "clear_gradients",
     "coarsest",
+    "code_of",
     "collected_within",
     "compare_digest",
     "compare_models",
@@ -68,15 +81,21 @@ __all__ = [
     "digest_of_parts",
     "example_call",
     "generator_states",
+    "has_fields",
+    "held_by",
     "hook_name",
+    "hook_reads",
     "hooks_of",
     "ignores_identity",
     "is_config",
     "is_forwards_own",
     "is_own",
+    "is_own_path",
     "is_torchs",
     "make_caches",
     "make_digest",
+    "not_called",
+    "only_looks",
     "part_digest",
     "qualified",
     "record",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
+from .observing import observes
 from .ownership import qualified
-from .values import ABSENT, Hash, is_config, recorded
+from .values import ABSENT, MISSING, Seen, attribute, held_by, is_config, recorded
 
-MISSING: Any = object()
+CHILDREN = frozenset({"_modules", "_parameters", "_buffers"})  # read by name where forward goes through them
+_HOOKS_READ = "_forward_hooks"  # stands for all hooks of a module that become part of the step
 REGISTERED = ("_parameters", "_buffers", "_modules")
 HOOKS = {
     "forward": "_forward_hooks",
@@ -32,46 +33,35 @@ _OBSERVERS = {
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
-def attribute(thing: Any, name: str) -> Any:
-    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of one that is
-    cached what it gives, which is not kept here."""
-    held = getattr(thing, "__dict__", {})
-    if name in held:
-        return held[name]
-    if isinstance(thing, nn.Module):
-        for registered in REGISTERED:
-            if name in held.get(registered, ()):
-                return held[registered][name]
-    found = inspect.getattr_static(type(thing), name, MISSING)
-    if (found is MISSING and is_config(thing)) or inspect.ismemberdescriptor(found):
-        return getattr(thing, name, MISSING)  # a config that knows an attribute by several names; a slot
-    if isinstance(found, functools.cached_property):
-        try:
-            return found.func(thing)
-        except Exception:  # the user's code, which may not work yet, or no more
-            return MISSING
-    return underlying(found)
-
-
-def underlying(found: Any) -> Any:
-    """The function of what a class holds for a static method, a class method or a property."""
-    if isinstance(found, staticmethod | classmethod):
-        return found.__func__
-    return found.fget if isinstance(found, property) else found
-
-
-def record(value: Any, source: Hash, tensors: bool = False) -> Any:
+def record(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
     """As `recorded`, of what `attribute` gives."""
-    return ABSENT if value is MISSING else recorded(value, source, tensors)
+    return ABSENT if value is MISSING else recorded(value, seen, tensors, inline, ordered)
 
 
-def record_attribute(thing: Any, name: str, source: Hash) -> Any:
+def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
     """What a digest writes for `thing.name`. Tensors of modules are theirs, and read at every call; those of their classes
-    and of configs are constants of the step."""
-    held = getattr(thing, "__dict__", {})
-    own = isinstance(thing, nn.Module) and any(name in held.get(each, ()) for each in REGISTERED)
-    own = own or (isinstance(thing, nn.Module) and name in held)
-    return record(attribute(thing, name), source, tensors=not own)
+    and of configs are constants of the step. Objects in attributes stand in the digest on its own."""
+    if isinstance(thing, nn.Module):
+        held = held_by(thing)
+        if name in CHILDREN:
+            return _names_in_order(held.get(name, ()))
+        if name == _HOOKS_READ:
+            computing = (hook for kind, hook in hooks_of(thing) if not is_torchs(hook) and not only_looks(kind, hook))
+            return [recorded(hook, seen) for hook in computing]
+        own = name in held or any(name in held.get(each, ()) for each in REGISTERED)
+        return record(attribute(thing, name), seen, tensors=not own, inline=False)
+    return record(attribute(thing, name), seen, tensors=True, inline=False, ordered=not is_config(thing))
+
+
+def _names_in_order(held: Iterable[str]) -> Any:
+    """The names of submodules, parameters or buffers where forward goes through them; their count where they are numbers in order."""
+    names = list(held)
+    return {"length": len(names)} if names == [str(at) for at in range(len(names))] else names
+
+
+def hook_reads(module: nn.Module) -> tuple[str, ...]:
+    """The name under which the hooks of a module are recorded by value, if it has any."""
+    return (_HOOKS_READ,) if any(held_by(module).get(key) for key in HOOKS.values()) else ()
 
 
 def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -82,8 +72,17 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield kind, hook
 
 
+def only_looks(kind: str, hook: Any) -> bool:
+    """Whether a hook of forward can be seen to compute nothing, so that a schedule may leave it out."""
+    return kind in ("forward", "forward_pre") and observes(hook)
+
+
 def hook_name(kind: str, hook: Any) -> str:
-    named = hook if hasattr(hook, "__qualname__") else type(hook)
+    named = (
+        hook
+        if isinstance(inspect.getattr_static(hook, "__qualname__", None), str) or inspect.isroutine(hook)
+        else type(hook)
+    )
     return f"{kind}: {qualified(named)}"
 
 

@@ -1,30 +1,52 @@
 """The user's own code that a model's forward reaches: functions by a hash of their syntax trees, globals by their values.
 
-Followed are globals, closures, `self.method`, `super().method`, and classes named in own code, as far as they are the
-user's. Not seen: methods of objects that are found at run time only, entries of lists and dicts of functions, what
-`__dict__`, `getattr` with a computed name, `eval` and extensions in other languages reach.
+Followed are globals, closures, defaults, `self.method`, `super().method`, classes named in own code, what a function imports when
+it runs, and what objects and containers hold that are described, as far as they are the user's. Functions of packages are
+looked up where they stand (`library`). Not seen: what `getattr` with a computed name, `eval` and extensions in other
+languages reach.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-import sys
 import types
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from torch import nn
 
-from .ownership import is_own, is_own_function, module_name, module_of, qualified
-from .syntax import Reference, canonical, function_tree, references
-from .values import OPAQUE, is_config, recorded, short_hash, unwrapped
+from .library import Library
+from .names import NOTHING, Names, Place, cell_contents, is_code
+from .ownership import has_own_file, is_own, is_own_function, name_in_value, qualified
+from .syntax import Reference, canonical, class_reads, function_tree, references
+from .values import (
+    OPAQUE,
+    has_fields,
+    hashed,
+    held_by,
+    recorded,
+    short_hash,
+    underlying,
+    unwrapped,
+)
 
 _FUNCTIONS = 5000  # that are followed; no model reaches so many
 _NESTED = 3  # closures inside closures whose contents count
-_NOTHING = object()
-Place = tuple[str, Mapping[str, Any], str]  # name in the digest, what holds the value, its key there
 _GENERATED = "<string>"  # what dataclass and namedtuple call the file of the methods that they write
+NO_FIELDS: Mapping[str, Collection[str]] = types.MappingProxyType({})
+
+
+class _Within(NamedTuple):
+    """What is known of the code that reads what a closure holds. depth: closures that it is in."""
+
+    code: Any
+    depth: int
+
+    def source(self, function: Any) -> str | None:
+        return self.code.source_within(function, self.depth)
+
+    def fields(self, thing: Any) -> Sequence[str]:
+        return self.code.fields(thing)
 
 
 class Code:
@@ -32,18 +54,55 @@ class Code:
 
     functions: hash by qualified name, None where the source cannot be read. values: globals by `module.name`. held: for
     every global in `values`, and every function and method that was followed by name, what holds it, and its key there.
-    cells: what closures hold, by the name of the function and of the variable.
+    cells: what closures hold. members: methods that are called on `self`, by
+    class. described: classes of the objects that were described. library: the functions of packages.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, fields: Mapping[str, Collection[str]] = NO_FIELDS, met: Callable[[Any], None] | None = None
+    ) -> None:
+        """fields: attributes that forward reads of objects, by the name of their class. met: is called with each object."""
+        self._fields, self._met = fields, met
         self._hashes: dict[str, set[str | None]] = {}
         self._made: dict[tuple[Any, int], str | None] = {}  # hashes, by function and the closures around it
         self._followed: set[tuple[Any, Any]] = set()  # functions, each with the class that `self` is of
         self._waiting: list[tuple[Any, Any]] = []  # of those, the ones whose references are still to be looked at
         self._working = False
+        self._class_methods: set[Any] = set()
         self.values: dict[str, Any] = {}
-        self.held: dict[str, tuple[Mapping[str, Any], str]] = {}
-        self.cells: dict[str, types.CellType] = {}
+        self.held: dict[str, tuple[Mapping[str, Any] | type, str]] = {}
+        self.cells: dict[int, types.CellType] = {}
+        self.members: dict[type, set[str]] = {}
+        self.described: set[str] = set()
+        self.objects: dict[int, Any] = {}  # described, by id
+        self.library = Library(self._in_library, self.members)
+
+    def fields(self, thing: Any) -> Sequence[str]:
+        """The attributes that forward reads of an object; its class is followed."""
+        kind = type(thing)
+        self.objects[id(thing)] = thing
+        self.described.add(kind.__qualname__)
+        self._class(kind)
+        if self._met is not None:
+            self._met(thing)
+        return tuple(self._fields.get(kind.__qualname__, ()))
+
+    def all_followed(self) -> list[types.FunctionType]:
+        """The functions whose code was looked at."""
+        return list({id(function): function for function, _ in self._followed}.values())
+
+    def _in_library(self, function: Any) -> Any:
+        """A function that stands in a package, described; one of the user's, though it may call itself the package's, with its source."""
+        if isinstance(function, types.FunctionType) and has_own_file(function):
+            self.follow(function)
+            return {"is": name_in_value(function), **({"source": made} if (made := self._hash(function, 0)) else {})}
+        described = recorded(function, self)
+        return None if described is OPAQUE else described
+
+    @property
+    def known_fields(self) -> Mapping[str, Collection[str]]:
+        """The attributes that forward reads of objects, by the name of their class."""
+        return self._fields
 
     @property
     def functions(self) -> dict[str, str | None]:
@@ -58,6 +117,7 @@ class Code:
 
     def module_class(self, kind: type[nn.Module]) -> None:
         """What a class of modules computes: its forward, and its `__call__` if that is the user's."""
+        self.library.module_class(kind)
         for name in ("forward", "__call__"):
             found = inspect.getattr_static(kind, name, None)
             if name == "forward" or found is not nn.Module.__call__:
@@ -69,7 +129,7 @@ class Code:
 
     def source(self, function: Any) -> str | None:
         """Hash of a function of the user's own (or of all methods of a class of theirs); None of any other."""
-        return self._source(function, 0)
+        return self.source_within(function, 0)
 
     def followed(self, function: Any) -> bool:
         """Whether the code of this function is among what was collected."""
@@ -93,14 +153,17 @@ class Code:
     def _look(self, function: Any, kind: Any) -> None:
         self._hashes.setdefault(qualified(function), set()).add(self._hash(function, 0))
         tree = function_tree(function)
-        bound = _Names(function, kind)
+        bound = Names(function, kind)
         for reference in references(tree) if tree is not None else ():
             self._reference(bound, reference)
+        if kind is not None and tree is not None:
+            self._class_values(kind, class_reads(tree, function in self._class_methods))
         inner = getattr(function, "__wrapped__", None)
         if inner is not None:
             self._static(inner, kind)
 
-    def _source(self, function: Any, depth: int) -> str | None:
+    def source_within(self, function: Any, depth: int) -> str | None:
+        """The same of a function in a closure. depth: closures that it is in."""
         function = unwrapped(function)
         if isinstance(function, type):
             if (function, depth) not in self._made:
@@ -115,53 +178,79 @@ class Code:
 
     def _hash(self, function: Any, depth: int) -> str | None:
         """Of a function's source, of what its names mean outside the user's own code (`act = torch.gelu`), and of what its
-        closure holds. depth: closures that it was found in; below some the source alone is taken, for closures may hold
-        each other."""
+        closure, its defaults and its attributes hold. depth: closures that it was found in; below some the source alone is
+        taken, for closures may hold each other."""
         key = (function, depth)
         if key not in self._made:
             tree = function_tree(function)
-            bound = _Names(function, None)
+            bound = Names(function, None)
             outside = [] if tree is None else list(filter(None, (bound.meaning(each) for each in references(tree))))
             if tree is not None and depth < _NESTED:
-                outside += [f"{name}={value!r}" for name, value in self._closure(function, depth)]
+                outside += [f"{name}={hashed(value)}" for name, value in self._around(function, depth)]
             self._made[key] = None if tree is None else short_hash("\n".join([canonical(tree), *sorted(outside)]))
         return self._made[key]
 
-    def _closure(self, function: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    def _around(self, function: Any, depth: int) -> Iterator[tuple[str, Any]]:
+        """What a function holds beside its code, described."""
+        seen = _Within(self, depth + 1)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            held = _cell(cell)
-            if held is not _NOTHING and name != "__class__" and not isinstance(held, nn.Module):
-                value = recorded(held, lambda inner: self._source(inner, depth + 1), tensors=True)
+            held = cell_contents(cell)
+            if held is not NOTHING and name != "__class__" and not isinstance(held, nn.Module):
+                value = recorded(held, seen, tensors=True)
                 if value is not OPAQUE:
-                    self.cells[f"{qualified(function)}.{name}"] = cell
+                    self.cells[id(cell)] = cell
                     yield name, value
+        attributes = {name: value for name, value in held_by(function).items() if not name.startswith("__")}
+        for name in ("__defaults__", "__kwdefaults__"):
+            attributes[name] = getattr(function, name, None)
+        for name, held in attributes.items():
+            value = recorded(held, seen, tensors=True) if held else OPAQUE
+            if value is not OPAQUE:
+                yield name, value
 
-    def _reference(self, bound: _Names, reference: Reference) -> None:
+    def _class_values(self, kind: type, names: Collection[str]) -> None:
+        """Plain attributes of the user's classes that are read of a class itself: `type(self).depth`, `cls.rate`."""
+        for name in sorted(names):
+            base = next((base for base in kind.__mro__ if name in vars(base)), None)
+            if base is not None and is_own(base.__module__) and not is_code(vars(base)[name]):
+                self._value((f"{qualified(base)}.{name}", base, name), vars(base)[name])
+
+    def _reference(self, bound: Names, reference: Reference) -> None:
         """Follow one reference."""
         if reference.own:
             if reference.attributes and bound.kind is not None:
                 found, place = bound.member(reference)
+                if place is not None and is_code(found) and reference.name != "super":
+                    self.members.setdefault(bound.kind, set()).add(reference.attributes[0])
                 self._static(found, bound.kind)
                 self._hold(place)
             return
-        found, place, rest = bound.resolve(reference)
-        found = unwrapped(found)
+        resolved = bound.resolve(reference)
+        found, place = unwrapped(resolved.found), resolved.place
         if isinstance(found, type):
             self._class(found)
-        elif isinstance(found, types.ModuleType):
+            if place is not None and is_own(found.__module__) and not issubclass(found, nn.Module):
+                self._value(place, found)
+        elif isinstance(found, types.ModuleType | nn.Module):
             return
-        elif is_own_function(found) or hasattr(found, "__wrapped__"):
-            self._static(found, None)
+        elif resolved.package:
+            if is_code(found) and place is not None and not isinstance(place[1], type):
+                self.library.reach(place[1], resolved.package, place[2])
+        elif is_code(found):
+            self._static(found, resolved.kind)
             self._hold(place)
-        elif callable(found) and not rest and not isinstance(found, functools.partial | nn.Module):
-            self._class(type(found))
+            if place is not None and getattr(underlying(found), "__name__", "") != place[2]:
+                self._value(place, underlying(found))
+        elif inspect.getattr_static(found, "__wrapped__", None) is not None and not has_fields(found):
+            self._static(found, resolved.kind)
+            self._hold(place)
         elif place is not None:
             self._value(place, found)
 
     def _value(self, place: Place, found: Any) -> None:
         name, holder, key = place
-        value = recorded(found, self.source, tensors=True)
-        if value is not OPAQUE and not (isinstance(value, dict) and "object" in value):
+        value = recorded(found, self, tensors=True)
+        if value is not OPAQUE and (has_fields(found) or not (isinstance(value, dict) and value.keys() == {"object"})):
             self.values[name] = value
             self.held[name] = (holder, key)
 
@@ -171,21 +260,24 @@ class Code:
 
     def _static(self, found: Any, kind: Any) -> None:
         """Follow what a class or module holds under a name: a function, property, class method, …"""
-        if isinstance(found, staticmethod | classmethod):
-            found = found.__func__
-        if isinstance(found, property):
-            found = found.fget
+        if isinstance(found, classmethod):
+            self._class_methods.add(found.__func__)
+        found = underlying(found)
         found = unwrapped(found)
         if isinstance(found, types.MethodType):
             found = found.__func__
         if isinstance(found, types.FunctionType) and is_own_function(found):
             self.follow(found, kind)
-        elif hasattr(found, "__wrapped__"):  # functools.lru_cache, a decorator written as a class
+        elif (
+            inspect.getattr_static(found, "__wrapped__", None) is not None
+        ):  # functools.lru_cache, a decorator written as a class
             self._static(found.__wrapped__, kind)
 
     def _class(self, kind: type) -> None:
         """Follow every method of a class of the user's own."""
-        for _, function in _methods(kind):
+        for name, function in _methods(kind):
+            if isinstance(inspect.getattr_static(kind, name, None), classmethod):
+                self._class_methods.add(function)
             self.follow(function, kind)
 
     def _class_hash(self, kind: type, depth: int) -> str | None:
@@ -208,82 +300,6 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, inner
 
 
-class _Names:
-    """What the names in a function mean."""
-
-    def __init__(self, function: Any, kind: Any) -> None:
-        self.kind = kind
-        self._function = function
-        code = function.__code__
-        self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
-
-    def meaning(self, reference: Reference) -> str | None:
-        """What a name means where that is not the user's own code; None where it is, or where its value is recorded."""
-        if reference.own:
-            return None
-        found, place, rest = self.resolve(reference)
-        found = unwrapped(found)
-        if isinstance(found, type):
-            return None if is_own(found.__module__) else f"{reference.name}: {found.__name__}"
-        if isinstance(found, types.ModuleType):
-            return f"{reference.name}: {found.__name__}"
-        if is_own_function(found) or hasattr(found, "__wrapped__") or isinstance(found, nn.Module) or rest:
-            return None
-        if not callable(found) or (isinstance(found, functools.partial) and place is not None):
-            return None
-        return f"{reference.name}: {getattr(found, '__name__', type(found).__name__)}"
-
-    def member(self, reference: Reference) -> tuple[Any, Place | None]:
-        """`self.name`, or `super().name`, as the class has it, and the class that holds it."""
-        name = reference.attributes[0]
-        order = list(self.kind.__mro__)
-        if reference.name == "super":
-            own = _cell(self._cells["__class__"]) if "__class__" in self._cells else None
-            order = order[order.index(own) + 1 :] if own in order else []
-        base = next((base for base in order if name in vars(base)), None)
-        if base is None:
-            return None, None
-        return vars(base)[name], (f"{qualified(base)}.{name}", vars(base), name)
-
-    def resolve(self, reference: Reference) -> tuple[Any, Place | None, tuple[str, ...]]:
-        """What a name and its attributes lead to, as far as they can be followed without running anything: (object,
-        where it is held as (name in the digest, dict, key), attributes that are left)."""
-        name, rest = reference.name, reference.attributes
-        scope = self._function.__globals__
-        place: Place | None = None
-        if name in self._cells:
-            found = _cell(self._cells[name])
-        elif name in scope:
-            found = scope[name]
-            place = (f"{module_of(self._function)}.{name}", scope, name)
-        else:
-            return None, None, ()
-        while rest and (
-            _is_own_module(found) or is_config(found) or (isinstance(found, type) and is_own(found.__module__))
-        ):
-            held = vars(found).get(rest[0], _NOTHING) if hasattr(found, "__dict__") else _NOTHING
-            if held is _NOTHING:
-                break
-            if isinstance(found, types.ModuleType):
-                label = module_name(found.__name__)
-            else:
-                label = qualified(found) if isinstance(found, type) else place[0] if place else name
-            place = (f"{label}.{rest[0]}", vars(found), rest[0])
-            found, rest = held, rest[1:]
-        return found, place, rest
-
-
-def _is_own_module(found: Any) -> bool:
-    return isinstance(found, types.ModuleType) and found.__name__ in sys.modules and is_own(found.__name__)
-
-
 def _is_generated(function: Any) -> bool:
     inner = inspect.unwrap(function)
     return inner.__code__.co_filename == _GENERATED and inner.__name__.startswith("__")
-
-
-def _cell(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return _NOTHING

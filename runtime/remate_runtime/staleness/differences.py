@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..format.module_paths import fold_paths
-from .values import OPAQUE
+from .values import OPAQUE, same
 
 _SETTINGS = 4  # assignments that a message writes down
 _CHECKPOINTING = "gradient_checkpointing"  # the flag of modules of transformers and diffusers
@@ -20,9 +20,11 @@ CHECKPOINTS = (
 class Differences:
     """faults: what changes or may change the step. warnings: what cannot be reported without running it."""
 
-    def __init__(self) -> None:
+    def __init__(self, when: str = " when planned") -> None:
+        self._when = when
         self._modules: dict[tuple[str, str], list[str]] = {}  # (class, what) -> paths
         self._code: list[str] = []
+        self._alone: list[str] = []
         self._replaced = False
         self._settings: dict[str, None] = {}
         self._numbers: dict[str, None] = {}  # paths of attributes that were a number and are another one
@@ -61,7 +63,7 @@ class Differences:
         self._replaced |= wrapped and not path
 
     def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
-        self.module(path, kind, f"attribute {name} was {shown(was)} when planned, is {shown(now)}")
+        self.module(path, kind, f"attribute {name} was {shown(was)}{self._when}, is {shown(now)}")
         self._settings.update(dict.fromkeys(assignment(path, name, was)))
         self._checkpointing |= checkpoints(name, now)
         if is_number(was) and is_number(now):
@@ -76,9 +78,23 @@ class Differences:
         ]
 
     def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Changed globals; those that only one side reads are reported only if nothing else explains them."""
         for name in was:
-            if name in now and json.dumps(was[name]) != json.dumps(now[name]):
-                self._code.append(f"global {name!r} was {shown(was[name])} when planned, is {shown(now[name])}")
+            if name in now and not same(was[name], now[name]):
+                self._code.append(f"global {name!r} was {shown(was[name])}{self._when}, is {shown(now[name])}")
+        if not self._code and not self._modules:
+            self._alone += [f"global {name!r} was {shown(was[name])}{self._when}" for name in was if name not in now]
+            self._alone += [f"global {name!r} is {shown(now[name])}" for name in now if name not in was]
+
+    def patched(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Functions of packages that somebody replaced, or did when it was planned."""
+        for name in {**was, **now}:
+            if name not in now:
+                self._code.append(f"function {name!r} was {shown(was[name])}{self._when}, is its package's own")
+            elif name not in was:
+                self._code.append(f"function {name!r} was its package's own{self._when}, is {shown(now[name])}")
+            elif not same(was[name], now[name]):
+                self._code.append(f"function {name!r} was {shown(was[name])}{self._when}, is {shown(now[name])}")
 
     def functions(self, was: Mapping[str, str | None], now: Mapping[str, str | None]) -> None:
         """Changed functions; those that only one side reaches are reported only if nothing else explains them."""
@@ -88,6 +104,7 @@ class Differences:
             elif made is not None and now.get(name, made) != made:
                 self._code.append(_changed(name))
         if not self._code and not self._modules:
+            self._code += self._alone
             self._code += [
                 f"forward reached {name!r} when planned, and does not now" for name in was if name not in now
             ]
@@ -149,12 +166,11 @@ def shown(value: Any) -> str:
         if "is" in value:
             of = f" of {shown(value['of'])}" if "of" in value else ""
             source = f" (source {value['source']})" if "source" in value else ""
-            return f"{value['is']!r}"[1:-1] + of + source
-        for key, text in (
-            ("object", "an object of class {!r}"),
-            ("length", "a container of {}"),
-            ("hash", "other data {}"),
-        ):
+            return f"{value['is'].removeprefix('.')!r}"[1:-1] + of + source
+        if "object" in value:
+            held = f" with {shown(value['fields'])}" if "fields" in value else ""
+            return f"an object of class {value['object'].removeprefix('.')!r}{held}"
+        for key, text in (("length", "a container of {}"), ("hash", "other data {}")):
             if key in value:
                 return text.format(value[key])
     return json.dumps(value)

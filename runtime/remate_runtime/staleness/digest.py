@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -10,21 +10,16 @@ from torch import nn
 
 from ..format.module_paths import fold_paths, unfold_paths
 from ..format.schedule import Digest, ModuleGroup
-from .attributes import (
-    MISSING,
-    attribute,
-    hook_name,
-    hooks_of,
-    record_attribute,
-    replaced_forward,
-)
-from .code import Code
+from .attributes import hook_name, hooks_of, only_looks, record_attribute, replaced_forward
+from .code import NO_FIELDS, Code
 from .differences import Differences
+from .moved import moved
 from .ownership import is_own, package_version, qualified
-from .values import OPAQUE
+from .values import ABSENT, MISSING, OPAQUE, attribute, held_by, hiding, same
 
 Entry = tuple[str, str, Mapping[str, Any], tuple[str, ...]]  # path, class, attributes as `Reads` has them, hooks
-Reads = Mapping[str, Mapping[str, Any]]  # path -> attribute -> what it was, as `record` writes it
+NOW: Any = object()  # of an attribute: what it is now
+Names = Mapping[str, Mapping[str, Any]]  # path -> attribute -> NOW, or what it may be, as `record` writes it
 
 
 class Made(NamedTuple):
@@ -34,28 +29,52 @@ class Made(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def make_digest(model: nn.Module, modules: Reads, objects: Reads, code: Code) -> Made:
-    """modules, objects: what the capture read, by path; attributes that hold what a digest does not record are left
-    out. code: has followed the functions among the values."""
+def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) -> Made:
+    """modules, objects: the attributes that the capture saw read, by path; those that hold what a digest does not record are left
+    out. An attribute that is not only what it is now comes with what it may be. code: knows the fields of objects."""
     named = dict(model.named_modules())
+    things = named | {path: at_path(model, path) for path in objects}
+    reads = {path: _reads(things[path], names, code) for path, names in (modules | objects).items()}
     groups = [
-        (path, qualified(type(module)), modules.get(path, {}), _hooks(path, module)) for path, module in named.items()
+        (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
     ]
-    held = [(path, qualified(type(at_path(model, path))), reads, ()) for path, reads in objects.items()]
-    packages = _follow(model, objects, code)
+    held = [(path, qualified(type(things[path])), reads[path], ()) for path in objects]
+    packages = _follow(model, objects, code, _words(reads.values()))
+    fields = {
+        name: tuple(sorted(code.known_fields[name])) for name in sorted(code.described & code.known_fields.keys())
+    }
     digest = Digest(
         packages=packages,
         functions=code.functions,
         values=dict(sorted(code.values.items())),
+        patched=dict(sorted(code.library.patched.items())),
+        fields={name: names for name, names in fields.items() if names},
         modules=tuple(grouped(groups)),
         objects=tuple(grouped(held)),
     )
     return Made(digest, tuple(name for name, made in digest.functions.items() if made is None))
 
 
+def _reads(thing: Any, names: Mapping[str, Any], code: Code) -> dict[str, Any]:
+    found = {name: record_attribute(thing, name, code) if was is NOW else was for name, was in sorted(names.items())}
+    return {name: value for name, value in found.items() if value is not OPAQUE}
+
+
+def _words(reads: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """The texts among what forward reads: names of what packages keep in mappings."""
+    found = (item for values in reads for value in values.values() for item in _variants(value))
+    return frozenset(item for item in found if isinstance(item, str))
+
+
+def _variants(value: Any) -> Iterable[Any]:
+    if not isinstance(value, dict):
+        return (value,)
+    return value.get("each") or value.get("either") or ()
+
+
 def _hooks(path: str, module: nn.Module) -> tuple[str, ...]:
-    """Those of the model itself are left out: they run whenever it is called, by a schedule or not."""
-    return tuple(hook_name(kind, hook) for kind, hook in hooks_of(module)) if path else ()
+    """Those of the model itself are left out: they run whenever it is called, by a schedule or not; and those that only look."""
+    return tuple(hook_name(kind, hook) for kind, hook in hooks_of(module) if not only_looks(kind, hook)) if path else ()
 
 
 def grouped(entries: list[Entry]) -> Iterator[ModuleGroup]:
@@ -67,21 +86,19 @@ def grouped(entries: list[Entry]) -> Iterator[ModuleGroup]:
         at = fold_paths(list(members))
         order = list(unfold_paths(at))
         values = {name: [members[path][name] for path in order] for name in names}
-        reads = {
-            n: v[0] if all(item == v[0] and _types(item) == _types(v[0]) for item in v) else {"each": v}
-            for n, v in values.items()
-        }
+        reads = {n: v[0] if all(_alike(item, v[0]) for item in v) else {"each": v} for n, v in values.items()}
         yield ModuleGroup(at=at, kind=kind, reads=reads, hooks=hooks)
 
 
-def _follow(model: nn.Module, objects: Reads, code: Code) -> dict[str, str]:
-    """Follow the code of every class and hook of the model; the packages that define modules."""
+def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Collection[str]) -> dict[str, str]:
+    """Follow the code of every class and hook of the model; the packages that define modules. words: that forward reads."""
     packages: dict[str, str] = {}
     seen: set[type] = set()
     for path, module in model.named_modules():
         if path:
-            for _, hook in hooks_of(module):
-                code.source(hook)
+            for kind, hook in hooks_of(module):
+                if not only_looks(kind, hook):
+                    code.source(hook)
         kind = type(module)
         if kind not in seen:
             seen.add(kind)
@@ -93,6 +110,7 @@ def _follow(model: nn.Module, objects: Reads, code: Code) -> dict[str, str]:
         thing = at_path(model, path)
         if thing is not MISSING and is_own(type(thing).__module__):
             code.instance(thing)
+    code.library.look_up(words)
     return dict(sorted(packages.items()))
 
 
@@ -104,42 +122,67 @@ def at_path(model: nn.Module, path: str) -> Any:
     return found
 
 
-def compare_digest(recorded: Digest, torch_version: str, model: nn.Module, code: Code) -> Differences:
-    """What of a live model is not what the digest says. code: is filled on the way."""
-    found = Differences()
+def compare_digest(
+    recorded: Digest,
+    torch_version: str,
+    model: nn.Module,
+    code: Code | None = None,
+    deferred: bool = False,
+    when: str = " when planned",
+) -> Differences:
+    """What of a live model is not what the digest says. code: is filled on the way. deferred: attributes that a training loop may
+    still set are compared later. when: said of what the digest has."""
+    code = code_of(recorded) if code is None else code
     modules = dict(model.named_modules())
+    paths = [path for group in recorded.objects for path in unfold_paths(group.at)]
+    packages = _follow(model, paths, code, _words(group.reads for group in (*recorded.modules, *recorded.objects)))
+    recorded = moved(recorded, modules, code.functions)
+    found = Differences(when)
     known: set[str] = set()
     for group in recorded.modules:
         for index, path in enumerate(unfold_paths(group.at)):
             known.add(path)
             if path in modules:
-                _compare_module(found, group, index, path, modules[path], code)
+                _compare_module(found, group, index, path, modules[path], code, deferred and recorded.at_call)
             else:
                 found.module(path, group.kind, "is gone")
+    counted = {path for group in recorded.modules if "_modules" in group.reads for path in unfold_paths(group.at)}
     for path, module in modules.items():
-        if path not in known:
+        if path not in known and (path.rpartition(".")[0] in counted or not _is_unused(path, modules)):
             found.module(path, qualified(type(module)), "was not there when planned")
     for group in recorded.objects:
         for index, path in enumerate(unfold_paths(group.at)):
             thing = at_path(model, path)
             _compare_class(found, group, path, thing)
             if thing is not MISSING:
-                _compare_reads(found, group, index, path, thing, code)
-    objects = {path: {} for group in recorded.objects for path in unfold_paths(group.at)}
-    packages = _follow(model, objects, code)
+                _compare_reads(found, group, index, path, thing, code, deferred and recorded.at_call)
+                _compare_hidden(found, group, path, hiding(thing))
     found.packages(
         {**recorded.packages, "torch": torch_version}, {**packages, "torch": torch.__version__.partition("+")[0]}
     )
     found.values(recorded.values, code.values)
+    found.patched(recorded.patched, code.library.patched)
     found.functions(recorded.functions, code.functions)
     return found
 
 
+def code_of(digest: Digest | None) -> Code:
+    """What follows the code of a live model, to be compared with a digest."""
+    return Code(NO_FIELDS if digest is None else digest.fields)
+
+
+def _is_unused(path: str, modules: Mapping[str, nn.Module]) -> bool:
+    """Whether a submodule that was not planned takes no part: nothing that is trained, and no hook."""
+    module = modules[path]
+    return not any(parameter.requires_grad for parameter in module.parameters()) and not any(hooks_of(module))
+
+
 def _compare_module(
-    found: Differences, group: ModuleGroup, index: int, path: str, module: nn.Module, code: Code
+    found: Differences, group: ModuleGroup, index: int, path: str, module: nn.Module, code: Code, deferred: bool
 ) -> None:
     _compare_class(found, group, path, module)
-    _compare_reads(found, group, index, path, module, code)
+    _compare_reads(found, group, index, path, module, code, deferred)
+    _compare_hidden(found, group, path, [n for n in sorted(code.members.get(type(module), ())) if n in held_by(module)])
     forward = replaced_forward(module)
     if forward is not MISSING and "forward" not in group.reads:
         found.module(path, group.kind, f"its forward was replaced by {qualified(forward)!r}", wrapped=True)
@@ -154,18 +197,31 @@ def _compare_module(
                 found.module(path, group.kind, f"the hook {hook!r} was there when planned, and is gone")
 
 
+def _compare_hidden(found: Differences, group: ModuleGroup, path: str, names: Iterable[str]) -> None:
+    for name in names:
+        if name not in group.reads:
+            found.module(path, group.kind, f"its attribute {name} hides the method {name}, and did not when planned")
+
+
 def _compare_class(found: Differences, group: ModuleGroup, path: str, thing: Any) -> None:
     kind = "nothing" if thing is MISSING else qualified(type(thing))
     if kind != group.kind:
         found.module(path, group.kind, f"is a {kind} now" if thing is not MISSING else "is gone")
 
 
-def _compare_reads(found: Differences, group: ModuleGroup, index: int, path: str, thing: Any, code: Code) -> None:
+def _compare_reads(
+    found: Differences, group: ModuleGroup, index: int, path: str, thing: Any, code: Code, deferred: bool
+) -> None:
     for name, value in group.reads.items():
         was = at_index(value, index)
-        now = record_attribute(thing, name, code.source)
-        if not accepts(was, now):
+        now = record_attribute(thing, name, code)
+        if not accepts(was, now) and not (deferred and _is_setting(was) and _is_setting(now)):
             found.attribute(path, group.kind, name, was, now)
+
+
+def _is_setting(value: Any) -> bool:
+    """What a loop sets, and recording a call of it puts down: numbers, flags and texts."""
+    return not isinstance(value, dict | list) or value == ABSENT
 
 
 def at_index(value: Any, index: int) -> Any:
@@ -180,14 +236,6 @@ def accepts(was: Any, now: Any) -> bool:
     return same(was, now)
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal as values that were written down; 1, 1.0 and true are three."""
-    if one is OPAQUE or other is OPAQUE:
-        return one is other
-    return one == other and _types(one) == _types(other)
-
-
-def _types(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _types(item) for key, item in value.items()}
-    return [_types(item) for item in value] if isinstance(value, list) else type(value)
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two descriptions are written as one."""
+    return same(one, other) and repr(one) == repr(other)

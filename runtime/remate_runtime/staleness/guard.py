@@ -1,254 +1,208 @@
-"""At every call, what can be seen cheaply: hooks and replaced forwards of submodules, and the attributes, globals and
-functions that the plan depends on, against what they were when the schedule was applied."""
+"""At every call, whether the model is what it was when the schedule was applied: what a digest says of it, watched cheaply, and
+compared by value where something is another thing than it was."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
-from types import CellType
-from typing import Any, NamedTuple
+import functools
+import inspect
+import types
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
-from ..errors import REPLAN, StaleModelError
+from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Digest, ModuleGroup
 from .attributes import (
-    HOOKS,
-    MISSING,
-    attribute,
+    CHILDREN,
     global_hooks,
     hook_name,
     hooks_of,
-    record,
+    only_looks,
     record_attribute,
     replaced_forward,
-    underlying,
 )
 from .code import Code
-from .differences import (
-    CHECKPOINTS,
-    assignment,
-    checkpoints,
-    is_number,
-    live_hint,
-    shown,
-    told_settings,
-)
-from .digest import accepts, at_index, at_path, same
+from .differences import CHECKPOINTS, Differences
+from .digest import accepts, at_index, at_path, code_of, compare_digest, make_digest
 from .ownership import qualified
-from .values import is_constant
+from .values import MISSING, held_by, hiding, underlying
+from .watched import Watched
 
-_MANY = 256  # items of a container that are looked through for tensors
-_PLAIN = frozenset({bool, int, float, str, type(None)})
-_FORWARD, _FORWARD_PRE, _BACKWARD, _BACKWARD_PRE = HOOKS.values()
 _HINT = (
     f"{REPLAN}; what changes while training belongs into a buffer or a tensor attribute, which are read at every call; "
     "what a training loop sets before it begins is planned with remate.record(model)"
 )
 
 
-class _Read(NamedTuple):
-    """An attribute that the plan depends on, with what it was when the schedule was applied."""
-
-    path: str
-    kind: str
-    thing: Any
-    name: str
-    was: Any
-
-
 class Guard:
     """`check` raises StaleModelError if the model is not what it was when the guard was made."""
 
-    def __init__(self, model: nn.Module, digest: Digest | None, code: Code) -> None:
-        self._code = code
+    def __init__(self, model: nn.Module, digest: Digest | None, code: Code, deferred: bool = False) -> None:
+        """code: has followed the model's, as `compare_digest` does. deferred: what the digest says holds from the first call on."""
+        self._model = model
         self._modules = dict(model.named_modules())
-        groups = (*digest.modules, *digest.objects) if digest is not None else ()
-        self._reads = [read for group in groups for read in self._of(group, model)]
+        self._digest = make_digest(model, {}, {}, code).digest if digest is None else digest
+        if digest is not None and not deferred:
+            self._digest = _as_it_is(digest, model, code)
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
-        self._hooks = {path: tuple(hooks_of(module)) for path, module in self._modules.items() if path}
-        self._held = {name: (*held, self._global(*held)) for name, held in code.held.items()}
-        self._cells = {name: (cell, self._holds(cell)) for name, cell in code.cells.items()}
-        defining = (_defining(type(module), "forward") for module in self._modules.values())
-        self._classes = {base: vars(base)["forward"] for base in defining if base is not None}
-        self._prepare()
-
-    def _of(self, group: ModuleGroup, model: nn.Module) -> Iterator[_Read]:
-        for index, path in enumerate(unfold_paths(group.at)):
-            thing = self._modules.get(path) if path in self._modules else at_path(model, path)
-            for name, value in group.reads.items() if thing is not MISSING else ():
-                was, now = at_index(value, index), record_attribute(thing, name, self._code.source)
-                yield _Read(path, group.kind, thing, name, was if accepts(was, now) else now)
-
-    def _global(self, holder: Mapping[str, Any], key: str) -> Any:
-        """What a digest writes of it: functions by their source, tensors by their contents."""
-        return record(underlying(holder.get(key, MISSING)), self._code.source, tensors=True)
-
-    def _holds(self, cell: CellType) -> Any:
-        return record(cell.cell_contents, self._code.source, tensors=True)
-
-    def _prepare(self) -> None:
-        """What `check` looks up: plain lookups in dicts, contents of containers and versions of tensors in them, attributes
-        that have to be requested."""
-        entries: dict[tuple[int, str], tuple[Mapping[str, Any], str, Any]] = {}
-        self._contents: list[tuple[Any, Any]] = []
-        self._versions: list[tuple[torch.Tensor, int]] = []
-        self._requested: list[tuple[Any, str, Any]] = []
-
-        def entry(owner: Any, holder: Mapping[str, Any], name: str) -> None:
-            if (id(owner), name) not in entries:
-                entries[id(owner), name] = (holder, name, holder.get(name, MISSING))
-
-        for module in self._modules.values():
-            entry(module, vars(module), "forward")
-        for base in self._classes:
-            entry(base, vars(base), "forward")
-        for kind in {type(module) for module in self._modules.values()}:
-            for base in itertools.takewhile(lambda base: base not in self._classes, kind.__mro__):
-                entry(base, vars(base), "forward")  # there is none yet
-        for read in self._reads:
-            found = attribute(read.thing, read.name)
-            held = getattr(read.thing, "__dict__", {})
-            entry(read.thing, held, read.name)
-            base = None if read.name in held else _defining(type(read.thing), read.name)
-            if base is not None:
-                entry(base, vars(base), read.name)
-            elif read.name not in held and not isinstance(read.thing, nn.Module):
-                self._requested.append((read.thing, read.name, getattr(read.thing, read.name, MISSING)))
-            self._content(found, read.was)
-        for name, (holder, key, was) in self._held.items():
-            entry(name, holder, key)
-            self._content(holder.get(key, MISSING), was)
-        for cell, was in self._cells.values():
-            self._requested.append((cell, "cell_contents", cell.cell_contents))
-            self._content(cell.cell_contents, was)
-        self._bare = [vars(self._modules[path]) for path in self._hooks if not _has_hooks(vars(self._modules[path]))]
-        self._hooked = [path for path in self._hooks if _has_hooks(vars(self._modules[path]))]
-        self._entries = list(entries.values())
-
-    def _content(self, found: Any, was: Any) -> None:
-        if isinstance(found, list | dict | set):
-            partly = isinstance(was, dict) and "length" in was and "hash" not in was
-            self._contents.append((found, len(found) if partly else found.copy()))
-        self._versions += [(tensor, tensor._version) for tensor in _constants(found)]
+        self._bound = _bound(code, self._modules)
+        self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
+        self._watched = None if deferred else self._watch(code)
 
     def check(self) -> None:
         """Raise StaleModelError, naming what changed and what to do."""
-        if not self._is_as_it_was():
-            faults = list(self._faults())
-            if faults:
-                told = "\n  - ".join(faults)
-                if any(r.was is False and checkpoints(r.name, attribute(r.thing, r.name)) for r in self._reads):
-                    raise StaleModelError(
-                        f"the model changed after the schedule was applied:\n  - {told}\n  {CHECKPOINTS}"
-                    )
-                back = f": {settings}" if (settings := self._settings()) else ""
-                live = live_hint(self._numbers())
-                raise StaleModelError(
-                    f"the model changed after the schedule was applied:\n  - {told}\n  set it back{back}, or {_HINT}"
-                    + (f"\n  {live}" if live else "")
-                )
-            self._prepare()
+        if self._watched is None or not self._watched.same():
+            code = code_of(self._digest)
+            names = () if self._watched is None else self._watched.replaced_code()
+            replaced = [f"the code of {name!r} was replaced" for name in names]
+            found = self._compared(code)
+            if faults := [*found.faults, *self._faults(), *(replaced if not found.faults else ())]:
+                raise StaleModelError(_told([*self._rebound(), *faults], found))
+            self._warn_of_observers()
+            self._watched, self._bound = self._watch(code), _bound(code, self._modules)
 
-    def _is_as_it_was(self) -> bool:
-        for holder, name, was in self._entries:
-            now = holder.get(name, MISSING)
-            if now is not was and not (type(now) is type(was) and type(now) in _PLAIN and now == was):
-                return False
-        for held in self._bare:
-            if _has_hooks(held):
-                return False
-        for path in self._hooked:
-            if tuple(hooks_of(self._modules[path])) != self._hooks[path]:
-                return False
-        return not global_hooks() and self._holds_what_it_held()
+    def _rebound(self) -> Iterator[str]:
+        """Functions that another one stands for now."""
+        for name, (holder, key, was) in self._bound.items():
+            now = underlying(_held(holder).get(key, MISSING))
+            if now is not was:
+                yield f"function {name!r} was {qualified(was)}, is {'gone' if now is MISSING else qualified(now)}"
 
-    def _holds_what_it_held(self) -> bool:
-        for tensor, version in self._versions:
-            if tensor._version != version:
-                return False
-        try:
-            for contents, was in self._contents:
-                if (len(contents) if type(was) is int else contents) != was:
-                    return False
-            for thing, name, was in self._requested:
-                now = getattr(thing, name, MISSING)
-                if now is not was and now != was:
-                    return False
-        except (ValueError, RuntimeError):  # things that do not compare, arrays say: looked at one by one
-            return False
-        return True
-
-    def _numbers(self) -> list[str]:
-        """Attributes that were a number and are another one."""
-        found = [(read, record_attribute(read.thing, read.name, self._code.source)) for read in self._reads]
-        changed = [read for read, now in found if is_number(now) and is_number(read.was) and not accepts(read.was, now)]
-        return [f"{read.path}.{read.name}".lstrip(".") for read in changed]
-
-    def _settings(self) -> str:
-        found: dict[str, None] = {}
-        for read in self._reads:
-            if not accepts(read.was, record_attribute(read.thing, read.name, self._code.source)):
-                found.update(dict.fromkeys(assignment(read.path, read.name, read.was)))
-        return told_settings(found)
+    def _compared(self, code: Code) -> Differences:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return compare_digest(self._digest, torch.__version__.partition("+")[0], self._model, code, when="")
 
     def _faults(self) -> Iterator[str]:
-        for read in self._reads:
-            now = record_attribute(read.thing, read.name, self._code.source)
-            if not accepts(read.was, now):
-                yield f"{_place(read.path, read.kind)}: attribute {read.name} was {shown(read.was)}, is {shown(now)}"
         for path, module in self._modules.items():
-            kind = qualified(type(module))
             forward = replaced_forward(module)
             if forward is not self._forwards[path]:
                 by = "taken back" if forward is MISSING else f"replaced by {qualified(forward)!r}"
-                yield f"{_place(path, kind)}: its forward was {by}"
-            was, now = self._hooks.get(path, ()), tuple(hooks_of(module)) if path else ()
-            for hook in [hook for hook in now if hook not in was]:
-                yield f"{_place(path, kind)}: the hook {hook_name(*hook)!r} is new, and a schedule would not call it"
-            for hook in [hook for hook in was if hook not in now]:
-                yield f"{_place(path, kind)}: the hook {hook_name(*hook)!r} is gone, and a schedule computes with it"
-        for name, (holder, key, was) in self._held.items():
-            now = self._global(holder, key)
-            if not same(now, was):
-                yield f"global {name!r} was {shown(was)}, is {shown(now)}"
-        for name, (cell, was) in self._cells.items():
-            now = self._holds(cell)
-            if not same(now, was):
-                yield f"{name!r}, which a closure holds, was {shown(was)}, is {shown(now)}"
-        for base, was in self._classes.items():
-            now = vars(base).get("forward", MISSING)
-            if now is not was:
-                yield f"class {qualified(base)!r}: its forward was replaced by {qualified(now)!r}"
-        for kind in {type(module): None for module in self._modules.values()}:
-            base = _defining(kind, "forward")
-            if base is not None and base not in self._classes:
-                yield f"class {qualified(base)!r}: has got a forward of its own, {qualified(vars(base)['forward'])!r}"
+                place = f"module {path!r}" if path else "the model"
+                yield f"{place} ({type(module).__name__}): its forward was {by}"
         for hook in global_hooks():
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
 
+    def _warn_of_observers(self) -> None:
+        found = {hook for hooks in observing_hooks(self._model) for hook in hooks}
+        if new := sorted(found - self._observers):
+            warnings.warn(not_called(new), StaleModelWarning, stacklevel=6)
+        self._observers = found
 
-def _constants(found: Any) -> Iterator[torch.Tensor]:
-    """Tensors whose contents the plan depends on: the value of a global, or inside of a container."""
-    if is_constant(found) and not found.is_inference():
-        yield found
-    elif isinstance(found, list | tuple | dict):
-        for item in itertools.islice(found.values() if isinstance(found, dict) else found, _MANY):
-            if isinstance(item, torch.Tensor | list | tuple | dict):
-                yield from _constants(item)
+    def _watch(self, code: Code) -> Watched:
+        """All that the digest describes, as it is now. code: has followed the model's."""
+        watched = Watched()
+        for path, module in self._modules.items():
+            watched.object(module, ("forward", "__call__"))
+            watched.object(module, code.members.get(type(module), ()))
+            if path:
+                watched.hooks(module)
+        for group in (*self._digest.modules, *self._digest.objects):
+            for path in unfold_paths(group.at):
+                thing = self._modules.get(path, MISSING) if path in self._modules else at_path(self._model, path)
+                if thing is not MISSING:
+                    _watch_reads(watched, thing, group.reads)
+                    if not isinstance(thing, nn.Module):
+                        watched.object(thing, _methods(thing))
+        for thing in code.objects.values():
+            watched.object(thing, (*code.known_fields.get(type(thing).__qualname__, ()), *_methods(thing)))
+            watched.content(thing)
+        for holder, key in (*code.held.values(), *code.library.places.values()):
+            watched.entry(holder, key)
+        for registry, key in code.library.entries:
+            watched.ask(functools.partial(registry.get, key))
+        for cell in code.cells.values():
+            watched.ask(functools.partial(getattr, cell, "cell_contents", MISSING))
+        for function in code.all_followed():
+            watched.function(function)
+        watched.code(code.library.all_followed())
+        watched.settle()
+        return watched
 
 
-def _has_hooks(held: Mapping[str, Any]) -> bool:
-    return bool(held[_FORWARD] or held[_FORWARD_PRE] or held[_BACKWARD] or held[_BACKWARD_PRE])
+def _bound(code: Code, modules: dict[str, nn.Module]) -> dict[str, tuple[Mapping[str, Any] | type, str, Any]]:
+    """The functions that forward reaches by name: what holds them, their key there, and what they are."""
+    places = {**code.held, **code.library.places}
+    for kind in {type(module) for module in modules.values()}:
+        base = next(base for base in kind.__mro__ if "forward" in vars(base))
+        places[f"{qualified(kind)}.forward"] = (base if base is not nn.Module else kind, "forward")
+    found = {name: (holder, key, underlying(_held(holder).get(key))) for name, (holder, key) in places.items()}
+    return {name: place for name, place in found.items() if inspect.isroutine(place[2])}
 
 
-def _defining(kind: type, name: str) -> type | None:
-    """The class that defines `name` for instances of `kind`."""
-    return next((base for base in kind.__mro__ if name in vars(base)), None)
+def _held(holder: Mapping[str, Any] | type) -> Mapping[str, Any]:
+    return vars(holder) if isinstance(holder, type) else holder
 
 
-def _place(path: str, kind: str) -> str:
-    short = kind.rpartition(".")[2]
-    return f"module {path!r} ({short})" if path else f"the model ({short})"
+def _watch_reads(watched: Watched, thing: Any, names: Collection[str]) -> None:
+    watched.object(thing, [name for name in names if name not in CHILDREN and name != "_forward_hooks"])
+    for name in names:
+        if name in CHILDREN and name in held_by(thing):
+            watched.order(held_by(thing)[name])
+
+
+def _methods(thing: Any) -> Iterator[str]:
+    """Methods of an object's class, which an attribute of its own may come to hide."""
+    yield from hiding(thing)
+    for base in type(thing).__mro__:
+        if base is not object:
+            yield from (name for name, found in vars(base).items() if isinstance(found, types.FunctionType))
+
+
+def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
+    """The digest, with what the model has now in place of what differs."""
+    modules = dict(model.named_modules())
+
+    def group(one: ModuleGroup) -> ModuleGroup:
+        paths = list(unfold_paths(one.at))
+        things = [modules[path] if path in modules else at_path(model, path) for path in paths]
+        reads = dict(one.reads)
+        for name, value in one.reads.items():
+            was = [at_index(value, index) for index in range(len(paths))]
+            now = [w if t is MISSING else _now(w, t, name, code) for w, t in zip(was, things, strict=True)]
+            if now != was:
+                reads[name] = {"each": now}
+        return replace(one, reads=reads)
+
+    return replace(
+        digest,
+        at_call=False,
+        modules=tuple(map(group, digest.modules)),
+        objects=tuple(map(group, digest.objects)),
+        functions=code.functions,
+        values=dict(code.values),
+        patched=dict(code.library.patched),
+    )
+
+
+def _now(was: Any, thing: Any, name: str, code: Code) -> Any:
+    now = record_attribute(thing, name, code)
+    return was if accepts(was, now) else now
+
+
+def observing_hooks(model: nn.Module) -> Iterator[list[str]]:
+    """The hooks of submodules that a schedule leaves out, because they only look."""
+    for path, module in model.named_modules():
+        if path:
+            yield [f"{path}: {hook_name(kind, hook)}" for kind, hook in hooks_of(module) if only_looks(kind, hook)]
+
+
+def not_called(hooks: Collection[str]) -> str:
+    """What is said of hooks that a schedule leaves out."""
+    return (
+        f"a schedule does not call the hooks of submodules that only look at what forward computes: {', '.join(hooks)}"
+    )
+
+
+def _told(faults: list[str], found: Differences) -> str:
+    told = "the model changed after the schedule was applied:\n  - " + "\n  - ".join(faults)
+    if found.hint == CHECKPOINTS:
+        return f"{told}\n  {CHECKPOINTS}"
+    back = f": {found.settings}" if found.settings else ""
+    live = f"\n  {found.live}" if found.live else ""
+    return f"{told}\n  set it back{back}, or {_HINT}{live}"

@@ -11,7 +11,7 @@ from torch import nn
 from ..errors import BindError
 from ..format.live_range import holds, range_text
 from ..format.schedule import Live
-from .attributes import MISSING, attribute
+from .values import MISSING, attribute
 
 _HINT = "set it to a number, or plan again without live="
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import inspect
 import os
 import sys
 import sysconfig
+import types
 from typing import Any
 
 _STANDARD = tuple(
@@ -14,6 +16,7 @@ _STANDARD = tuple(
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NEVER_OWN = frozenset({"torch", "remate", "remate_runtime"})  # wherever they are installed
+_SCRIPTS = frozenset({"__main__", "__mp_main__"})  # the second: in processes that multiprocessing spawns
 _COMMAND = "_remate_build_"  # prefix of the name under which the commands import a user's file
 
 
@@ -35,13 +38,24 @@ def is_own(module: str) -> bool:
 
 def is_own_function(function: Any) -> bool:
     """Whether the code of a function is the user's own, whatever class or module it was put into."""
-    code = getattr(function, "__code__", None)
-    if code is None:
+    code = inspect.getattr_static(function, "__code__", None) and getattr(function, "__code__", None)
+    if not isinstance(code, types.CodeType):
         return False
     if code.co_filename.startswith("<"):
         return is_own(function.__module__ or "")
     top = (function.__module__ or "").partition(".")[0]
     return top not in _NEVER_OWN and _is_own_file(code.co_filename)
+
+
+def is_own_path(file: str) -> bool:
+    """Whether a file is the user's own."""
+    return _is_own_file(file)
+
+
+def has_own_file(function: Any) -> bool:
+    """Whether the code of a function is in a file of the user's, whatever it says of its module."""
+    name = function.__code__.co_filename
+    return is_own(function.__module__ or "") if name.startswith("<") else _is_own_file(name)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -65,7 +79,7 @@ def module_name(module: str) -> str:
     script, imported, or built by a command is the same."""
     if not is_own(module):
         return module
-    if module == "__main__":
+    if module in _SCRIPTS:
         file = getattr(sys.modules.get(module), "__file__", None)
         return _stem(file) if file else module
     return module.rpartition(".")[2].removeprefix(_COMMAND)
@@ -101,3 +115,11 @@ def qualified(thing: Any) -> str:
             if vars(sys.modules.get(".".join(parts[:end]), object)).get(name) is thing:
                 return ".".join([*parts[:end], name])
     return f"{module_of(thing)}.{name}" if module else name
+
+
+def name_in_value(thing: Any) -> str:
+    """Name of a class or function within a described value: as `qualified`, but that of the user's own has a dot in place of its
+    module, so that a file may move."""
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    own = isinstance(module, str) and isinstance(name, str) and (is_own_function(thing) or is_own(module))
+    return f".{name}" if own else qualified(thing)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
 from torch import nn
 
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Digest, ModuleGroup, Schedule
-from .code import Code
 from .digest import Entry, at_index, compare_digest, grouped
 
 
 def part_digest(digest: Digest, path: str) -> Digest:
     """The digest of the module at `path`, with paths as within it."""
     modules, objects = (tuple(_within(groups, path)) for groups in (digest.modules, digest.objects))
-    return Digest(
-        packages=digest.packages, functions=digest.functions, values=digest.values, modules=modules, objects=objects
-    )
+    return replace(digest, modules=modules, objects=objects)
 
 
 def _within(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[ModuleGroup]:
@@ -35,14 +33,28 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
     packages: dict[str, str] = {}
     functions: dict[str, str | None] = {}
     values: dict[str, Any] = {}
+    patched: dict[str, Any] = {}
+    fields: dict[str, tuple[str, ...]] = {}
     for path, digest in parts.items():
         for entries, groups in zip(found, (digest.modules, digest.objects), strict=True):
             entries += _entries(groups, path)
         packages |= digest.packages
         functions |= digest.functions
         values |= digest.values
+        patched |= digest.patched
+        for name, names in digest.fields.items():
+            fields[name] = tuple(sorted({*fields.get(name, ()), *names}))
     modules, objects = (tuple(grouped(entries)) for entries in found)
-    return Digest(packages=packages, functions=functions, values=values, modules=modules, objects=objects)
+    return Digest(
+        packages=packages,
+        functions=functions,
+        values=values,
+        patched=patched,
+        fields=fields,
+        modules=modules,
+        objects=objects,
+        at_call=any(digest.at_call for digest in parts.values()),
+    )
 
 
 def _entries(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[Entry]:
@@ -63,6 +75,6 @@ def part_like(model: nn.Module, schedule: Schedule) -> str:
         digest = part_digest(schedule.digest, path)
         if digest not in tried:
             tried.append(digest)
-            if not compare_digest(digest, version, model, Code()).faults:
+            if not compare_digest(digest, version, model, deferred=True).faults:
                 return path
     return paths[0]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
+from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -107,11 +108,13 @@ def _renamable(function: Function) -> frozenset[str]:
 
 class Reference(NamedTuple):
     """A name that a function reads, and the attributes taken of it: `F.gelu` is ("F", ("gelu",)). own: the name is the
-    function's first parameter (`self`), or `super` for `super().name`."""
+    function's first parameter (`self`), or `super` for `super().name`. imported: the module that the function itself imports
+    the name from, with a dot in front for each level up."""
 
     name: str
     attributes: tuple[str, ...]
     own: bool
+    imported: str = ""
 
 
 def references(function: Function) -> list[Reference]:
@@ -125,8 +128,13 @@ def references(function: Function) -> list[Reference]:
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters else ""
     found: dict[Reference, None] = {}
+    imported = dict(_imported(function))
     for node in ast.walk(function):
         if not isinstance(node, ast.Name) or id(node) not in places or id(node) in decorators:
+            continue
+        if node.id in imported:
+            module, names = imported[node.id]
+            found[Reference(node.id, (*names, *_attributes(node, above)), False, module)] = None
             continue
         free = not places[id(node)].binds(node.id)
         if free or node.id == first:
@@ -137,6 +145,26 @@ def references(function: Function) -> list[Reference]:
                 top = called  # type: ignore[assignment]
             found[Reference(node.id, _attributes(top, above), not free or parent)] = None
     return list(found)
+
+
+def _imported(function: Function) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
+    """(variable, (module, attributes of it)) of what a function imports when it runs."""
+    for node in ast.walk(function):
+        for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+            if isinstance(node, ast.ImportFrom):
+                yield alias.asname or alias.name, ("." * node.level + (node.module or ""), (alias.name,))
+            elif alias.asname:
+                yield alias.asname, (alias.name, ())
+            else:
+                yield alias.name.partition(".")[0], (alias.name.partition(".")[0], ())
+
+
+def class_reads(function: Function, is_class_method: bool) -> frozenset[str]:
+    """Attributes that a function takes of anything but `self`: `type(self).depth`, of a class method's first parameter, too."""
+    parameters = [*function.args.posonlyargs, *function.args.args]
+    first = parameters[0].arg if parameters and not is_class_method else ""
+    taken = (node for node in ast.walk(function) if isinstance(node, ast.Attribute))
+    return frozenset(node.attr for node in taken if not (isinstance(node.value, ast.Name) and node.value.id == first))
 
 
 def _attributes(node: ast.AST, above: dict[int, ast.AST]) -> tuple[str, ...]:

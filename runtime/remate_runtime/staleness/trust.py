@@ -10,11 +10,10 @@ from torch import nn
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..format.schedule import Schedule
 from ..support.plain_text import plain
-from .attributes import hook_name, hooks_of, is_torchs
-from .code import Code
+from .attributes import hook_name, hooks_of, is_torchs, only_looks
 from .differences import Differences
-from .digest import compare_digest
-from .guard import Guard
+from .digest import code_of, compare_digest
+from .guard import Guard, not_called, observing_hooks
 from .parts import part_digest
 
 Stale = Literal["error", "warn"]
@@ -30,12 +29,12 @@ def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = ""
     stale: "error" raises StaleModelError where the model differs, "warn" warns instead (StaleModelWarning) and takes
     the model as it is now for the one to be watched.
     """
-    code = Code()
     digest = part_digest(schedule.digest, part) if part and schedule.digest is not None else schedule.digest
+    code = code_of(digest)
     found = (
         _unplanned_hooks(model)
         if digest is None
-        else compare_digest(digest, schedule.model.torch.partition("+")[0], model, code)
+        else compare_digest(digest, schedule.model.torch.partition("+")[0], model, code, deferred=True)
     )
     faults = found.faults
     if faults:
@@ -50,7 +49,9 @@ def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = ""
         warnings.warn(told, StaleModelWarning, stacklevel=5)
     if found.warnings:
         warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)
-    return Guard(model, digest, code)
+    if observers := [name for names in observing_hooks(model) for name in names]:
+        warnings.warn(not_called(observers), StaleModelWarning, stacklevel=5)
+    return Guard(model, digest, code, deferred=digest is not None and digest.at_call and stale == "error")
 
 
 def _unplanned_hooks(model: nn.Module) -> Differences:
@@ -58,6 +59,6 @@ def _unplanned_hooks(model: nn.Module) -> Differences:
     found = Differences()
     for path, module in model.named_modules():
         for kind, hook in hooks_of(module) if path else ():
-            if not is_torchs(hook):
+            if not is_torchs(hook) and not only_looks(kind, hook):
                 found.module(path, type(module).__qualname__, f"the hook {hook_name(kind, hook)!r} would not be called")
     return found

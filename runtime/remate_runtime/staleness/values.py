@@ -1,30 +1,51 @@
-"""Values of attributes as a digest writes them: plain ones in full, functions by name and source, the rest by class."""
+"""Values as a digest describes them: plain ones in full, containers and objects of the user's classes however deep, functions by
+name and source, the rest by class. Digest and guard compare what this module says, and nothing else."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
+import itertools
 import json
 import math
+import operator
+import re
 import types
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from ..operator_calls.overloads import SHORT_DTYPES
-from .ownership import qualified
+from .ownership import is_own, name_in_value
 
 _LONG = 200  # characters of a text that is written down
 MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
 _MANY = 64  # plain values inside one attribute that are written down
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+_DEEP = 12  # containers in containers that are looked into
+_BYTES = 1 << 20  # of a NumPy array that is compared
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 _UNSEEN = (torch.Tensor, nn.Module, torch.Generator, torch.device, torch.cuda.Stream)
+_BY_TEXT = (bytes, range, slice, re.Pattern, operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_BY_TEXT += (itertools.count, itertools.repeat, torch.finfo, torch.iinfo, torch.memory_format, torch.layout)
+CONTAINERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
-Hash = Callable[[Any], str | None]  # of a function: of the user's own code, or None
+
+class Seen(Protocol):
+    """What is known of the code that reads a value."""
+
+    def source(self, function: Any) -> str | None:
+        """The hash of a function or class of the user's own, None of any other."""
+        ...
+
+    def fields(self, thing: Any) -> Sequence[str]:
+        """The attributes that forward reads of an object of this class."""
+        ...
 
 
 class Opaque:
@@ -33,6 +54,7 @@ class Opaque:
 
 OPAQUE = Opaque()
 ABSENT = {"absent": True}
+MISSING: Any = object()
 
 
 def short_hash(text: str) -> str:
@@ -40,38 +62,135 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def recorded(value: Any, source: Hash, tensors: bool = False) -> Any:
-    """What a digest writes for a value, or OPAQUE. source: the hash of a function of the user's own, None of any other.
-    tensors: a tensor is written, too; those inside of containers always are, as far as a step may hold their contents."""
-    made = _tensor(value) if tensors and isinstance(value, torch.Tensor) else _recorded(value, source, 0)
-    if isinstance(made, (list, dict)) and _count(made) > _MANY:
-        return {"length": len(value), "hash": short_hash(json.dumps(made, sort_keys=True))}
-    return made
+def hashed(described: Any) -> str:
+    """Hash of a description; descriptions that are `same` have the same one."""
+    return short_hash(json.dumps(_without_types(described)))
 
 
-def _recorded(value: Any, source: Hash, depth: int) -> Any:
-    if value is None or isinstance(value, bool) or depth > 8:
-        return value if depth <= 8 else OPAQUE
+def recorded(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
+    """What a digest writes for a value, or OPAQUE.
+
+    tensors: a tensor is described, too; those inside of containers always are, as far as a step may hold their contents.
+    inline: an object is described with its attributes, else by its class alone. ordered: the order of a dict matters.
+    """
+    if isinstance(value, torch.Tensor):
+        return _tensor(value) if tensors else OPAQUE
+    if not inline and has_fields(value):
+        return {"object": name_in_value(type(value))}
+    described = _Describing(seen).value(value, (), ordered)
+    if isinstance(described, (list, dict)) and _count(described) > _MANY:
+        length = len(value) if isinstance(value, CONTAINERS) else _count(described)
+        return {"length": length, "hash": hashed(described)}
+    return described
+
+
+class _Describing:
+    def __init__(self, seen: Seen) -> None:
+        self._seen = seen
+
+    def value(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
+        """above: what holds it, by id. ordered: as of `recorded`."""
+        plain = _plain(value)
+        if plain is not MISSING:
+            return plain
+        if isinstance(value, torch.Tensor):
+            return _tensor(value)
+        if isinstance(value, _UNSEEN) or len(above) > _DEEP:
+            return OPAQUE
+        if id(value) in above:
+            return {"object": name_in_value(type(value))}
+        above = (*above, id(value))
+        if type(value) in _BY_TEXT:
+            return _text(repr(value))
+        if isinstance(value, functools.partial):
+            return {"is": "functools.partial", "of": self._items(_partial(value), above, ordered)}
+        if is_array(value):
+            kind = f"{value.dtype}{list(value.shape)}"
+            return (
+                {"hash": short_hash(kind + value.tobytes().hex())} if value.nbytes <= _BYTES else {"length": value.size}
+            )
+        function = unwrapped(value)
+        if isinstance(function, (type, *FUNCTIONS)) or _is_compiled_function(function):
+            return self._function(function, above, ordered)
+        if has_fields(value):
+            return self._object(value, above, ordered)
+        if isinstance(value, CONTAINERS):
+            return self._container(value, above, ordered)
+        return {"object": name_in_value(type(value))}
+
+    def _items(self, items: Sequence[Any], above: tuple[int, ...], ordered: bool) -> list[Any]:
+        described = [self.value(item, above, ordered) for item in items]
+        return [None if item is OPAQUE else item for item in described]
+
+    def _function(self, function: Any, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
+        source = self._seen.source(function)
+        described: dict[str, Any] = {"is": name_in_value(function), **({"source": source} if source else {})}
+        holder = getattr(function, "__self__", None)
+        if isinstance(function, types.MethodType) and (has_fields(holder) or isinstance(holder, CONTAINERS)):
+            described["of"] = self.value(holder, above, ordered)
+        return described
+
+    def _object(self, value: Any, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
+        """By the attributes that forward reads, the methods that its own attributes hide, and what it contains."""
+        ordered = ordered and not is_config(value)
+        names = dict.fromkeys([*self._seen.fields(value), *hiding(value)])
+        fields = {name: self._field(value, name, above, ordered) for name in sorted(names)}
+        described: dict[str, Any] = {"object": name_in_value(type(value))}
+        if fields:
+            described["fields"] = {"dict": fields}
+        if isinstance(value, CONTAINERS):
+            described["items"] = self._container(value, above, ordered)
+            if described["items"] is OPAQUE:
+                del described["items"]
+        return described
+
+    def _field(self, value: Any, name: str, above: tuple[int, ...], ordered: bool) -> Any:
+        held = attribute(value, name)
+        described = ABSENT if held is MISSING else self.value(held, above, ordered)
+        return None if described is OPAQUE else described
+
+    def _container(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
+        if isinstance(value, Mapping):
+            return self._mapping(value, above, ordered)
+        described = [self.value(item, above, ordered) for item in tuple(value)]
+        if any(item is OPAQUE for item in described):
+            return {"length": len(value)}
+        return sorted(described, key=json.dumps) if isinstance(value, (set, frozenset)) else described
+
+    def _mapping(self, value: Mapping[Any, Any], above: tuple[int, ...], ordered: bool) -> Any:
+        pairs = [(key, self.value(item, above, ordered)) for key, item in dict(value.items()).items()]
+        if any(item is OPAQUE for _, item in pairs):
+            return {"length": len(pairs)}
+        if all(type(key) is str and len(key) <= _LONG for key, _ in pairs):
+            return {"dict": dict(pairs if ordered else sorted(pairs))}
+        described = [[self.value(key, above, ordered), item] for key, item in pairs]
+        if any(key is OPAQUE for key, _ in described):
+            return {"length": len(pairs)}
+        return {"pairs": described if ordered else sorted(described, key=json.dumps)}
+
+
+def _plain(value: Any) -> Any:
+    """What has no parts; MISSING for all else."""
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, enum.Enum):
-        return {"is": f"{qualified(type(value))}.{value.name}"}
+        return {"is": f"{name_in_value(type(value))}.{value.name}"}
     if isinstance(value, int):
         return int(value) if -(1 << 63) <= value < 1 << 63 else {"hash": short_hash(str(value))}
     if isinstance(value, float):
-        return float.__pos__(value) if math.isfinite(value) else {"float": str(value)}
+        return float.__pos__(value) if math.isfinite(value) else {"float": str(float.__pos__(value))}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]} if math.isfinite(abs(value)) else {"hash": short_hash(repr(value))}
     if isinstance(value, str):
-        written = len(value) <= _LONG and not any("\ud800" <= letter <= "\udfff" for letter in value)
-        return str(value) if written else {"length": len(value), "hash": short_hash(value)}
+        return _text(str(value))
     if isinstance(value, torch.dtype):
         return {"dtype": SHORT_DTYPES[value]} if value in SHORT_DTYPES else {"is": str(value)}
-    if isinstance(value, torch.Tensor) and depth:
-        return _tensor(value)
-    if isinstance(value, _UNSEEN):
-        return OPAQUE
-    if isinstance(value, (list, tuple, set, frozenset, Mapping)):
-        return _container(value, source, depth)
-    return _by_name(value, source, depth)
+    return MISSING
+
+
+def _text(value: str) -> Any:
+    written = len(value) <= _LONG and not any("\ud800" <= letter <= "\udfff" for letter in value)
+    return value if written else {"length": len(value), "hash": short_hash(value)}
 
 
 def _tensor(value: torch.Tensor) -> Any:
@@ -93,36 +212,34 @@ def is_constant(value: Any) -> bool:
     )
 
 
-def _container(value: Any, source: Hash, depth: int) -> Any:
-    if isinstance(value, Mapping):
-        items = {str(key): _recorded(item, source, depth + 1) for key, item in value.items()}
-        fits = len(items) == len(value) and all(len(key) <= _LONG and v is not OPAQUE for key, v in items.items())
-        return {"dict": items} if fits else {"length": len(value)}
-    items = [_recorded(item, source, depth + 1) for item in value]
-    if any(item is OPAQUE for item in items):
-        return {"length": len(value)}
-    return sorted(items, key=repr) if isinstance(value, (set, frozenset)) else items
+def is_array(value: Any) -> bool:
+    """Whether it is an array, or a scalar, of NumPy."""
+    return type(value).__module__ == "numpy" and hasattr(value, "tobytes") and hasattr(value, "nbytes")
 
 
-def _by_name(value: Any, source: Hash, depth: int) -> Any:
-    """Functions, classes, partials; any other object by its class."""
+def _partial(value: functools.partial[Any]) -> list[Any]:
+    return [value.func, *value.args, *(item for pair in sorted(value.keywords.items()) for item in pair)]
+
+
+def parts_of_value(value: Any) -> Iterator[Any]:
+    """What a value holds that its description goes into, attributes of objects apart."""
     if isinstance(value, functools.partial):
-        held = [*value.args, *(item for pair in sorted(value.keywords.items()) for item in pair)]
-        inner = [_recorded(item, source, depth + 1) for item in (value.func, *held)]
-        return {"is": "functools.partial", "of": [None if item is OPAQUE else item for item in inner]}
-    value = unwrapped(value)
-    if isinstance(value, (type, *_FUNCTIONS)) or hasattr(value, "__code__"):
-        made = source(value)
-        return {"is": qualified(value), **({"source": made} if made else {})}
-    if type(value).__module__ == "numpy" and hasattr(value, "tobytes") and value.nbytes <= 1 << 20:
-        kind = f"{value.dtype}{list(value.shape)}"
-        return {"hash": short_hash(kind + value.tobytes().hex())}
-    return {"object": qualified(type(value))}
+        yield from (value.func, value.args, value.keywords)
+    elif isinstance(value, Mapping):
+        yield from dict(value.items()).values()
+    elif isinstance(value, CONTAINERS):
+        yield from tuple(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__self__, value.__func__)
 
 
 def unwrapped(function: Any) -> Any:
     """The function that torch.compile was given."""
-    return getattr(function, "_torchdynamo_orig_callable", function)
+    return inspect.getattr_static(function, "_torchdynamo_orig_callable", function)
+
+
+def _is_compiled_function(value: Any) -> bool:
+    return not isinstance(value, nn.Module) and inspect.getattr_static(value, "__code__", None) is not None
 
 
 def is_config(value: Any) -> bool:
@@ -134,10 +251,93 @@ def is_config(value: Any) -> bool:
         base.__name__ in ("PretrainedConfig", "PreTrainedConfig", "Namespace", "SimpleNamespace")
         for base in kind.__mro__
     )
-    return named or dataclasses.is_dataclass(value)
+    return named or dataclasses.is_dataclass(kind)
 
 
-def _count(made: Any) -> int:
-    if isinstance(made, dict):
-        return sum(map(_count, made.values()))
-    return sum(map(_count, made)) if isinstance(made, list) else 1
+def has_fields(value: Any) -> bool:
+    """Whether an object is compared by the attributes that forward reads: one of a class of the user's, or a config."""
+    if isinstance(value, (type, nn.Module, torch.Tensor, enum.Enum, *FUNCTIONS)):
+        return False
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return False
+    return is_config(value) or is_own(type(value).__module__)
+
+
+def hiding(value: Any) -> Iterator[str]:
+    """The methods of an object's class that attributes of its own hide: `thing.method = lambda …`."""
+    held = inspect.getattr_static(value, "__dict__", None)
+    names = object.__getattribute__(value, "__dict__") if held is not None else {}
+    for name in names:
+        found = inspect.getattr_static(type(value), name, MISSING) if isinstance(name, str) else MISSING
+        if isinstance(found, types.FunctionType | staticmethod | classmethod):
+            yield name
+
+
+def attribute(thing: Any, name: str) -> Any:
+    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of one that is
+    cached what it gives, which is not kept here."""
+    held = held_by(thing)
+    if name in held:
+        return held[name]
+    if isinstance(thing, nn.Module):
+        for registered in ("_parameters", "_buffers", "_modules"):
+            if name in held.get(registered, ()):
+                return held[registered][name]
+    found = inspect.getattr_static(type(thing), name, MISSING)
+    if (found is MISSING and not isinstance(thing, nn.Module)) or inspect.ismemberdescriptor(found):
+        return requested(thing, name)  # an object that answers by `__getattr__`; a slot
+    if isinstance(found, functools.cached_property):
+        try:
+            return found.func(thing)
+        except Exception:  # the user's code, which may not work yet, or no more
+            return MISSING
+    return underlying(found)
+
+
+def held_by(thing: Any) -> dict[str, Any]:
+    """The attributes of an object itself; reading them is no read of forward's."""
+    try:
+        held = object.__getattribute__(thing, "__dict__")
+    except (AttributeError, TypeError):
+        return {}
+    return held if isinstance(held, dict) else {}
+
+
+def requested(thing: Any, name: str) -> Any:
+    """What an object answers, MISSING if it does not."""
+    try:
+        return getattr(thing, name, MISSING)
+    except Exception:  # the user's `__getattr__`, which need not know
+        return MISSING
+
+
+def underlying(found: Any) -> Any:
+    """The function of what a class holds for a static method, a class method or a property."""
+    if isinstance(found, staticmethod | classmethod):
+        return found.__func__
+    return found.fget if isinstance(found, property) else found
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal as values that were described; 1 and 1.0 are one number, true is none, and a dict has an order."""
+    if one is OPAQUE or other is OPAQUE:
+        return one is other
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _without_types(described: Any) -> Any:
+    if isinstance(described, float) and described.is_integer():
+        return int(described)
+    if isinstance(described, dict):
+        return {key: _without_types(item) for key, item in described.items()}
+    return [_without_types(item) for item in described] if isinstance(described, list) else described
+
+
+def _count(described: Any) -> int:
+    if isinstance(described, dict):
+        return sum(map(_count, described.values()))
+    return sum(map(_count, described)) if isinstance(described, list) else 1

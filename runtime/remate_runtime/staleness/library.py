@@ -1,0 +1,154 @@
+"""Functions of packages that forward reaches: whether each stands where its package put it. Their code is compared by the package's
+version; one that somebody put in the place of another is described.
+
+Names are taken from bytecode, all of a function together, so that a few more functions are looked at than forward calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from .ownership import has_own_file, is_own, qualified
+from .values import MISSING, underlying, unwrapped
+
+_FOLLOWED = 3000  # functions that are looked at
+_TORCH = ("torch.nn.functional", "torch.nn.modules")  # what of torch is followed; the rest of it is only looked up
+_NOT_FORWARDS = frozenset({nn.Module, object, type})
+
+
+class Library:
+    """places: what holds each function that was reached, and its key there, by name. patched: the functions that are not their
+    packages' own, as `describe` describes them. members: methods that are called on `self`, by class. entries: (mapping, key) of
+    functions that packages keep by name."""
+
+    def __init__(self, describe: Callable[[Any], Any], members: dict[type, set[str]]) -> None:
+        self._describe = describe
+        self.members = members
+        self.places: dict[str, tuple[Mapping[str, Any] | type, str]] = {}
+        self.patched: dict[str, Any] = {}
+        self.entries: list[tuple[Mapping[str, Any], str]] = []
+        self._registries: dict[str, Mapping[str, Any]] = {}
+        self._tops: set[str] = set()
+        self._followed: set[tuple[Any, Any]] = set()
+        self._waiting: list[tuple[Any, Any]] = []
+
+    def module_class(self, kind: type[nn.Module]) -> None:
+        """What a class of a package computes."""
+        self._tops.add(_top(kind.__module__))
+        self._members(kind, ("forward", "__call__"))
+        self._work()
+
+    def reach(self, holder: Mapping[str, Any], module: str, key: str) -> None:
+        """A function that the user's code names."""
+        self._place(f"{module}.{key}", module, holder, key, None)
+        self._work()
+
+    def all_followed(self) -> list[types.FunctionType]:
+        """The functions that were looked at."""
+        return list({id(function): function for function, _ in self._followed}.values())
+
+    def look_up(self, words: Collection[str]) -> None:
+        """Describe what packages keep under these names in mappings of functions (`ALL_ATTENTION_FUNCTIONS`)."""
+        for label, registry in sorted(self._registries.items()):
+            for word in sorted(words):
+                found = registry.get(word) if word in registry else None
+                if isinstance(found, types.FunctionType):
+                    self.entries.append((registry, word))
+                    self.patched[f"{label}[{word}]"] = self._describe(found)
+
+    def _work(self) -> None:
+        while self._waiting:
+            self._look(*self._waiting.pop())
+
+    def _look(self, function: types.FunctionType, kind: type | None) -> None:
+        names, scope = _names(function.__code__), function.__globals__
+        module = scope.get("__name__", "")
+        for name in names:
+            found = scope.get(name, MISSING)
+            if isinstance(found, types.ModuleType) and not is_own(found.__name__):
+                held = vars(found)
+                for other in names:
+                    if _is_function(held.get(other)):
+                        self._place(f"{found.__name__}.{other}", found.__name__, held, other, None)
+            elif _is_function(found):
+                self._place(f"{module}.{name}", module, scope, name, None)
+            elif isinstance(found, Mapping) and len(found) and all(isinstance(key, str) for key in found):
+                self._registries[f"{module}.{name}"] = found
+        if kind is not None:
+            self._members(kind, names)
+        for cell in function.__closure__ or ():
+            self._follow(_content(cell), kind)
+        self._follow(inspect.getattr_static(function, "__wrapped__", None), kind)
+
+    def _members(self, kind: type, names: Collection[str]) -> None:
+        for name in names:
+            base = next((base for base in kind.__mro__ if name in vars(base)), None)
+            if base is None or base in _NOT_FORWARDS or not _is_function(underlying(vars(base)[name])):
+                continue
+            if name != "forward":
+                self.members.setdefault(kind, set()).add(name)
+            if not is_own(base.__module__):
+                self._place(f"{qualified(base)}.{name}", base.__module__, base, name, kind)
+
+    def _place(self, label: str, module: str, holder: Mapping[str, Any] | type, key: str, kind: type | None) -> None:
+        held = vars(holder) if isinstance(holder, type) else holder
+        function = unwrapped(underlying(held[key]))
+        if label not in self.places:
+            self.places[label] = (holder, key)
+            if not _is_where_it_belongs(function, module, key):
+                self.patched[label] = self._describe(function)
+        self._follow(function, kind)
+
+    def _follow(self, function: Any, kind: type | None) -> None:
+        if not isinstance(function, types.FunctionType) or len(self._followed) >= _FOLLOWED:
+            return
+        module = function.__module__ or ""
+        if _top(module) not in self._tops and not module.startswith(_TORCH):
+            return
+        if _top(module) == "torch" and not module.startswith(_TORCH):
+            return
+        if (function, kind) not in self._followed:
+            self._followed.add((function, kind))
+            self._waiting.append((function, kind))
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_function(found: Any) -> bool:
+    return isinstance(found, types.FunctionType | types.BuiltinFunctionType | functools.partial | types.MethodType)
+
+
+def _is_where_it_belongs(function: Any, module: str, key: str) -> bool:
+    if isinstance(function, types.BuiltinFunctionType):
+        return function.__name__ == key or key in function.__name__
+    if not isinstance(function, types.FunctionType) or has_own_file(function):
+        return False
+    return function.__name__ == key and _top(function.__module__ or "") == _top(module)
+
+
+@functools.lru_cache(maxsize=8192)
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """Globals and attributes that a function names, those of functions within it, too."""
+    found = dict.fromkeys(code.co_names)
+    for inner in _inner(code):
+        found.update(dict.fromkeys(_names(inner)))
+    return tuple(found)
+
+
+def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    return (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
