@@ -19,7 +19,7 @@ from torch import nn
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Digest, Schedule, Settings, fold_paths, unfold_paths
 from remate_runtime.link import link, peak_together
-from remate_runtime.staleness import Code, compare_digest, digest_of_parts
+from remate_runtime.staleness import compare_digest, digest_of_parts
 
 from ..budget import parse_budget
 from ..capture.capture_step import capture
@@ -149,7 +149,7 @@ def _same(
     call = calls.call(model, path)
     version = torch.__version__.partition("+")[0]
     with call.in_effect(), _named(path):
-        if not compare_digest(digest, version, call.model, Code()).faults:
+        if not compare_digest(digest, version, call.model).faults:
             return digest
         captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
     return captured.digest if captured.model.fingerprint == step.captured.model.fingerprint else None

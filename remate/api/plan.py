@@ -278,6 +278,7 @@ def prepare(
     def priced(graph: Graph) -> Graph:
         return costed(graph, cost, profile, progress, cached=cache, again=measure_again)
 
+    found = replace(found, digest=call.noted(found.digest))
     graph = replace(priced(found.graph), delivered=gradients)
     say("looking for blocks that repeat")
     with gc_paused():

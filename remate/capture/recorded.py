@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.applied import original_of
@@ -152,6 +153,10 @@ class RecordedCall:
     @property
     def state(self) -> CallSettings:
         return self._taken[2]
+
+    def noted(self, digest: Digest | None) -> Digest | None:
+        """The digest of this call's step: attributes that a recorded loop sets are compared at the first call, not before."""
+        return digest if digest is None or not self.state.attributes else replace(digest, at_call=True)
 
     @property
     def _taken(self) -> tuple[tuple[Any, ...], dict[str, Any], CallSettings]:

@@ -292,10 +292,15 @@ class _Model:
     def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool) -> Captured:
         from ..live_attributes.capturing import captured
 
+        from ..errors import CaptureError
+
         made = self._target()
         with made.call.in_effect():
             options: Any = {"probing": False, "stepwise": sized}
-            return captured(made.model, made.args, made.kwargs, list(used), attributes, **options)
+            try:
+                return captured(made.model, made.args, made.kwargs, list(used), attributes, **options)
+            except CaptureError:  # another model may have neither these outputs nor these attributes
+                return captured(made.model, made.args, made.kwargs, None, (), **options)
 
 
 def _stale(path: str, model: str, found: list[StalenessCause]) -> str:

@@ -43,9 +43,9 @@ def digest_differences(schedule: Schedule, model: Any) -> list[StalenessCause]:
 
 def digest_differences_of(digest: Digest, torch: str, model: Any) -> list[StalenessCause]:
     """The same of a digest on its own. torch: the version that the model was captured with."""
-    from remate_runtime.staleness import Code, compare_digest
+    from remate_runtime.staleness import compare_digest
 
-    told = compare_digest(digest, _release(torch), model, Code()).faults
+    told = compare_digest(digest, _release(torch), model).faults
     return [StalenessCause(text, "as planned", "changed") for text in told]
 
 

@@ -81,10 +81,10 @@ class Settings(dict):
 
 class Lookup:
     def __getattr__(self, name):
-        return {"alpha": self.__dict__["held"]}[name]
+        return {"alpha": self.__dict__["kept"]}[name]
 
     def __init__(self):
-        self.held = 1.25
+        self.kept = 1.25
 
 
 class Mode(enum.Enum):

@@ -62,7 +62,7 @@ VALUES: dict[str, Change] = {
     "UserDict": lambda n, m, p: m.BAG.update(gain=2.5),
     "dict with attributes": lambda n, m, p: m.SETTINGS.update(gain=2.5),
     "dict with attributes, deep": lambda n, m, p: m.SETTINGS.more.update(k=2.5),
-    "object with __getattr__": lambda n, m, p: set_attribute(m.LOOKUP, "retained", 2.5),
+    "object with __getattr__": lambda n, m, p: set_attribute(m.LOOKUP, "kept", 2.5),
     "namespace": lambda n, m, p: set_attribute(m.SPACE, "k", 2.5),
     "list of a namespace in a namespace": lambda n, m, p: m.SPACE.deep.k.__setitem__(0, 2.5),
     "array": lambda n, m, p: m.ARRAY.__setitem__(1, 4.5),
