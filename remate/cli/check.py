@@ -290,9 +290,8 @@ class _Model:
         return self._made
 
     def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool) -> Captured:
-        from ..live_attributes.capturing import captured
-
         from ..errors import CaptureError
+        from ..live_attributes.capturing import captured
 
         made = self._target()
         with made.call.in_effect():

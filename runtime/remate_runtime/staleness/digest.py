@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +77,7 @@ def _hooks(path: str, module: nn.Module) -> tuple[str, ...]:
     return tuple(hook_name(kind, hook) for kind, hook in hooks_of(module) if not only_looks(kind, hook)) if path else ()
 
 
-def grouped(entries: list[Entry]) -> Iterator[ModuleGroup]:
+def grouped(entries: Sequence[Entry]) -> Iterator[ModuleGroup]:
     """Modules that are alike in class, names of attributes and hooks, written together."""
     alike: dict[Any, dict[str, Mapping[str, Any]]] = {}
     for path, kind, reads, hooks in entries:

@@ -80,7 +80,7 @@ class Watched:
     def _answer(self, thing: Any, held: Mapping[str, Any], name: str) -> None:
         """What an object gives for a name that neither it nor its class has."""
         other_name = getattr(type(thing), "attribute_map", {}).get(name)  # of configs of transformers
-        if other_name in held:
+        if isinstance(other_name, str) and other_name in held:
             self.entry(held, other_name)
         elif hasattr(type(thing), "__getattr__") or not held:
             self.ask(functools.partial(requested, thing, name))
