@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.applied import original_of
+from remate_runtime.format import Digest
 from remate_runtime.staleness import is_config
 
 from ..errors import CaptureError
