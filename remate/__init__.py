@@ -3,7 +3,8 @@
     schedule = remate.plan(model, (x,), budget="60%")
     schedule.save("model.json")
 
-`remate_runtime.apply(model, "model.json")` then trains the model. `remate.record` takes the call to plan from a training
+`remate_runtime.apply(model, "model.json")` then trains the model. `remate.auto` does both at the first training call.
+`remate.record` takes the call to plan from a training
 loop. `remate.solve` solves a graph of operations without PyTorch.
 
 Names load on first use, so `import remate` imports neither PyTorch nor a solver. If one of them is missing, the name
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         UnknownNameError,
     )
     from .standalone_graphs import solve
+    from .training import auto
 
 __all__ = [
     "BudgetError",
@@ -47,6 +49,7 @@ __all__ = [
     "RemateError",
     "UnknownNameError",
     "__version__",
+    "auto",
     "fit",
     "frontier",
     "plan",
@@ -64,13 +67,14 @@ _HOME = {
     "ProfileError": ".errors",
     "RemateError": ".errors",
     "UnknownNameError": ".errors",
+    "auto": ".training.auto",
     "fit": ".api.fit",
     "frontier": ".api.frontier",
     "plan": ".api.plan",
     "record": ".capture.recorded",
     "solve": ".standalone_graphs",
 }
-_NEEDS: dict[str, tuple[str, ...]] = {"record": ("torch",), "solve": ("plan",)}
+_NEEDS: dict[str, tuple[str, ...]] = {"auto": ("torch",), "record": ("torch",), "solve": ("plan",)}
 _NEEDS |= {name: () for name in _HOME if name.endswith("Error")}
 
 

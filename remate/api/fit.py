@@ -18,7 +18,8 @@ from ..errors import DimsError
 from ..schedule_tools.device_memory import check_known
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
-from .plan import Progress, assumed, settings_of
+from .plan import assumed, settings_of
+from .progress import Told, telling
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ def fit(
     live: Sequence[str] = (),
     name: str = "",
     note: str = "",
-    progress: Progress | None = None,
+    progress: Told = "auto",
 ) -> Fit:
     """Find the largest batch with which a model trains on a device, and plan it.
 
@@ -110,7 +111,6 @@ def fit(
     settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
     call = called(model, args, kwargs)
     check_meant(call)
-    say = progress or (lambda text: None)
     with call.in_effect():
         asking = read(dims, call.model, call.args, call.kwargs)
     if asking is None:
@@ -118,13 +118,21 @@ def fit(
             "no size of the example can be varied", hint='name one: dims={"x": {0: "b"}}, or a larger batch'
         )
     with_costs = {"profile": profile, "cache": cache, "measure_again": measure_again}
-    search = Search(
-        call, asking, DeviceLimits(memory, optimizer, cuda_context, assumed(gradients)), cost, settings, with_costs, say
-    )
-    schedule = search.planned(name or type(call.model).__name__, note)
-    most, solved = schedule.model.dims[search.dim].max, schedule.solve
-    smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)
-    found = [search.batch(size) for size in smaller if size < most]
-    base = solved.baseline_peak, solved.baseline_time
-    largest = Batch(most, solved.budget, *base, solved.peak, solved.time, len(expand(schedule).recomputes))
-    return Fit(schedule, search.dim, memory, (*found, largest))
+    with telling(progress) as told:
+        say = told or (lambda text: None)
+        search = Search(
+            call,
+            asking,
+            DeviceLimits(memory, optimizer, cuda_context, assumed(gradients)),
+            cost,
+            settings,
+            with_costs,
+            say,
+        )
+        schedule = search.planned(name or type(call.model).__name__, note)
+        most, solved = schedule.model.dims[search.dim].max, schedule.solve
+        smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)
+        found = [search.batch(size) for size in smaller if size < most]
+        base = solved.baseline_peak, solved.baseline_time
+        largest = Batch(most, solved.budget, *base, solved.peak, solved.time, len(expand(schedule).recomputes))
+        return Fit(schedule, search.dim, memory, (*found, largest))

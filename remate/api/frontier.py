@@ -32,7 +32,8 @@ from ..strategy import (
     solve,
 )
 from .meant import check_meant
-from .plan import Progress, assumed, prepare, schedule_of, settings_of
+from .plan import assumed, prepare, schedule_of, settings_of
+from .progress import Progress, Told, telling
 
 
 def frontier(
@@ -55,7 +56,7 @@ def frontier(
     dims: Any = None,
     name: str = "",
     note: str = "",
-    progress: Progress | None = None,
+    progress: Told = "auto",
 ) -> list[Schedule]:
     """Plan one training step under each of several budgets.
 
@@ -103,22 +104,25 @@ def frontier(
     check_meant(called(model, args, kwargs))
     costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live}
     costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in requested))
-    step = prepare(model, args, kwargs, cost, **costs, progress=progress)
-    sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=progress, **options)
-    texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(requested, budgets, strict=True)}
-    limits = sorted(texts)
-    for limit in limits:
-        if sweep.interrupted:
-            break
-        sweep.solve(limit)
-    if not sweep.found and limits:
-        failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
-        raise failed.at(step.planned)
-    named = name or type(called(model).model).__name__
-    return [
-        schedule_of(step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit]))
-        for limit, solution in sweep.solutions().items()
-    ]
+    with telling(progress) as say:
+        step = prepare(model, args, kwargs, cost, **costs, progress=say)
+        sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=say, **options)
+        texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(requested, budgets, strict=True)}
+        limits = sorted(texts)
+        for limit in limits:
+            if sweep.interrupted:
+                break
+            sweep.solve(limit)
+        if not sweep.found and limits:
+            failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
+            raise failed.at(step.planned)
+        named = name or type(called(model).model).__name__
+        return [
+            schedule_of(
+                step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit])
+            )
+            for limit, solution in sweep.solutions().items()
+        ]
 
 
 class Sweep:

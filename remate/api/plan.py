@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
@@ -41,11 +41,10 @@ from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .meant import check_meant, checked_fill
+from .progress import Progress, Told, telling
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
-
-Progress = Callable[[str], None]
 
 
 class Options(TypedDict, total=False):
@@ -65,7 +64,7 @@ class Options(TypedDict, total=False):
     fill: Mapping[str, bool | int | float] | None
     name: str
     note: str
-    progress: Progress | None
+    progress: Told
 
 
 @overload
@@ -116,7 +115,7 @@ def plan(
     fill: Mapping[str, bool | int | float] | None = None,
     name: str = "",
     note: str = "",
-    progress: Progress | None = None,
+    progress: Told = "auto",
 ) -> Schedule | PartSchedules:
     """Plan one training step of a model under a memory budget.
 
@@ -157,7 +156,8 @@ def plan(
             -100}`.
         name: Name of the schedule. Default: the name of the model's class.
         note: Remark to keep in the file.
-        progress: Function that gets a line of text now and then.
+        progress: Function that gets a line of text now and then. `"auto"` prints on stderr after three seconds, None is
+            quiet.
 
     Returns:
         The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
@@ -188,15 +188,16 @@ def plan(
         from .parts import plan_at
 
         refuse_for_parts(dims, live, fill)
-        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
-        return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs)
+        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note}
+        with telling(progress) as say:
+            return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs, progress=say)
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
     costs["live"] = live
-    step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=progress)
-    fill = checked_fill(fill or {}, step.captured.model)
-    made = plan_step(
-        step, settings, cost, name=name or type(called(model).model).__name__, note=note, progress=progress
-    )
+    with telling(progress) as say:
+        step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=say)
+        fill = checked_fill(fill or {}, step.captured.model)
+        named = name or type(called(model).model).__name__
+        made = plan_step(step, settings, cost, name=named, note=note, progress=say)
     return replace(made, model=replace(made.model, fill=fill))
 
 

@@ -17,8 +17,9 @@ from ..errors import NotApplicableError, ProfileError, UnknownNameError
 from . import exit_codes
 from .output import say_aside
 from .streams import guarded_streams
+from .train import split_script
 from .usage import UsageError
-from .words import check_words
+from .words import check_words, subcommands
 
 COMMANDS = (
     "plan",
@@ -26,6 +27,7 @@ COMMANDS = (
     "rebind",
     "frontier",
     "fit",
+    "train",
     "strategies",
     "solve",
     "instance",
@@ -90,13 +92,23 @@ def _ended(argv: Sequence[str] | None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     try:
         made, words = parser(), sys.argv[1:] if argv is None else list(argv)
+        words, rest = _split(made, words)
         check_words(made, words)
         args = made.parse_args(words)
+        args.rest, args.showwarning = rest, warnings.showwarning
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
             return args.run(args)
     except SystemExit as stop:  # argparse: --help, --version, wrong arguments
         return stop.code if isinstance(stop.code, int) else exit_codes.USAGE
+
+
+def _split(made: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
+    """The words of the command, and those of a script that it runs."""
+    if words[:1] != ["train"]:
+        return words, []
+    own, rest = split_script(subcommands(made)["train"], words[1:])
+    return ["train", *own], rest
 
 
 def parser() -> argparse.ArgumentParser:

@@ -92,3 +92,14 @@ def guarded_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = old
+
+
+@contextmanager
+def unguarded_streams() -> Iterator[None]:
+    """Inside, the streams are as they were outside of `guarded_streams`: for programs of other people."""
+    old = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (one._behind if isinstance(one, Stream) else one for one in old)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = old

@@ -1,4 +1,5 @@
-"""Progress on stderr: one line that is rewritten, only at a terminal, from the first moment, and gone at the end."""
+"""Progress on stderr: at a terminal one line that is rewritten, from the first moment, and gone at the end; elsewhere lines of
+their own, after some seconds."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from remate.api import progress as waiting
 from remate.cli import progress
 
 from .processes import at_terminal
@@ -39,7 +41,7 @@ def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """In place of stderr; not a fixture, because pytest puts its own stderr back between fixtures and test."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
-    monkeypatch.setattr(progress, "_BETWEEN", 0.0)
+    monkeypatch.setattr(waiting.Waiting.__init__, "__defaults__", (3.0, 0.0, "remate: "))
     monkeypatch.setenv("COLUMNS", "40")
     return made
 
@@ -69,6 +71,20 @@ def test_silence_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress.Reporter() as report:
         report("solving")
     assert pipe.getvalue() == ""
+
+
+def test_who_waits_at_a_pipe_is_told_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, clock = io.StringIO(), [100.0]
+    monkeypatch.setattr(sys, "stderr", pipe)
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: clock[0])
+    with waiting.telling("auto") as say:
+        assert say is not None
+        for now, text in ((2.9, "tracing"), (3.1, "solving"), (9.0, "still solving"), (14.0, "found\x1b[2J")):
+            clock[0] = 100.0 + now
+            say(text)
+    assert pipe.getvalue() == "remate: 3 s: solving\nremate: 14 s: found\\x1b[2J\n"
+    with waiting.telling(None) as say:
+        assert say is None
 
 
 def test_a_person_sees_what_happens_from_the_beginning(tmp_path: Path) -> None:

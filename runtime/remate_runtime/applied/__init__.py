@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .planned_model import apply, original_of
 from .prediction import peak_by_engine, predicted_peak
+from .programs import outside_compiler, refuse_transforms
 
-__all__ = ["apply", "original_of", "peak_by_engine", "predicted_peak"]
+__all__ = ["apply", "original_of", "outside_compiler", "peak_by_engine", "predicted_peak", "refuse_transforms"]

@@ -153,7 +153,11 @@ def _applied_to_parts(
 
 
 def original_of(model: Any) -> Any:
-    """The model that a schedule was applied to, or to parts of it; any other as it is."""
+    """The model that a schedule was applied to, or to parts of it; that behind one whose calls were taken over
+    (`remate.auto`); any other as it is."""
+    plain = getattr(type(model), "_remate_plain", None)
+    if plain is not None and vars(plain) is vars(model):
+        return plain
     parts = parts_of(model)
     if parts is not None:
         return parts.model

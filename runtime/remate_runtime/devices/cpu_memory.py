@@ -15,8 +15,13 @@ from torch.autograd import profiler
 
 Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive where allocated, negative where freed
 
+_END = "remate: end of what is measured"
 # What the profiler itself says on stderr whenever it starts or stops; nothing that a user could act on.
-_CHATTER = (b"USDT:", b"Memory block of unknown size was allocated before the profiling started")
+_CHATTER = (
+    b"USDT:",
+    b"Memory block of unknown size was allocated before the profiling started",
+    b"Failed to recover relationship between all profiler and kineto events",
+)
 
 
 def peak_on_cpu(fn: Callable[[], Any]) -> int:
@@ -41,21 +46,50 @@ def changes(events: Iterable[Allocated]) -> Iterator[tuple[int, int]]:
             yield at, -held.pop(address)
 
 
+class AllocationLog:
+    """Allocations and frees from `start` to `stop`, on the thread that calls both and those of the autograd engine."""
+
+    def __init__(self) -> None:
+        self._session = profiler.profile(profile_memory=True)
+
+    def start(self) -> None:
+        with _quiet():
+            before = torch.empty(1)
+            self._session.__enter__()
+            del before  # the profiler warns, once per process, of blocks older than itself: let it do so here
+
+    def stop(self) -> None:
+        with _quiet():
+            self._session.__exit__(None, None, None)
+
+    def events(self, seen: Callable[[str, int], Any] = lambda name, at: None) -> list[Allocated]:
+        """In time order, after `stop`. seen: is reported name and time of every other event."""
+        result = self._session.kineto_results
+        tree = result.experimental_event_tree() if result else []
+        return sorted(_allocations(tree, seen), key=lambda event: event[0])
+
+    def mark(self) -> None:
+        """What comes after this does not count for the peak."""
+        with profiler.record_function(_END):
+            pass
+
+    def peak(self) -> int:
+        """The peak of bytes, above the level at `start`."""
+        marks: list[int] = []
+        events = self.events(lambda name, at: marks.append(at) if name == _END else None)
+        counted = (event for event in events if not marks or event[0] <= marks[0])
+        return max(accumulate((change for _, change in changes(counted)), initial=0))
+
+
 def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> list[Allocated]:
     """Allocations and frees while `fn` ran, in time order. seen: is reported name and time of every other event."""
-    session = profiler.profile(profile_memory=True)
-    with _quiet():
-        before = torch.empty(1)
-        session.__enter__()
-        del before  # the profiler warns, once per process, of blocks older than itself: let it do so here
+    log = AllocationLog()
+    log.start()
     try:
         fn()
     finally:
-        with _quiet():
-            session.__exit__(None, None, None)
-    result = session.kineto_results
-    tree = result.experimental_event_tree() if result else []
-    return sorted(_allocations(tree, seen), key=lambda event: event[0])
+        log.stop()
+    return log.events(seen)
 
 
 def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[Allocated]:

@@ -11,11 +11,27 @@ import torch
 def peak_on_cuda(fn: Callable[[], Any], device: torch.device) -> int:
     """Run `fn` once; the peak of bytes requested on `device` while it runs, above the level at its start. The statistics of peaks
     start anew. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up."""
-    native = torch.cuda.get_allocator_backend() == "native"
-    what = "requested_bytes" if native else "allocated_bytes"  # cudaMallocAsync does not count what was requested
-    torch.cuda.synchronize(device)
-    start = torch.cuda.memory_stats(device).get(f"{what}.all.current", 0)
-    torch.cuda.reset_peak_memory_stats(device)
+    meter = CudaPeak(device)
     fn()
-    torch.cuda.synchronize(device)
-    return max(0, torch.cuda.memory_stats(device).get(f"{what}.all.peak", 0) - start)
+    return meter.peak()
+
+
+class CudaPeak:
+    """The peak of bytes requested on a device since this was made, above the level then."""
+
+    def __init__(self, device: torch.device) -> None:
+        native = torch.cuda.get_allocator_backend() == "native"
+        self._what = (
+            "requested_bytes" if native else "allocated_bytes"
+        )  # cudaMallocAsync does not count what was requested
+        self._device = device
+        torch.cuda.synchronize(device)
+        self._start = self._now("current")
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def peak(self) -> int:
+        torch.cuda.synchronize(self._device)
+        return max(0, self._now("peak") - self._start)
+
+    def _now(self, which: str) -> int:
+        return torch.cuda.memory_stats(self._device).get(f"{self._what}.all.{which}", 0)

@@ -29,6 +29,7 @@ _OBSERVERS = {
     "torch.utils.module_tracker",
     "torch.distributed._tools.mod_tracker",
     "torch.distributed.tensor.debug._comm_mode",
+    "remate.training.watch",
 }
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
@@ -112,8 +113,8 @@ def is_fully_shards(hook: Any) -> bool:
 
 
 def is_observer(hook: Any) -> bool:
-    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`) know the module that
-    runs: it computes nothing. What they count in a schedule is the whole model's."""
+    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`), or `remate train`, know
+    the module that runs: it computes nothing. What they count in a schedule is the whole model's."""
     return getattr(hook, "__module__", None) in _OBSERVERS
 
 

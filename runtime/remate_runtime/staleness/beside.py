@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..bind.outputs import output_builder
+from ..errors import BindError
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type

@@ -1,0 +1,48 @@
+"""Peak and time of a step that begins in one place of a program and ends in another."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.autograd import profiler
+
+from remate_runtime.devices.cpu_memory import AllocationLog
+from remate_runtime.devices.cuda_memory import CudaPeak
+
+
+class StepMeter:
+    """Measures from when it is made until `end`. memory: the peak, too; with it on the CPU, time is not measured, for
+    the profiler takes some. One at a time may measure memory."""
+
+    def __init__(self, device: torch.device, memory: bool) -> None:
+        self._device, self._log, self._cuda = device, None, None
+        self._peak: int | None = None
+        if memory and device.type == "cuda":
+            self._cuda = CudaPeak(device)
+        elif memory and not profiler._is_profiler_enabled:
+            self._log = AllocationLog()
+            self._log.start()
+        self._finish()
+        self._began, self._took = time.perf_counter_ns(), 0
+
+    def end(self) -> None:
+        """The step is over. May be called where `stop` may not: by a callback of the autograd engine, which puts back what the
+        profiler changes there."""
+        self._finish()
+        self._took = time.perf_counter_ns() - self._began
+        if self._cuda is not None:
+            self._peak = self._cuda.peak()
+        elif self._log is not None:
+            self._log.mark()
+
+    def stop(self) -> tuple[int | None, int | None]:
+        """Peak in bytes above the level at the start, and nanoseconds; None for what was not measured."""
+        if self._log is None:
+            return self._peak, self._took or None
+        self._log.stop()
+        return self._log.peak(), None
+
+    def _finish(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

@@ -1,0 +1,83 @@
+"""The file between runs: schedules that are there, whether they are for this model and call, and writing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from remate_runtime import apply
+from remate_runtime.applied import original_of
+from remate_runtime.errors import BindError
+from remate_runtime.format import Schedule, load
+from remate_runtime.support.files import check_writable
+from remate_runtime.support.quantities import size
+
+from .settings import AutoSettings
+
+
+def check_file(path: Path) -> None:
+    """Before any work: that schedules can be written there. Raises OSError; ScheduleError for a file of another kind."""
+    if path.is_dir():
+        return
+    if path.exists() and path.stat().st_size:
+        load(path)
+    check_writable(path)
+
+
+def schedules_at(path: Path | None) -> list[Schedule]:
+    """Those of a file, or of a folder; none where nothing was written yet. Raises ScheduleError."""
+    if path is None or not path.exists():
+        return []
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    return [load(one) for one in files if not one.name.endswith(".schema.json") and one.stat().st_size]
+
+
+def save(path: Path, schedules: Sequence[Schedule]) -> None:
+    """Write one schedule into a file, several into a folder, by their names."""
+    if len(schedules) == 1 and not path.is_dir():
+        schedules[0].save(str(path))
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    for one in schedules:
+        one.save(str(path / f"{one.name}.json"))
+
+
+def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
+    """The model with its schedules. Raises what `apply` raises."""
+    return apply(model, list(schedules), **settings.apply)
+
+
+def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why the schedules of a model are not for a call, as text; "" if one of them is, or if they are for parts of it."""
+    step = getattr(planned, "_remate_step", None)
+    if step is None:
+        return ""
+    told = "it was planned in another mode than the model is in"
+    for one in step.steps:
+        if one.schedule.model.training == original_of(planned).training:
+            try:
+                one.call(args, kwargs)
+            except BindError as error:
+                told = str(error)
+            else:
+                return ""
+    return told
+
+
+def other_budget(schedules: Sequence[Schedule], budget: str | int) -> str:
+    """Where schedules were planned for another budget than the one that is requested; "" if for this one."""
+    for one in schedules:
+        planned = one.solve.settings
+        if len(schedules) == 1 and planned is not None and planned.budget != str(budget):
+            return f"it was planned for a budget of {planned.budget}, and {budget} is requested"
+    return ""
+
+
+def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
+    """What a model trains by, in a line."""
+    peak, base = (sum(getattr(one.solve, what) for one in schedules) for what in ("peak", "baseline_peak"))
+    time, without = (sum(getattr(one.solve, what) for one in schedules) for what in ("time", "baseline_time"))
+    slower = f"{(time / without - 1) * 100:+.1f}% time" if without else "no cost"
+    kept = "" if path is None else f"; {path}"
+    return f"{name}: peak {size(peak)} of {size(base)}, {slower} predicted{kept}"

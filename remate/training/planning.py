@@ -1,0 +1,35 @@
+"""Planning a recorded call inside a training step."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from remate_runtime.extras import require
+from remate_runtime.format import Schedule
+
+from ..capture.recorded import RecordedCall
+from .settings import AutoSettings
+from .surroundings import undisturbed
+
+_ABOUT_SIZES = "the schedule is for"  # how warnings begin that say why a size stays fixed
+
+
+def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule]) -> list[Schedule]:
+    """Schedules for a call, with the notes of those that are replaced. Raises what `remate.plan` raises."""
+    require("remate.auto", "torch", "plan")
+    from ..api.plan import plan
+    from ..schedule_tools.notes import carry_notes
+
+    with undisturbed(), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        made = plan(call, budget=settings.budget, progress=settings.progress, **settings.plan)
+    for one in told:
+        if str(one.message).startswith(_ABOUT_SIZES):
+            settings.say(str(one.message).splitlines()[0])
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    schedules = [made] if isinstance(made, Schedule) else list(made)
+    if len(schedules) == len(known) == 1:
+        schedules = [carry_notes(known[0], schedules[0])[0]]
+    return schedules

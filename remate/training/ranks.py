@@ -1,0 +1,80 @@
+"""Several ranks of torch.distributed: one of them plans a model, the others wait for what it wrote.
+
+Ranks meet in the key-value store of the process group, not in a collective: what waits there keeps no other rank from
+communicating, and ranks with different models (stages of a pipeline) do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from remate_runtime.errors import RemateError
+
+_BETWEEN = 0.1  # seconds from one look to the next
+
+
+class PlannedElsewhere(msgspec.Struct, frozen=True):
+    """What one rank has for all of its kind. texts: of the schedules. refused: why there are none."""
+
+    texts: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def is_distributed() -> bool:
+    """Whether this process is one of several ranks."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def on_one_rank(
+    key: str, what: str, make: Callable[[], PlannedElsewhere], timeout: float, say: Callable[[str], None]
+) -> PlannedElsewhere:
+    """What the first rank that asks for `key` makes, for all that ask for it. what: names it in messages. timeout: seconds to wait. Where making it raises, the others are reported, and the error goes on here.
+
+    Raises RemateError after the timeout.
+    """
+    store, rank = _store(), _rank()
+    if store.add(f"{key}/asked", 1) == 1:
+        store.set(f"{key}/rank", str(rank))
+        try:
+            made = make()
+        except BaseException as error:
+            refused = PlannedElsewhere(refused=str(error) or type(error).__name__)
+            store.set(f"{key}/made", msgspec.json.encode(refused))
+            raise
+        store.set(f"{key}/made", msgspec.json.encode(made))
+        return made
+    began = time.monotonic()
+    say(f"waiting for another rank to plan {what}")
+    while not store.check([f"{key}/made"]):
+        if time.monotonic() - began > timeout:
+            planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
+            raise RemateError(
+                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n"
+                f"  hint: look at what rank {planning} prints; give it more time with timeout=SECONDS, or plan beforehand "
+                "and give all ranks the file"
+            )
+        time.sleep(_BETWEEN)
+    return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
+
+
+def is_first_rank() -> bool:
+    """Whether this process writes for all: rank 0, or the only one."""
+    return not is_distributed() or _rank() == 0
+
+
+def _rank() -> int:
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+def _store() -> Any:
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d.PrefixStore("remate", distributed_c10d._get_default_store())

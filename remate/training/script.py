@@ -1,0 +1,81 @@
+"""Running a person's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import signal
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+INTERRUPTED = 130
+
+
+def run_script(path: str, arguments: Sequence[str]) -> int:
+    """Run a file. Returns the exit status that Python would; errors are printed as Python prints them. Raises OSError for a file
+    that cannot be read."""
+    with io.open_code(path) as file:
+        source = file.read()
+    where = os.path.abspath(path)
+    main: Any = types.ModuleType("__main__")
+    main.__file__, main.__builtins__ = where, __builtins__
+
+    def run() -> None:
+        exec(compile(source, where, "exec", dont_inherit=True), vars(main))
+
+    folder = "" if sys.flags.safe_path else os.path.dirname(os.path.realpath(path))
+    with _as_main(main, [path, *arguments], folder):
+        return _status(run, where)
+
+
+def run_module(name: str, arguments: Sequence[str]) -> int:
+    """Run a module, as `python -m name`."""
+
+    def run() -> None:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+    with _as_main(None, [name, *arguments], "" if sys.flags.safe_path else os.getcwd()):
+        return _status(run, None)
+
+
+@contextlib.contextmanager
+def _as_main(main: Any, argv: list[str], folder: str) -> Iterator[None]:
+    kept, paths, before, keys = sys.argv, sys.path[:], sys.modules.get("__main__"), signal.getsignal(signal.SIGINT)
+    sys.argv = argv
+    if folder:
+        sys.path[:1] = [folder]
+    if main is not None:
+        sys.modules["__main__"] = main
+    with contextlib.suppress(ValueError):  # in another thread than the first
+        if keys != signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = kept, paths
+        if before is not None:
+            sys.modules["__main__"] = before
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, keys)
+
+
+def _status(run: Any, where: str | None) -> int:
+    try:
+        run()
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while where is not None and trace is not None and trace.tb_frame.f_code.co_filename != where:
+            trace = trace.tb_next
+        error = error.with_traceback(trace or error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return 0

@@ -1,0 +1,93 @@
+"""What `remate.auto` is asked: arguments of `remate.plan` and of `remate_runtime.apply`, and its own."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from remate_runtime.format import did_you_mean
+from remate_runtime.support.plain_text import plain
+
+from ..api.progress import Told
+from ..budget import parse_budget
+from ..errors import UnknownNameError
+
+OnStale = Literal["replan", "refuse"]
+OnRefused = Literal["error", "original"]
+_APPLY = ("engine", "namespaces", "otherwise", "record_functions", "cuda_graphs", "stale", "verify")
+_OWN = ("model", "args", "kwargs", "budget", "progress")
+
+
+class AutoSettings(msgspec.Struct, frozen=True):
+    """budget: as it was given. file: of the schedule. plan, apply: further arguments of these functions. on_stale,
+    on_refused, timeout, progress: as of `auto`."""
+
+    budget: str | int
+    file: Path | None
+    on_stale: OnStale
+    on_refused: OnRefused
+    timeout: float
+    plan: Mapping[str, Any]
+    apply: Mapping[str, Any]
+    progress: Told = None
+
+    @property
+    def requested(self) -> str:
+        """All that decides what is planned, as text."""
+        return repr((str(self.budget), sorted(self.plan.items()), str(self.file)))
+
+    def say(self, text: str) -> None:
+        """What a person ought to know of it, whenever it is."""
+        if self.progress == "auto":
+            print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
+        elif self.progress is not None:
+            self.progress(text)
+
+
+def settings_for(
+    budget: str | int,
+    file: str | Path | None,
+    on_stale: str,
+    on_refused: str,
+    timeout: float,
+    progress: Told,
+    options: Mapping[str, Any],
+) -> AutoSettings:
+    """The arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
+    from ..api.plan import assumed, plan
+    from ..strategy import effort_named, policy
+
+    parse_budget(budget)
+    for name, given, known in (
+        ("on_stale", on_stale, ("replan", "refuse")),
+        ("on_refused", on_refused, ("error", "original")),
+    ):
+        if given not in known:
+            raise UnknownNameError(f"{name} cannot be {given!r}\n  hint: one of {', '.join(known)}")
+    planning = [name for name in inspect.signature(plan).parameters if name not in _OWN]
+    for name in options:
+        if name not in planning and name not in _APPLY:
+            hint = did_you_mean(name, [*planning, *_APPLY], "arguments of remate.plan and remate_runtime.apply")
+            raise UnknownNameError(f"remate.auto has no argument {name!r}\n  hint: {hint}")
+    policy(options.get("strategy", "auto"))
+    effort_named(options.get("effort", "normal"))
+    assumed(options.get("gradients", "retained"))
+    for_plan = {name: value for name, value in options.items() if name in planning}
+    for_apply = {name: value for name, value in options.items() if name in _APPLY}
+    if "at" not in for_plan:
+        for_plan = {"dims": "auto", **for_plan}
+    return AutoSettings(
+        budget,
+        None if file is None else Path(file),
+        on_stale,  # type: ignore[arg-type]
+        on_refused,  # type: ignore[arg-type]
+        timeout,
+        for_plan,
+        {"otherwise": "original", **for_apply},
+        progress,
+    )

@@ -1,0 +1,228 @@
+"""How the calls of one model are answered: by its own forward until the first training call, then by a schedule."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from remate_runtime.applied import refuse_transforms
+from remate_runtime.bind import refuse_sharded
+from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
+from remate_runtime.format import Schedule, checked_text, decode
+
+from ..capture.recorded import RecordedCall
+from .plan_file import applied, other_budget, refused_call, save, schedules_at, summary
+from .planning import planned_again
+from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
+from .settings import AutoSettings
+from .taken_over import calls_of, plain_view, take_over
+
+_PLANS = 3  # of one model in one process: what changes more often is no plan's to follow
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a model. schedules: that its calls run, none where it trains by its own forward. planned: here, not read
+    from the file or taken from another rank. seconds: that finding them took. refused: why there are none, "" if there are."""
+
+    schedules: tuple[Schedule, ...] = ()
+    planned: bool = False
+    seconds: float = 0.0
+    refused: str = ""
+
+
+class Scheduled(msgspec.Struct, frozen=True):
+    """model: with its schedules. planned: as of `Outcome`."""
+
+    model: Any
+    schedules: tuple[Schedule, ...]
+    planned: bool
+
+
+class Auto:
+    """Answers the calls of a model, of which `plain` is the view with its own forward."""
+
+    def __init__(self, plain: nn.Module, settings: AutoSettings) -> None:
+        self.plain, self.settings = plain, settings
+        self.outcome = Outcome()
+        self.known: Sequence[Schedule] = ()  # of a model like this one, to be tried before the file
+        self._scheduled: Any = None  # the model with its schedules
+        self._decided = False
+        self._plans = 0
+        self._served: set[tuple[bool, ...]] = set()  # which inputs of a call wanted gradients, where that was looked at
+        self._lock = threading.RLock()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if _wanted_as_program(given):
+            return self.plain.forward(*args, **kwargs)
+        if self.plain.training and torch.is_grad_enabled():
+            wanted = tuple(tensor.requires_grad for tensor in given)
+            if not self._decided or (any(wanted) and wanted not in self._served):
+                with self._lock:
+                    self._decide_for(wanted, args, kwargs)
+        if self._scheduled is None:
+            return self.plain.forward(*args, **kwargs)
+        try:
+            return self._scheduled.forward(*args, **kwargs)
+        except StaleModelError as error:
+            with self._lock:
+                self._decide_again(error, args, kwargs)
+        return (self.plain if self._scheduled is None else self._scheduled).forward(*args, **kwargs)
+
+    def copied_to(self, model: nn.Module) -> None:
+        """A copy has the schedules that this model has by now, or plans on its own."""
+        twin = Auto(plain_view(model), self.settings)
+        twin.outcome, twin._decided = self.outcome, self._decided
+        if self._scheduled is not None:
+            twin._scheduled = applied(twin.plain, self.outcome.schedules, self.settings)
+        take_over(model, twin.plain, twin)
+
+    def _decide_for(self, wanted: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Plan the first training call; and once more where a later one wants gradients of inputs (a discriminator's, in the step
+        of the generator): schedules that have them serve calls without, too."""
+        again = self._scheduled is not None and self._plans < _PLANS and self.settings.on_stale == "replan"
+        if again and refused_call(self._scheduled, args, kwargs):
+            bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+            if not refused_call(self._scheduled, *bare):
+                name = type(self.plain).__name__
+                self.settings.say(f"the {name} is planned again: now gradients of its inputs are wanted, too")
+                self._scheduled, self._decided = None, False
+        self._decide(args, kwargs)
+        self._served.add(wanted)
+
+    def _decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find schedules for a training call and those like it, or leave the model to its own forward."""
+        call, began = RecordedCall(self.plain), time.monotonic()
+        if self._decided or not call.take(args, kwargs):
+            return
+        try:
+            refuse_sharded(self.plain)
+            found = self._among_ranks(call) if is_distributed() else self._own(call)
+        except RemateError as error:
+            if self.settings.on_refused == "error":
+                raise
+            self._leave(str(error))
+            return
+        self._scheduled, self._decided = found.model, True
+        self.outcome = Outcome(found.schedules, found.planned, time.monotonic() - began)
+        self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
+
+    def _decide_again(self, error: StaleModelError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model has changed since its schedules were applied."""
+        if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
+            raise error
+        if self._plans >= _PLANS:
+            self._leave(f"it changes again and again: {error}")
+            return
+        self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {_first_line(error)}")
+        self._scheduled, self._decided = None, False
+        self._decide(args, kwargs)
+
+    def _leave(self, why: str) -> None:
+        """From now on, the model's own forward."""
+        self._scheduled, self._decided, self.outcome = None, True, Outcome(refused=why)
+        told = f"the {type(self.plain).__name__} trains by its own forward, without a memory budget: {why}"
+        warnings.warn(told, SteppedAsideWarning, stacklevel=8)
+
+    def _own(self, call: RecordedCall) -> Scheduled:
+        """What the file has for this call, else a new plan, which is written there."""
+        settings = self.settings
+        known, why = self.known or schedules_at(settings.file), ""
+        if known:
+            why = other_budget(known, settings.budget)
+            if not why:
+                model, why = self._tried(known, call)
+                if model is not None:
+                    return Scheduled(model, tuple(known), False)
+            if settings.on_stale == "refuse":
+                raise StaleModelError(
+                    f"{settings.file} is not for this training: {why}\n  plan it again: on_stale='replan', or remove the file"
+                )
+            settings.say(f"{settings.file} is planned again: {_first_line(why)}")
+        self._plans += 1
+        made = planned_again(call, settings, known)
+        self._save(made)
+        return Scheduled(applied(self.plain, made, settings), tuple(made), True)
+
+    def _tried(self, schedules: Sequence[Schedule], call: RecordedCall) -> tuple[Any, str]:
+        """The model with these schedules, None if they are not for it or not for the call; and why."""
+        try:
+            model = applied(self.plain, schedules, self.settings)
+        except BindError as error:
+            return None, str(error)
+        why = refused_call(model, call.args, call.kwargs)
+        return (None if why else model), why
+
+    def _among_ranks(self, call: RecordedCall) -> Scheduled:
+        """The same, where one rank does it for all whose model and call are of the same kind."""
+        made: list[Scheduled] = []
+
+        def make() -> PlannedElsewhere:
+            made.append(self._own(call))
+            return PlannedElsewhere(tuple(checked_text(one).decode() for one in made[0].schedules))
+
+        settings, what = self.settings, f"the {type(self.plain).__name__}"
+        shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
+        if made:
+            return made[0]
+        if shared.refused:
+            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+        schedules = tuple(decode(text.encode()) for text in shared.texts)
+        try:
+            model = applied(self.plain, schedules, settings)
+        except BindError:  # it is another model here: a stage of a pipeline, a model that a rank changed
+            return self._own(call)
+        if is_first_rank() and not schedules_at(settings.file):
+            self._save(schedules)
+        return Scheduled(model, schedules, False)
+
+    def _kind_of(self, call: RecordedCall) -> str:
+        """The same on ranks that can share a plan. Sizes of inputs differ from rank to rank."""
+        leaves = [
+            (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+            for leaf in pytree.tree_leaves((call.args, call.kwargs))
+        ]
+        parameters = [
+            (name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in self.plain.named_parameters()
+        ]
+        kind = type(self.plain).__qualname__, parameters, leaves, self.settings.requested, self._plans
+        return hashlib.sha256(repr(kind).encode()).hexdigest()
+
+    def _save(self, schedules: Sequence[Schedule]) -> None:
+        """A file that cannot be written any more costs the next run its plan, and this one nothing."""
+        if self.settings.file is None:
+            return
+        try:
+            save(self.settings.file, schedules)
+        except (OSError, RemateError) as error:
+            warnings.warn(f"the schedule could not be kept: {error}", UserWarning, stacklevel=9)
+
+
+def state_of(model: Any) -> Auto | None:
+    """What `remate.auto` made of a model; None for one that it was not called for."""
+    found = calls_of(model)
+    return found if isinstance(found, Auto) else None
+
+
+def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
+    """Whether a call with these tensors is for another purpose than running it: an export, a trace, a transform of torch.func."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    try:
+        refuse_transforms()
+    except ExecutionError:
+        return True
+    return any(isinstance(tensor, FakeTensor) for tensor in given)
+
+
+def _first_line(told: object) -> str:
+    return " ".join(line.strip("- ") for line in str(told).splitlines()[:2])

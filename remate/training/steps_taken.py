@@ -1,0 +1,102 @@
+"""What steps of a module took, by the sizes of its inputs."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import msgspec
+import torch
+
+from ..step_measurement.step_meter import StepMeter
+
+_TIMES = 50  # that are kept of one kind
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """A step by the model's own forward, and by a schedule, at the same sizes: peaks in bytes, times in ns; None where the script
+    ended before it was measured."""
+
+    eager_peak: int | None = None
+    peak: int | None = None
+    eager_time: int | None = None
+    time: int | None = None
+
+
+class _Taken:
+    def __init__(self) -> None:
+        self.peak: int | None = None
+        self.times: list[int] = []
+
+    @property
+    def time(self) -> int | None:
+        return round(median(self.times)) if self.times else None
+
+
+class StepsTaken:
+    """A step begins with a call of the module, and ends with the backward through it."""
+
+    def __init__(self) -> None:
+        self._meter: StepMeter | None = None
+        self._memory = self._over = self._scheduled = self._dropped = False
+        self._sizes: Any = ()
+        self._taken: dict[tuple[bool, Any], _Taken] = {}
+
+    @property
+    def under_way(self) -> bool:
+        return self._meter is not None
+
+    @property
+    def measures_memory(self) -> bool:
+        return self._meter is not None and self._memory
+
+    def begin(self, device: torch.device, memory: bool) -> None:
+        """device: of the module. memory: measure the peak, in place of the time."""
+        self._meter, self._memory = StepMeter(device, memory), memory
+        self._over = self._dropped = False
+
+    def at(self, sizes: Any) -> None:
+        """Of the inputs of the call that it begins with."""
+        self._sizes = sizes
+
+    def drop(self) -> None:
+        """What is measured right now is no step like the others."""
+        self._dropped = True
+        self._over = self._meter is not None
+
+    def end(self, scheduled: bool) -> None:
+        """The step is over, and was run by a schedule or not. What it took is read by `settle`."""
+        if self._meter is not None and not self._over:
+            self._meter.end()
+            self._over, self._scheduled = True, scheduled
+
+    def settle(self) -> None:
+        """Read what a step that is over took. Not for the inside of a backward."""
+        if self._meter is None or not self._over:
+            return
+        peak, took = self._meter.stop()
+        self._meter, self._over = None, False
+        if self._dropped:
+            return
+        taken = self._taken.setdefault((self._scheduled, self._sizes), _Taken())
+        if self._memory:
+            taken.peak = peak
+        elif took is not None and len(taken.times) < _TIMES:
+            taken.times.append(took)
+
+    def wants_memory(self, scheduled: bool) -> bool:
+        """Whether the next step is best measured for its peak: each kind's once, an eager one's first."""
+        kinds = [taken for (by, _), taken in self._taken.items() if by == scheduled]
+        if not scheduled:
+            return not any(taken.peak is not None for taken in kinds)
+        return bool(kinds) and not any(taken.peak is not None for taken in kinds)
+
+    def beside(self) -> Beside:
+        """At the sizes of which most was measured."""
+        found = [
+            Beside(eager.peak, taken.peak, eager.time, taken.time)
+            for (scheduled, sizes), taken in self._taken.items()
+            if scheduled and (eager := self._taken.get((False, sizes))) is not None
+        ]
+        rest = [Beside(eager_peak=one.peak, eager_time=one.time) for (by, _), one in self._taken.items() if not by]
+        return max([*found, *rest, Beside()], key=lambda one: sum(x is not None for x in msgspec.structs.astuple(one)))

@@ -1,0 +1,34 @@
+"""Planning inside a training step: as if it were not there."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Inside, neither autocast nor a grad mode of the loop is in effect; afterwards the states of generators are what they were."""
+    drawn = random.getstate()
+    numpy = sys.modules.get("numpy")
+    numbers = numpy.random.get_state() if numpy is not None else None
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            random.setstate(drawn)
+            if numpy is not None:
+                numpy.random.set_state(numbers)

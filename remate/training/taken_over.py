@@ -1,0 +1,159 @@
+"""A model whose calls somebody else answers: the very object of the user, with another forward.
+
+The class of the object becomes a subclass of its own, as `remate.record` does it. The attributes stay as they are, so
+optimizers, wrappers, hooks and references that exist already keep working, and `isinstance` and names are as before.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, Protocol
+
+from torch import nn
+
+from remate_runtime.applied import original_of, outside_compiler
+
+from ..errors import CaptureError
+
+_AGAIN = "remate_calls"
+
+
+class Calls(Protocol):
+    """Who answers the calls of a model."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def copied_to(self, model: nn.Module) -> None:
+        """A deep copy of the model was made: it is answered alike."""
+        ...
+
+
+def plain_view(model: nn.Module) -> Any:
+    """The model with its own forward: an instance of its class on the very attributes of the model."""
+    view = object.__new__(type(model))
+    object.__setattr__(view, "__dict__", vars(model))
+    return view
+
+
+def is_taken_over(model: Any) -> bool:
+    """Whether the calls of this model are answered by somebody else already."""
+    return calls_of(model) is not None
+
+
+def calls_of(model: Any) -> Any:
+    """Who answers the calls of a model; None for one that nobody took over, copies made by its class included."""
+    plain = getattr(type(model), "_remate_plain", None)
+    return None if plain is None or vars(plain) is not vars(model) else getattr(type(model), _AGAIN)
+
+
+def check_free(model: nn.Module) -> None:
+    """Raise CaptureError for a model whose forward cannot be taken over."""
+    if is_taken_over(model):
+        raise CaptureError(
+            "remate.auto was called for this model already", hint="call it once, where the model is made"
+        )
+    if original_of(model) is not model:
+        raise CaptureError(
+            "the model has a schedule already",
+            hint="give remate.auto the model that it was applied to, or leave it out",
+        )
+    if "forward" in vars(model):
+        replaced = vars(model)["forward"]
+        raise CaptureError(
+            f"the forward of the model was replaced by {getattr(replaced, '__qualname__', 'something else')!r}",
+            hint="call remate.auto before a library wraps the model: before accelerator.prepare(model) or trainer.train()",
+        )
+
+
+def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
+    """From now on `calls` answers what `model` is called with, behind its hooks. plain: its `plain_view`, made before.
+
+    Raises CaptureError for what is no Python module (TorchScript), and what `check_free` raises.
+    """
+    check_free(model)
+    kind = type(model)
+    forward = _Forward(kind, plain, calls)
+    space = {
+        "forward": forward,
+        "_remate_plain": plain,
+        _AGAIN: calls,
+        "__reduce_ex__": functools.partialmethod(_reduce, kind),
+        "__deepcopy__": functools.partialmethod(_deepcopy, kind),
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+    }
+    made: Any = type(kind.__name__, (kind,), space)
+    made.forward = forward  # again: `__init_subclass__` of a class may wrap what was there
+    try:
+        model.__class__ = made
+    except TypeError:
+        raise CaptureError(f"the calls of a {kind.__name__} cannot be planned", hint="give a Python module") from None
+
+
+class _Forward:
+    """`forward` of the model. A data descriptor: what a library puts in its place, it puts around it."""
+
+    def __init__(self, kind: Any, plain: Any, calls: Calls) -> None:
+        self._kind, self._plain, self._around = kind, plain, None
+
+        @functools.wraps(kind.forward)
+        def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if vars(model) is not vars(plain):  # a wrapper of the model's forward that a library gave to a copy
+                return kind.forward(model, *args, **kwargs)
+            return calls(args, kwargs)
+
+        self._forward: Callable[..., Any] = outside_compiler(forward)
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self._kind.forward
+        if vars(module) is not vars(
+            self._plain
+        ):  # made by somebody else of this class: a replica, `type(model)(config)`
+            own = vars(module).get("forward")
+            return self._kind.forward.__get__(module, owner) if own is None else own
+        return MethodType(self._forward, module) if self._around is None else self._around
+
+    def __set__(self, module: Any, value: Any) -> None:
+        if vars(module) is not vars(self._plain):
+            vars(module)["forward"] = value
+            return
+        own = getattr(
+            value, "__func__", value
+        )  # a library that takes its wrapper off puts back what it believes was there
+        self._around = None if own in (self._forward, self._kind.forward) else value
+
+    def __delete__(self, module: Any) -> None:
+        if vars(module) is not vars(self._plain):
+            del vars(module)["forward"]
+        self._around = None
+
+
+def _reduce(model: Any, kind: type, protocol: Any) -> Any:
+    """A saved model is the user's: it loads where remate is not installed."""
+    made = _as(model, kind, lambda: model.__reduce_ex__(protocol))
+    # Pickle holds the class in this form against that of the object.
+    newly = isinstance(made, tuple) and getattr(made[0], "__name__", "") == "__newobj__"
+    return (object.__new__, *made[1:]) if newly else made
+
+
+def _deepcopy(model: Any, kind: type, memo: dict[int, Any]) -> Any:
+    made = _as(model, kind, lambda: copy.deepcopy(model, memo))
+    calls = calls_of(model)
+    if calls is not None:
+        calls.copied_to(made)
+    return made
+
+
+def _as(model: Any, kind: type, act: Callable[[], Any]) -> Any:
+    """What `act` returns while the model is one of its own class."""
+    taken = type(model)
+    model.__class__ = kind
+    try:
+        return act()
+    finally:
+        model.__class__ = taken

@@ -1,0 +1,176 @@
+"""`remate train`: every module that a script trains gets a schedule, after a first step by its own forward."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from remate_runtime.errors import RemateError
+from remate_runtime.format import Schedule
+
+from .auto import auto
+from .state import Auto, Outcome, state_of
+from .steps_taken import Beside, StepsTaken
+from .watch import Backward, Listener
+
+_ITERATIONS = 2  # by the model's own forward: one for its peak, one for its time
+_BACKWARDS = 4  # after which a script that no optimizer steps in, or seldom (LBFGS), has shown what it does
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What became of one module. refused: why it was left alone, "" if it has schedules. steps: by a schedule."""
+
+    name: str
+    outcome: Outcome
+    refused: str
+    steps: int
+    beside: Beside
+    file: Path | None
+
+
+class _Seen:
+    """One module that may be trained; the script may drop it at any time."""
+
+    def __init__(self, module: nn.Module, name: str, file: Path | None) -> None:
+        self.kept, self.kind, self.name, self.file = weakref.ref(module), type(module).__name__, name, file
+        self.parameters = {id(p) for p in module.parameters() if p.requires_grad}
+        self.device = next(p.device for p in module.parameters())
+        self.steps = StepsTaken()
+        self.refused = ""
+        self.backwards = self.iterations = 0  # of its own forward; iterations: those that an optimizer ended
+        self.since_step = False  # a backward since the last step of an optimizer
+        self.taken = False
+        self.outcome = Outcome()
+        self.began: Outcome | None = None  # the outcome when the step under way began
+        self.scheduled = 0  # steps
+
+    @property
+    def state(self) -> Auto | None:
+        module = self.kept()
+        return None if module is None else state_of(module)
+
+
+class Trained(Listener):
+    """options: of `auto`. file: of the first module's schedule, the others' have the names of their classes in theirs.
+    skip: names of classes that are left alone. at_once: without a step by the model's own forward; where a file is there
+    that is always so."""
+
+    def __init__(
+        self, options: Mapping[str, Any], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
+    ) -> None:
+        self._options, self._file, self._skip, self._at_once = options, file, skip, at_once
+        self._all: list[_Seen] = []
+        self._alive: dict[int, _Seen] = {}
+
+    @property
+    def reports(self) -> list[Report]:
+        return [_report(seen) for seen in self._all if seen.backwards or seen.taken or seen.refused]
+
+    def called(self, module: nn.Module) -> None:
+        seen = self._of(module)
+        if seen is None:
+            seen = self._alive[id(module)] = self._new(module)
+            self._all.append(seen)
+        if seen.refused or seen.steps.under_way or seen.outcome.refused:
+            return
+        state = seen.state
+        busy = any(other.steps.measures_memory for other in self._alive.values())
+        seen.began = None if state is None else state.outcome
+        seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy)
+
+    def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
+        if (seen := self._of(module)) is not None:
+            seen.steps.at(sizes)
+
+    def gradient(self, module: nn.Module, backward: Backward) -> None:
+        seen = self._of(module)
+        if seen is None or seen.refused:
+            return
+        state = seen.state
+        if state is not None:
+            seen.outcome = state.outcome
+            seen.scheduled += bool(state.outcome.schedules)
+            if state.outcome is not seen.began or not state.outcome.schedules:
+                seen.steps.drop()  # it was planned in this step
+            seen.steps.end(scheduled=True)
+            return
+        seen.steps.end(scheduled=False)
+        if backward.double or backward.times > 1:
+            how = "differentiated again (create_graph=True)" if backward.double else "gone through by backward twice"
+            self._leave(seen, f"a call of it is {how}, and a scheduled one has a single backward")
+            return
+        seen.backwards, seen.since_step = seen.backwards + 1, True
+        if seen.backwards >= _BACKWARDS:
+            self._take(seen, module)
+
+    def between(self) -> None:
+        for seen in self._all:
+            seen.steps.settle()
+
+    def stepped(self, parameters: set[int]) -> None:
+        for seen in list(self._alive.values()):
+            module = seen.kept()
+            if seen.since_step and not seen.refused and module is not None and seen.parameters & parameters:
+                seen.since_step, seen.iterations = False, seen.iterations + 1
+                if seen.iterations >= _ITERATIONS:
+                    self._take(seen, module)
+
+    def _of(self, module: nn.Module) -> _Seen | None:
+        seen = self._alive.get(id(module))
+        return seen if seen is not None and seen.kept() is module else None
+
+    def _new(self, module: nn.Module) -> _Seen:
+        """What is known of a module that was not seen before. One like it that is gone (the last fold of a cross-validation) leaves
+        it its name, file and schedules."""
+        kind = type(module).__name__
+        gone = next((seen for seen in self._all if seen.kind == kind and seen.kept() is None and seen.taken), None)
+        if gone is not None:
+            self._all.remove(gone)
+            seen = _Seen(module, gone.name, gone.file)
+            seen.steps, seen.scheduled = gone.steps, gone.scheduled
+            seen.steps.drop()
+        else:
+            names = [seen.name for seen in self._all]
+            name = next(n for n in (kind, *(f"{kind}-{i}" for i in range(2, 1 << 20))) if n not in names)
+            file = self._file
+            if file is not None and names:
+                file = file.with_name(f"{file.stem}.{name}{file.suffix}")
+            seen = _Seen(module, name, file)
+        if kind in self._skip:
+            seen.refused = "it is to be skipped"
+        elif gone is not None or self._at_once or (seen.file is not None and seen.file.exists()):
+            self._take(seen, module, () if gone is None else gone.outcome.schedules)
+        return seen
+
+    def _take(self, seen: _Seen, module: nn.Module, known: Sequence[Schedule] = ()) -> None:
+        if seen.taken:
+            return
+        seen.steps.drop()
+        try:
+            auto(module, file=seen.file, **{"name": seen.name, "on_refused": "original", **self._options})
+        except (RemateError, OSError) as error:
+            self._leave(seen, str(error))
+            return
+        seen.taken = True
+        if (state := seen.state) is not None:
+            state.known = known
+
+    def _leave(self, seen: _Seen, why: str) -> None:
+        seen.steps.drop()
+        seen.refused = why
+
+
+def _report(seen: _Seen) -> Report:
+    state = seen.state
+    outcome = seen.outcome if state is None else state.outcome
+    refused = seen.refused or outcome.refused
+    if not seen.taken and not refused:
+        refused = f"the script ended within its first {_ITERATIONS} steps, which are the model's own"
+    if seen.taken and not refused and not outcome.schedules:
+        refused = "no training call came after its first steps"
+    return Report(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file)

@@ -1,0 +1,142 @@
+"""Which modules a script trains: the outermost ones in train mode whose outputs get a gradient. And what their steps take.
+
+Hooks on all modules see each call and its end, hooks on outputs see that a gradient comes, and by which kind of backward.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils import _pytree as pytree
+
+from remate_runtime.staleness import tensors_of
+
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
+
+
+class Backward:
+    """What came back to one call of a module. double: it can be differentiated again. times: backwards through the call."""
+
+    def __init__(self) -> None:
+        self.double, self.times = False, 0
+
+
+class Listener:
+    """What `Watch` describes."""
+
+    def called(self, module: nn.Module) -> None:
+        """A training call of an outermost module begins."""
+
+    def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
+        """It has ended. sizes: of its inputs."""
+
+    def gradient(self, module: nn.Module, backward: Backward) -> None:
+        """A backward through a call has ended; it may still be one of several."""
+
+    def between(self) -> None:
+        """No backward runs, and no training call."""
+
+    def stepped(self, parameters: set[int]) -> None:
+        """An optimizer has made a step. parameters: ids of those that it trains."""
+
+
+class _Running(NamedTuple):
+    """A call under way. within: it is a training call, or is made by one."""
+
+    module: nn.Module
+    outermost: bool
+    within: bool
+
+
+class Watch:
+    """Inside, `listener` hears of what is trained."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._inside = threading.local()
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> Watch:
+        self._handles = [
+            register_module_forward_pre_hook(self._begin),
+            register_module_forward_hook(self._end, with_kwargs=True, always_call=True),
+            register_optimizer_step_pre_hook(self._about_to_step),
+            register_optimizer_step_post_hook(self._step),
+        ]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._listener.between()
+
+    def _stack(self) -> list[_Running]:
+        if not hasattr(self._inside, "stack"):
+            self._inside.stack = []
+        return self._inside.stack
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        within = bool(stack) and stack[-1].within
+        outermost = not within and _trains(module)
+        stack.append(_Running(module, outermost, within or outermost))
+        if outermost:
+            self._listener.between()
+            self._listener.called(module)
+
+    def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
+        """Where forward raised, torch calls this without an output, and not at all where it was interrupted."""
+        if torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        while stack and stack[-1].module is not module:
+            stack.pop()
+        if not stack or not stack.pop().outermost or output is None:
+            return
+        given = pytree.tree_leaves((args, kwargs))
+        self._listener.returned(module, tuple(tuple(t.shape) for t in given if isinstance(t, torch.Tensor)))
+        self._await(module, output)
+
+    def _await(self, module: nn.Module, output: Any) -> None:
+        """Hear of each backward through this call, once."""
+        backward, running = Backward(), set[int]()
+
+        def ended(task: int) -> None:
+            running.discard(task)
+            self._listener.gradient(module, backward)
+
+        def arrives(gradient: torch.Tensor) -> None:
+            task = torch._C._current_graph_task_id()
+            if task in running:
+                return
+            running.add(task)
+            backward.times += 1
+            backward.double |= torch.is_grad_enabled()
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: ended(task))
+
+        for tensor in tensors_of(output):
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(arrives)
+
+    def _about_to_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if torch._C._current_graph_task_id() == -1:  # else it is an optimizer in backward
+            self._listener.between()
+
+    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
+
+
+def _trains(module: nn.Module) -> bool:
+    """Whether a call of a module may be one of training. Not those that run a part of forward again within backward."""
+    if not module.training or not torch.is_grad_enabled() or type(module).__name__ in WRAPPERS:
+        return False
+    if vars(module).get("_is_replica") or torch._C._current_graph_task_id() != -1:
+        return False
+    return any(parameter.requires_grad for parameter in module.parameters())

@@ -1,0 +1,202 @@
+"""`remate train`: scripts as people write them run unchanged, and end as by Python, to the bit."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from remate.cli import main
+
+from ..cli.processes import environment
+
+NET = """
+import sys, torch, torch.nn.functional as F
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, outputs=4):
+        super().__init__()
+        self.body = nn.Sequential(*[p for _ in range(3) for p in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.1))])
+        self.head = nn.Linear(16, outputs)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def end(*models):
+    print(*[t.double().sum().item().hex() for m in models for t in m.state_dict().values()], torch.rand(1).item())
+
+torch.manual_seed(0)
+"""
+PLAIN = (
+    NET
+    + """
+net = Net()
+loss_of = nn.CrossEntropyLoss()
+optimizer = torch.optim.Adam(net.parameters())
+for size in (64, 64, 64, 64, 64, 20):
+    loss = loss_of(net(torch.randn(size, 16)), torch.randint(4, (size,)))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+end(net)
+print(sys.argv[1:], __name__, __file__, sys.path[0])
+"""
+)
+GAN = (
+    NET
+    + """
+class Critic(Net):
+    pass
+
+make, judge = Net(16), Critic(1)
+optimizers = [torch.optim.SGD(m.parameters(), 0.01) for m in (make, judge)]
+for step in range(5):
+    real, fake = torch.randn(64, 16), make(torch.randn(64, 16))
+    optimizers[1].zero_grad()
+    loss = judge(fake.detach()).mean() - judge(real).mean()
+    if "penalty" in sys.argv:
+        between = real.clone().requires_grad_()
+        slope, = torch.autograd.grad(judge(between).sum(), between, create_graph=True)
+        loss = loss + (slope.norm(dim=1) - 1).square().mean()
+    loss.backward()
+    optimizers[1].step()
+    optimizers[0].zero_grad()
+    (-judge(fake).mean()).backward()
+    optimizers[0].step()
+end(make, judge)
+"""
+)
+FOLDS = (
+    NET
+    + """
+for fold in range(3):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(4):
+        net(torch.randn(64, 16)).square().mean().backward()
+        optimizer.step()
+    end(net)
+"""
+)
+QUICK = ("--cost", "cpu", "--effort", "quick", "--budget", "95%")
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def by_python(path: str, *arguments: str) -> str:
+    command = [sys.executable, path, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
+
+
+def train(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    status = main(["train", *QUICK, *words])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, file = written(tmp_path, PLAIN), tmp_path / "plan.json"
+    kept = sys.argv, sys.path[:], sys.modules["__main__"]
+    status, out, err = train(capsys, "--file", str(file), script, "--budget", "ours", "--", "-x")
+    assert (sys.argv, sys.path, sys.modules["__main__"]) == kept
+    assert status == 0
+    assert out == by_python(script, "--budget", "ours", "--", "-x")
+    assert file.exists()
+    assert re.search(r"remate: Net, 4 steps by a schedule that was planned in .* s; .*plan\.json\n", err)
+    assert re.search(r"peak of a step +[\d.]+ KiB +[\d.]+ KiB +0\.\d\d\n", err)
+    assert re.search(r"time of a step +[\d.]+ \w+ +[\d.]+ \w+ +\d+\.\d\d\n", err)
+    before = file.read_bytes()
+    assert train(capsys, "--file", str(file), script, "--budget", "ours", "--", "-x")[:2] == (0, out)
+    assert train(capsys, "--file", str(file), "--quiet", script, "--budget", "ours", "--", "-x")[2] == ""
+    assert file.read_bytes() == before
+
+
+def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, file = written(tmp_path, GAN), tmp_path / "plan.json"
+    wanted = by_python(script)
+    status, out, err = train(capsys, "--file", str(file), "--dims", "none", script)
+    assert (status, out) == (0, wanted)
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["plan.Critic.json", "plan.json"]
+    assert re.search(r"remate: Net, 3 steps(.|\n)*remate: Critic, \d+ steps", err)
+    again = train(capsys, "--file", str(file), "--dims", "none", script)
+    assert again[:2] == (0, wanted)
+    assert len(re.findall(r"by a schedule that was read in", again[2])) == 2
+
+
+def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = written(tmp_path, GAN)
+    status, out, err = train(capsys, script, "penalty")
+    assert (status, out) == (0, by_python(script, "penalty"))
+    assert "remate: Critic was left alone: a call of it is differentiated again (create_graph=True)" in err
+    assert "remate: Net, 3 steps" in err
+    status, out, err = train(capsys, "--skip", "Net", "--skip", "Critic", script)
+    assert (status, out) == (0, by_python(script))
+    assert err.count("was left alone: it is to be skipped") == 2
+    impossible = written(tmp_path, PLAIN)
+    with pytest.warns(UserWarning, match="trains by its own forward"):
+        status, out, err = train(capsys, "--budget", "1%", impossible)
+    assert (status, out) == (0, by_python(impossible))
+    assert re.search(r"remate: Net was left alone: the step .*cannot be planned within", err)
+    nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
+    assert "remate: no module was trained" in train(capsys, nothing)[2]
+
+
+def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = written(tmp_path, FOLDS)
+    status, out, err = train(capsys, "--dims", "none", script)
+    assert (status, out) == (0, by_python(script))
+    assert err.count("remate: Net: peak") == 3
+    assert re.search(r"remate: Net, \d+ steps by a schedule that was read", err), err
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "told"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('no data')", 1, "no data\n"),
+        ("sys.exit()", 0, ""),
+        ("1 / 0", 1, 'script.py", line 3, in <module>\n    1 / 0\n'),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(5)",
+            130,
+            "KeyboardInterrupt",
+        ),
+    ],
+)
+def test_a_script_ends_as_it_wants_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, status: int, told: str
+) -> None:
+    script = written(tmp_path, f"import sys\nprint(__name__)\n{line}\n")
+    found, out, err = train(capsys, script)
+    assert (found, out) == (status, "__main__\n")
+    assert told in err
+    assert "remate/training" not in err
+
+
+def test_a_module_runs_as_by_python_m(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer_of_ours.py").write_text("import sys\nprint(__name__, sys.argv[1:])\n")
+    monkeypatch.chdir(tmp_path)
+    assert train(capsys, "-m", "trainer_of_ours", "--lr", "1")[:2] == (0, "__main__ ['--lr', '1']\n")
+
+
+def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, told in (
+        ((), "which script?"),
+        (("--file", "s.json"), "which script?"),
+        ((str(tmp_path / "none.py"),), "no such file"),
+        (("--bugdet", "1"), "no option --bugdet"),
+    ):
+        status, _, err = train(capsys, *words)
+        assert status == 2
+        assert told in err
