@@ -52,6 +52,11 @@ def parse_budget(given: str | int) -> Budget:
         raise BudgetError(f"the budget {given!r} is a {type(given).__name__}{_HINT}")
     if isinstance(given, int):
         return _positive(Budget(given, None), given)
+    if given.strip().isdecimal() and 0 < int(given.strip()[:9]) <= 100:
+        raise BudgetError(
+            f"the budget {given!r} is {given.strip()} bytes\n  hint: is {given.strip()}% of the peak without recomputation meant? "
+            f'write "{given.strip()}%", or "{given.strip()}B" for bytes'
+        )
     found = _BUDGET.fullmatch(given)
     if found is None:
         raise BudgetError(f"the budget {given!r} cannot be read{_HINT}")

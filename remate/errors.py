@@ -48,7 +48,8 @@ class InfeasibleError(RemateError):
     no schedule whatever has a smaller peak. strategy: what was requested the schedule, "auto" or a name. delivered: the floor,
     if it is lower, where gradients are not held to the end of the step, which was requested. baseline: the baseline peak, of
     which a share is requested; None where there is no such step. sizes: those that it was to be planned at, where the schedule
-    was to name sizes: `b=64, t=128`. struck: the time limit had ended the search.
+    was to name sizes: `b=64, t=128`. struck: the time limit had ended the search. holder: the operation that
+    takes the floor.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class InfeasibleError(RemateError):
         sizes: str = "",
         *,
         struck: bool = False,
+        holder: str = "",
     ) -> None:
-        self._baseline, self._delivered, self.struck = baseline, delivered, struck
+        self._baseline, self._delivered, self.struck, self.holder = baseline, delivered, struck, holder
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
         late = struck and budget >= floor
@@ -85,14 +87,16 @@ class InfeasibleError(RemateError):
             )
         super().__init__(
             f"{what}{step} cannot be planned within {size(budget)}: {why}\n"
-            f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n"
-            f"  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
+            f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})"
+            f"{f', held at {holder}' if holder else ''}\n  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
 
     def at(self, sizes: str) -> InfeasibleError:
         """The same, of a step that was to be planned at `sizes`."""
         told = self.strategy, self._delivered, self._baseline
-        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, struck=self.struck)
+        return InfeasibleError(
+            self.budget, self.smallest, self.floor, *told, sizes, struck=self.struck, holder=self.holder
+        )
 
 
 class DoesNotFitError(InfeasibleError):

@@ -28,7 +28,7 @@ from remate_runtime.operator_calls import needed
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..block_templates.folding import fold
-from ..budget import parse_budget
+from ..budget import BudgetError, parse_budget
 from ..capture.differentiated import choice_text
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
@@ -41,9 +41,10 @@ from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .meant import check_meant, checked_fill
-from .progress import Progress, Told, telling
+from .progress import Progress, Told, aloud, telling
 
 if TYPE_CHECKING:
+    from .goals import Goal
     from .parts import PartSchedules
 
 
@@ -65,6 +66,7 @@ class Options(TypedDict, total=False):
     name: str
     note: str
     progress: Told
+    slowdown: str | float | None
 
 
 @overload
@@ -72,7 +74,7 @@ def plan(
     model: Any,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    budget: str | int = "60%",
+    budget: str | int | None = None,
     cost: str = "measured",
     *,
     at: None = None,
@@ -85,7 +87,7 @@ def plan(
     model: Any,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    budget: str | int = "60%",
+    budget: str | int | None = None,
     cost: str = "measured",
     *,
     at: str | Sequence[str],
@@ -97,7 +99,7 @@ def plan(
     model: Any,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    budget: str | int = "60%",
+    budget: str | int | None = None,
     cost: str = "measured",
     *,
     at: str | Sequence[str] | None = None,
@@ -116,6 +118,7 @@ def plan(
     name: str = "",
     note: str = "",
     progress: Told = "auto",
+    slowdown: str | float | None = None,
 ) -> Schedule | PartSchedules:
     """Plan one training step of a model under a memory budget.
 
@@ -129,7 +132,9 @@ def plan(
         kwargs: Keyword arguments of the call to plan.
         budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
-            state.
+            state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
+            knee of the curve of peak and time, which is printed.
+        slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
         cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
             roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.
         at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
@@ -179,11 +184,16 @@ def plan(
         >>> schedule.peak_bytes <= 0.8 * schedule.baseline_peak_bytes
         True
     """
-    parse_budget(budget)
-    settings = settings_of(str(budget), strategy, effort, gap, time_limit, differentiate, live)
+    from .goals import check_budget, goal_of
+
+    check_budget(budget, slowdown)
+    goal = goal_of(budget, slowdown)
+    settings = settings_of("" if goal else str(budget), strategy, effort, gap, time_limit, differentiate, live)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))
+    if goal and (at is not None or cost == COMPILED):
+        raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
     if at is not None:
         from .parts import plan_at
 
@@ -191,14 +201,45 @@ def plan(
         limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note}
         with telling(progress) as say:
             return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs, progress=say)
-    costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, parse_budget(budget).share is None)}
+    in_bytes = not goal and parse_budget(settings.budget).share is None
+    costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, in_bytes)}
     costs["live"] = live
     with telling(progress) as say:
         step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=say)
         fill = checked_fill(fill or {}, step.captured.model)
         named = name or type(called(model).model).__name__
-        made = plan_step(step, settings, cost, name=named, note=note, progress=say)
+        options: dict[str, Any] = {"name": named, "note": note, "progress": say}
+        if goal:
+            made = plan_for_goal(step, settings, cost, goal, aloud(progress, say), **options)
+        else:
+            made = plan_step(step, settings, cost, **options)
     return replace(made, model=replace(made.model, fill=fill))
+
+
+def plan_for_goal(
+    step: Hierarchy,
+    settings: Settings,
+    cost: str,
+    goal: Goal,
+    tell: Progress,
+    *,
+    name: str,
+    note: str = "",
+    progress: Progress | None = None,
+) -> Schedule:
+    """As `plan_step`, for a goal in place of a budget; the file has the budget that it came to, in bytes. tell: is told of the
+    curve."""
+    from .frontier import Sweep
+    from .goals import chosen_budget
+
+    search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
+    sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
+    limit = chosen_budget(goal, sweep, tell)
+    if sweep.solve(limit) is None:  # the strategies asked for reach nothing but the baseline
+        limit = sweep.baseline_peak
+        sweep.solve(limit)
+    settings = replace(settings, budget=str(limit))
+    return schedule_of(step, sweep.solutions()[limit], limit, cost, settings=settings, name=name, note=note)
 
 
 def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:

@@ -59,3 +59,10 @@ def telling(progress: Told) -> Iterator[Progress | None]:
         yield waiting
     finally:
         waiting.end()
+
+
+def aloud(progress: Told, say: Progress | None) -> Progress:
+    """What to call with what a person ought to know whenever it is found; `say` is what `telling` gave."""
+    if progress == "auto":
+        return lambda text: print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
+    return say or (lambda text: None)

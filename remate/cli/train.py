@@ -13,7 +13,7 @@ from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, duration, size, table
 from .output import say_aside
-from .plan import budget_text, positive
+from .plan import positive
 from .streams import unguarded_streams
 from .usage import UsageError
 
@@ -41,8 +41,9 @@ def configure(commands: Any) -> None:
     parser.add_argument("script", metavar="script.py", nargs="?", help="the script; what follows are its own arguments")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
     parser.add_argument(
-        "--budget", type=budget_text, default="60%", help="of each module: 4GiB, bytes, or 60%% (default)"
+        "--budget", metavar="BUDGET", help="of each module: 4GiB, bytes, 60%%, or min; default: where the curve bends"
     )
+    parser.add_argument("--slowdown", metavar="10%", help="the smallest peak for so much more time")
     parser.add_argument(
         "--file",
         metavar="S.json",
@@ -89,6 +90,7 @@ def split_script(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple
 
 def run(args: argparse.Namespace) -> int:
     require("remate train", "torch")
+    from ..api.goals import check_budget
     from ..training.script import run_module, run_script
     from ..training.trained import Trained
     from ..training.watch import Watch
@@ -99,13 +101,20 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{args.script}: no such file\n  hint: options of remate stand before the script, its own behind it"
         )
+    check_budget(args.budget, args.slowdown)
     file = None if args.file is None else Path(args.file).absolute()  # the script may go elsewhere
     if file is not None:
         from ..training.plan_file import check_file
 
         check_file(file)
     speaks = not args.quiet and _first_rank()
-    options: dict[str, Any] = {"budget": args.budget, "dims": args.dims, "cost": args.cost, "engine": args.engine}
+    options: dict[str, Any] = {
+        "budget": args.budget,
+        "slowdown": args.slowdown,
+        "dims": args.dims,
+        "cost": args.cost,
+        "engine": args.engine,
+    }
     options |= {"strategy": args.strategy, "effort": args.effort, "time_limit": args.time_limit}
     trained = Trained(
         options | {"on_stale": args.on_stale, "progress": "auto" if speaks else None},

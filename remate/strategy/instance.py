@@ -13,7 +13,7 @@ from remate_runtime.link import link, simulate
 
 from ..partition.hierarchy import BlockSpan
 from .base import BASELINE, Candidate
-from .bound.floor import least_need, proven_floor
+from .bound.floor import floor_and_holder, least_need, proven_floor
 from .problem import Problem
 
 FORBIDDEN = 1 << 62  # bytes
@@ -58,6 +58,12 @@ class StepInstance:
     def floor(self) -> int:
         """Bytes: no schedule whatever has a smaller peak."""
         return proven_floor(self.problem)
+
+    @cached_property
+    def floor_holder(self) -> str:
+        """The operation that takes the floor, by name; "" where there is none."""
+        at = floor_and_holder(self.problem)[1]
+        return "" if at < 0 else f"{self.graph.operations[at].id} ({self.graph.operations[at].op})"
 
     @cached_property
     def floor_of_delivered(self) -> int | None:

@@ -251,7 +251,10 @@ class _Search:
             least = min(candidate.peak for candidate in found)
             delivered = self.instance.floor_of_delivered
             told = self.policy.name, delivered, self.base.peak
-            raise InfeasibleError(self.request.budget, least, self.floor, *told, struck=self.deadline.struck)
+            holder = "" if self.policy.reorders else self.instance.floor_holder
+            raise InfeasibleError(
+                self.request.budget, least, self.floor, *told, struck=self.deadline.struck, holder=holder
+            )
 
     def _smallest(self) -> list[Candidate]:
         """What the strategies offer when requested the proven floor, until one reaches it; where the budget is below the

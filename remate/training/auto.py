@@ -20,7 +20,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 def auto(
     model: Model,
-    budget: str | int = "60%",
+    budget: str | int | None = None,
     file: str | Path | None = None,
     *,
     on_stale: str = "replan",
@@ -39,7 +39,7 @@ def auto(
     train mode with gradients. Calls in eval mode, without gradients, of other sizes than the schedule is for, or that
     export or transform the model run its own forward.
 
-    budget: as of `remate.plan`. file: where the schedule is kept: one that is for this model, this call and this budget is
+    budget: as of `remate.plan`: without one, and without `slowdown`, the knee of the curve of peak and time. file: where the schedule is kept: one that is for this model, this call and this budget is
     used without planning; a new one is written there (into a folder, for several parts). on_stale: what to do with a file that
     is for another model, call or budget, and with a model that changes while it trains: "replan" plans it anew, three times
     at most, "refuse" raises StaleModelError. on_refused: what to do where it cannot be planned: "error" raises what

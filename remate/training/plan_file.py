@@ -65,8 +65,10 @@ def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return told
 
 
-def other_budget(schedules: Sequence[Schedule], budget: str | int) -> str:
+def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str:
     """Where schedules were planned for another budget than the one that is requested; "" if for this one."""
+    if budget in (None, "min"):  # it followed from a goal
+        return ""
     for one in schedules:
         planned = one.solve.settings
         if len(schedules) == 1 and planned is not None and planned.budget != str(budget):

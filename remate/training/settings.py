@@ -14,7 +14,6 @@ from remate_runtime.format import did_you_mean
 from remate_runtime.support.plain_text import plain
 
 from ..api.progress import Told
-from ..budget import parse_budget
 from ..errors import UnknownNameError
 
 OnStale = Literal["replan", "refuse"]
@@ -27,7 +26,7 @@ class AutoSettings(msgspec.Struct, frozen=True):
     """budget: as it was given. file: of the schedule. plan, apply: further arguments of these functions. on_stale,
     on_refused, timeout, progress: as of `auto`."""
 
-    budget: str | int
+    budget: str | int | None
     file: Path | None
     on_stale: OnStale
     on_refused: OnRefused
@@ -50,7 +49,7 @@ class AutoSettings(msgspec.Struct, frozen=True):
 
 
 def settings_for(
-    budget: str | int,
+    budget: str | int | None,
     file: str | Path | None,
     on_stale: str,
     on_refused: str,
@@ -59,10 +58,11 @@ def settings_for(
     options: Mapping[str, Any],
 ) -> AutoSettings:
     """The arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
+    from ..api.goals import check_budget
     from ..api.plan import assumed, plan
     from ..strategy import effort_named, policy
 
-    parse_budget(budget)
+    check_budget(budget, options.get("slowdown"))
     for name, given, known in (
         ("on_stale", on_stale, ("replan", "refuse")),
         ("on_refused", on_refused, ("error", "original")),

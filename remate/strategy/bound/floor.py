@@ -11,15 +11,19 @@ from ..problem import Problem
 def proven_floor(problem: Problem) -> int:
     """Bytes that some operation needs at once in every schedule: its arguments, outputs and workspace, outputs of the
     model and gradients already made, and backward values still to be read. Same assumptions as `bound`."""
+    return floor_and_holder(problem)[0]
+
+
+def floor_and_holder(problem: Problem) -> tuple[int, int]:
+    """The proven floor, and the operation that needs as much; -1 where there is none."""
     forced = forced_bytes(problem)
-    return max(
-        (
-            int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i))
-            for i, real in enumerate(problem.real)
-            if real
-        ),
-        default=0,
+    needs = (
+        (int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i)), -i)
+        for i, real in enumerate(problem.real)
+        if real
     )
+    most, at = max(needs, default=(0, 1))
+    return most, -at
 
 
 def least_need(problem: Problem) -> int:
