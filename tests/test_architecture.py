@@ -43,7 +43,7 @@ PLANNER = [
     "schedule_tools",
     "api",
 ]
-PLANNER += ["training", "present", "cli", "__init__", "__main__"]
+PLANNER += ["training", "integrations", "present", "cli", "__init__", "__main__"]
 HOUSES = {"remate_runtime": (ROOT / "runtime" / "remate_runtime", RUNTIME), "remate": (ROOT / "remate", PLANNER)}
 LINES = 400
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _EPILOG = f"""The script runs as by `python script.py ARGS`: options of remate stand before its name, its own behind it. Each module
 that it trains (the outermost one that is called in train mode, and whose output gets a gradient) makes two steps by its own
 forward, which are measured; the next one is planned, and the rest run by the schedule. With a --file that is there and
-fresh, all do. Under torchrun: torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS.
+fresh, all but the first call do. Under torchrun: torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS.
 The exit status is that of the script.
 
 {PEAK_NOTE}""".replace("%", "%%")
@@ -53,7 +53,7 @@ def configure(commands: Any) -> None:
         "--on-stale", choices=("replan", "refuse"), default="replan", help="a file of another model; default: replan"
     )
     parser.add_argument(
-        "--at-once", action="store_true", help="plan the first training call: no step is measured before"
+        "--at-once", action="store_true", help="plan the second training call: no step is measured before"
     )
     parser.add_argument(
         "--skip", metavar="CLASS", action="append", default=[], help="leave modules of this class alone"

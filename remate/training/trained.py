@@ -57,8 +57,8 @@ class _Seen:
 
 class Trained(Listener):
     """options: of `auto`. file: of the first module's schedule, the others' have the names of their classes in theirs.
-    skip: names of classes that are left alone. at_once: without a step by the model's own forward; where a file is there
-    that is always so."""
+    skip: names of classes that are left alone. at_once: after the call by which a module is known, which runs its own forward;
+    where a file is there that is always so."""
 
     def __init__(
         self, options: Mapping[str, Any], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False

@@ -42,8 +42,8 @@ def test_a_slowdown_bounds_the_time() -> None:
 def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
     model = nn.Linear(4, 4)
     for options in ({}, {"budget": "min"}, {"slowdown": "5%"}):
-        solve = remate.plan(model, (torch.ones(2, 4),), cost="cpu", progress=None, **options).solve  # type: ignore[union-attr]
-        assert solve.peak == solve.baseline_peak
+        schedule: Any = remate.plan(model, (torch.ones(2, 4),), cost="cpu", progress=None, **options)
+        assert schedule.solve.peak == schedule.solve.baseline_peak
 
 
 @pytest.mark.parametrize(
