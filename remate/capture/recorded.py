@@ -144,6 +144,11 @@ class RecordedCall:
         return self.state.in_effect(self.model, cast)
 
     @property
+    def is_taken(self) -> bool:
+        """Whether a training call was recorded."""
+        return self._found is not None
+
+    @property
     def args(self) -> tuple[Any, ...]:
         return self._taken[0]
 
@@ -227,7 +232,7 @@ def _replaced(model: nn.Module) -> str:
     return getattr(vars(model)["forward"], "__qualname__", "something else")
 
 
-class _Recorded(BaseException):
+class LoopLeft(BaseException):
     """Leaves a loop behind; no loop is to take it for a failure of a step."""
 
 
@@ -276,7 +281,7 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
     call.open = True
     try:
         yield call
-    except _Recorded:
+    except LoopLeft:
         pass
     finally:
         call.open = False
@@ -291,7 +296,7 @@ def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if self is call.model and call.take(args, kwargs) and stop:
-            raise _Recorded
+            raise LoopLeft
         return kind.forward(self, *args, **kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:

@@ -105,6 +105,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
 def _split(made: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
     """The words of the command, and those of a script that it runs."""
+    if words[:1] == ["plan"] and "--from-script" in words and "--" in words:
+        at = words.index("--")
+        return words[:at], words[at + 1 :]
     if words[:1] != ["train"]:
         return words, []
     own, rest = split_script(subcommands(made)["train"], words[1:])

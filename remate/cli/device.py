@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
+
 from .build_file import Target, load_target
 from .progress import Reporter
+from .streams import unguarded_streams
 from .usage import UsageError
 
 
@@ -12,6 +16,17 @@ def loaded(text: str, device: str | None, threads: int | None, quiet: bool) -> T
     with Reporter(quiet) as report:
         report(f"running {text}")
         return placed(load_target(text), device, threads)
+
+
+def from_script(args: argparse.Namespace) -> Target:
+    """The training call that a script makes, on `--device` if that is named. Raises UsageError, CaptureError."""
+    from ..training.script_call import script_call
+
+    if not Path(args.target).is_file():
+        raise UsageError(f"{args.target}: no such file\n  hint: remate plan script.py --from-script -o S.json -- ARGS")
+    with unguarded_streams():
+        call = script_call(args.target, args.rest, args.module)
+    return placed(Target(call.model, call.args, call.kwargs, call.state), args.device, args.threads)
 
 
 def placed(target: Target, device: str | None, threads: int | None = None) -> Target:

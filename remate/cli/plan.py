@@ -28,9 +28,10 @@ from .device_memory import (
     left_for_the_step,
     sum_text,
 )
-from .output import SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
+from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
 from .plan_parts import plan_parts
 from .sizes import over_budget
+from .usage import UsageError
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -63,13 +64,28 @@ def configure(commands: Any) -> None:
         "plan", help="plan a model's training step and write a schedule", description=__doc__, epilog=PEAK_NOTE
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
-    limit = parser.add_mutually_exclusive_group(required=True)
-    limit.add_argument("--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the baseline peak: 60%%")
+    parser.add_argument(
+        "--from-script",
+        action="store_true",
+        help="the target is a training script: its training call is recorded, and planned; what follows -- are its arguments",
+    )
+    parser.add_argument(
+        "--module", metavar="CLASS", default="", help="with --from-script: the module to plan, of several"
+    )
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--budget",
+        type=budget_text,
+        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends",
+    )
     limit.add_argument(
         "--device-memory",
         metavar="SIZE",
         type=bytes_of,
         help="24GiB: the budget is what parameters, buffers, inputs, optimizer and CUDA context leave of it",
+    )
+    parser.add_argument(
+        "--slowdown", metavar="10%", help="in place of a budget: the smallest peak for so much more time"
     )
     add_optimizer(parser)
     parser.add_argument(
@@ -110,6 +126,8 @@ def add_gradients(parser: argparse.ArgumentParser) -> None:
 
 
 def budget_text(text: str) -> str:
+    if text == "min":
+        return text
     try:
         parse_budget(text)
     except BudgetError as error:
@@ -134,13 +152,18 @@ def run(args: argparse.Namespace) -> int:
     check_optimizer(args)
     from remate_runtime.format import checked_text
 
-    from .device import check_trains, loaded
+    from ..api.goals import goal_of
+    from ..profile.costing import COMPILED
+    from .device import check_trains, from_script, loaded
     from .progress import Reporter
 
-    target = loaded(args.target, args.device, args.threads, args.quiet)
+    goal = None if args.device_memory else goal_of(args.budget, args.slowdown)
+    if goal and (args.at or args.cost == COMPILED):
+        raise UsageError("--at and --cost compiled need a budget\n  hint: --budget 60%")
+    target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.meant import checked_fill
-    from ..api.plan import plan_step, prepare, settings_of
+    from ..api.plan import plan_for_goal, plan_step, prepare, settings_of
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -148,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
 
     fill = fill_of(args.fill)
     requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of(args.budget or "", *requested)
+    settings = settings_of("" if goal else args.budget or "", *requested)
     if args.at:
         plan_parts(args, target, settings)
         return exit_codes.FINE
@@ -156,14 +179,22 @@ def run(args: argparse.Namespace) -> int:
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
         options["gradients"] = args.gradients
-        options["open_sizes"] = OpenSizes(dims_of(args.dims), largest=not (args.budget or "").strip().endswith("%"))
+        options["open_sizes"] = OpenSizes(
+            dims_of(args.dims), largest=not goal and not (args.budget or "").strip().endswith("%")
+        )
         step = prepare(target.call, cost=operator_costs(args.cost), **options, progress=report)
         fill = checked_fill(fill, step.captured.model)
         residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
         if args.device_memory:
             settings = replace(settings, budget=str(left_for_the_step(args, residents)))
         with Finishing():
-            schedule = plan_step(step, settings, args.cost, name=name, note=args.note, progress=report)
+            search: dict[str, Any] = {"name": name, "note": args.note, "progress": report}
+            if goal:
+                schedule = plan_for_goal(
+                    step, settings, args.cost, goal, say_aside if not args.quiet else report, **search
+                )
+            else:
+                schedule = plan_step(step, settings, args.cost, **search)
             schedule = replace(schedule, model=replace(schedule.model, fill=fill))
             text = checked_text(schedule)
             write_output(args.output, text, rescue=True)
@@ -179,7 +210,9 @@ def run(args: argparse.Namespace) -> int:
             say(plain(f"note: {line}"), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)
-            say(f"next: remate run {shlex.quote(args.output)} --model {model}   # train by it, beside eager")
+            path = shlex.quote(args.output)
+            run = f"train --file {path}" if args.from_script else f"run {path} --model"
+            say(f"next: remate {run} {model}   # train by it{'' if args.from_script else ', beside eager'}")
     return exit_codes.FINE
 
 

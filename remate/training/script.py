@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..capture.recorded import LoopLeft
+
 INTERRUPTED = 130
 
 
@@ -71,6 +73,8 @@ def _status(run: Any, where: str | None) -> int:
             return stop.code or 0
         print(stop.code, file=sys.stderr)
         return 1
+    except LoopLeft:
+        return 0
     except BaseException as error:
         trace = error.__traceback__
         while where is not None and trace is not None and trace.tb_frame.f_code.co_filename != where:

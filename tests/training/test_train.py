@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from remate.cli import main
+from remate_runtime import load
 
 from ..cli.processes import environment
 
@@ -200,3 +201,18 @@ def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         status, _, err = train(capsys, *words)
         assert status == 2
         assert told in err
+
+
+def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, file = written(tmp_path, GAN), tmp_path / "plan.json"
+    plan = ["plan", script, "--from-script", *QUICK, "-o", str(file)]
+    assert main([*plan, "--", "--lr", "1"]) == 0
+    said = capsys.readouterr()
+    assert f"next: remate train --file {file} {script}" in said.out
+    assert load(file).name == "plan"
+    assert main([*plan, "--module", "Net"]) == 0
+    assert main([*plan, "--module", "Other"]) == 1
+    assert re.search(r"makes no second training call of a Other\nhint: it trains Critic, Net", capsys.readouterr().err)
+    assert main(["plan", str(tmp_path / "none.py"), "--from-script", "-o", str(file)]) == 2
+    status, out, _ = train(capsys, "--file", str(file), "--dims", "none", script)
+    assert (status, out) == (0, by_python(script))

@@ -1,0 +1,57 @@
+"""The training call of a script, recorded to be planned: the script runs until it trains the module once more."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+
+from torch import nn
+
+from ..capture.recorded import RecordedCall, recording
+from ..errors import CaptureError
+from .script import run_script
+from .watch import Backward, Listener, Watch
+
+
+class _First(Listener):
+    """Waits for the first module that is trained, of a class if it has a name, and records its next call."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.call: RecordedCall | None = None
+        self.others: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+    def gradient(self, module: nn.Module, backward: Backward) -> None:
+        if self.call is not None:
+            return
+        if self._name and type(module).__name__ != self._name:
+            self.others.add(module)
+            return
+        self.call = RecordedCall(module)
+        module.__class__ = recording(type(module), self.call, stop=True)
+
+
+def script_call(path: str, arguments: Sequence[str], name: str = "") -> RecordedCall:
+    """Run a script up to the second training call of a module, which is recorded, and leave it there. name: of the module's class,
+    by default that of the first one that is trained.
+
+    Raises CaptureError where the script ends without it; OSError for a file that cannot be read.
+    """
+    first = _First(name)
+    with Watch(first):
+        status = run_script(path, arguments)
+    call = first.call
+    if call is not None and type(call.model).__mro__[1].__qualname__ == type(call.model).__qualname__:
+        call.model.__class__ = type(call.model).__mro__[1]
+    if call is None or not call.is_taken:
+        others = sorted({type(module).__name__ for module in first.others})
+        ended = f"; it ended with status {status}" if status else ""
+        trained = (
+            f"it trains {', '.join(others)}: name one with --module"
+            if others
+            else ("it must call a module in train mode, with a gradient to its output, twice; or write FILE.py:build")
+        )
+        raise CaptureError(
+            f"{path} makes no second training call{f' of a {name}' if name else ''}{ended}", hint=trained
+        )
+    return call
