@@ -85,7 +85,7 @@ def configure(commands: Any) -> None:
         help="24GiB: the budget is what parameters, buffers, inputs, optimizer and CUDA context leave of it",
     )
     parser.add_argument(
-        "--slowdown", metavar="10%", help="in place of a budget: the smallest peak for so much more time"
+        "--slowdown", metavar="SHARE", help="in place of a budget: the smallest peak for so much more time"
     )
     add_optimizer(parser)
     parser.add_argument(

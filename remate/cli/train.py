@@ -43,7 +43,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--budget", metavar="BUDGET", help="of each module: 4GiB, bytes, 60%%, or min; default: where the curve bends"
     )
-    parser.add_argument("--slowdown", metavar="10%", help="the smallest peak for so much more time")
+    parser.add_argument("--slowdown", metavar="SHARE", help="the smallest peak for so much more time: 10%%")
     parser.add_argument(
         "--file",
         metavar="S.json",

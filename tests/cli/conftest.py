@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from remate.api.progress import Waiting
 from remate.cli import main
 
 DATA = Path(__file__).parent / "data"
@@ -22,6 +23,12 @@ class Outcome(NamedTuple):
     def __str__(self) -> str:
         """Everything a person sees, as it stands in a golden file."""
         return f"{self.out}--- stderr\n{self.err}--- status {self.status}\n"
+
+
+@pytest.fixture(autouse=True)
+def silent_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, commands would say that they are still at work."""
+    monkeypatch.setattr(Waiting.__init__, "__defaults__", (3600.0, *(Waiting.__init__.__defaults__ or ())[1:]))
 
 
 @pytest.fixture

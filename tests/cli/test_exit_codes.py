@@ -33,7 +33,7 @@ ON_FILE: dict[str, list[str]] = {
     "report": ["report", "FILE", "-o", "page.html"],
     "trace": ["trace", "FILE", "-o", "trace.json"],
 }
-WITHOUT_FILE = {"solve", "instance", "plan", "frontier", "fit", "strategies", "completion"}
+WITHOUT_FILE = {"solve", "instance", "plan", "frontier", "fit", "strategies", "completion", "train"}
 
 
 def on(name: str, command: str) -> list[str]:
@@ -71,7 +71,8 @@ def test_a_missing_file_is_usage(remate: Remate, command: str) -> None:
 
 @pytest.mark.parametrize(
     ("command", "argv"),
-    [(c, []) for c in COMMANDS if c != "strategies"] + [(c, ["mlp.json", "--no-such-option"]) for c in COMMANDS],
+    [(c, []) for c in COMMANDS if c != "strategies"]
+    + [(c, ["mlp.json", "--no-such-option"]) for c in COMMANDS if c != "train"],  # what follows a script is its own
 )
 def test_wrong_arguments_are_usage(remate: Remate, command: str, argv: list[str]) -> None:
     assert remate(command, *argv).status == exit_codes.USAGE

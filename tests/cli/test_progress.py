@@ -77,6 +77,7 @@ def test_who_waits_at_a_pipe_is_told_after_some_seconds(monkeypatch: pytest.Monk
     pipe, clock = io.StringIO(), [100.0]
     monkeypatch.setattr(sys, "stderr", pipe)
     monkeypatch.setattr(waiting.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(waiting.Waiting.__init__, "__defaults__", (3.0, 0.03, "remate: "))
     with waiting.telling("auto") as say:
         assert say is not None
         for now, text in ((2.9, "tracing"), (3.1, "solving"), (9.0, "still solving"), (14.0, "found\x1b[2J")):
