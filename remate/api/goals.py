@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from remate_runtime.format import Schedule, Settings
 from remate_runtime.support.quantities import size
 
 from ..budget import BudgetError, parse_budget
-from ..strategy import QUICK, Candidate
+from ..partition.hierarchy import Hierarchy
+from ..strategy import QUICK, Candidate, effort_named, policy
 from .frontier import Sweep
+from .plan import schedule_of
+from .progress import Progress
 
 MIN, FIT = "min", "fit"
 _SPANS = (0.6, 0.3, 0.1)  # of what lies between floor and baseline: where the curve is looked at
@@ -104,3 +110,26 @@ def _told(curve: Sequence[Candidate], found: Candidate, base: Candidate) -> str:
         more = f"{size(one.peak)} {(one.time / max(1, base.time) - 1) * 100:+.1f}%"
         points.append(f"{more} (the knee, chosen)" if one is found else more)
     return f"no budget was given; peak and extra time: {', '.join(points)}; budget= or slowdown= asks for another"
+
+
+def plan_for_goal(
+    step: Hierarchy,
+    settings: Settings,
+    cost: str,
+    goal: Goal,
+    tell: Progress,
+    *,
+    name: str,
+    note: str = "",
+    progress: Progress | None = None,
+) -> Schedule:
+    """As `plan_step`, for a goal in place of a budget; the file has the budget that it came to, in bytes. tell: is told of the
+    curve."""
+    search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
+    sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
+    limit = chosen_budget(goal, sweep, tell)
+    if sweep.solve(limit) is None:  # the strategies asked for reach nothing but the baseline
+        limit = sweep.baseline_peak
+        sweep.solve(limit)
+    settings = replace(settings, budget=str(limit))
+    return schedule_of(step, sweep.solutions()[limit], limit, cost, settings=settings, name=name, note=note)

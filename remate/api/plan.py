@@ -44,7 +44,6 @@ from .meant import check_meant, checked_fill
 from .progress import Progress, Told, aloud, telling
 
 if TYPE_CHECKING:
-    from .goals import Goal
     from .parts import PartSchedules
 
 
@@ -184,7 +183,7 @@ def plan(
         >>> schedule.peak_bytes <= 0.8 * schedule.baseline_peak_bytes
         True
     """
-    from .goals import check_budget, goal_of
+    from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, slowdown)
     goal = goal_of(budget, slowdown)
@@ -214,32 +213,6 @@ def plan(
         else:
             made = plan_step(step, settings, cost, **options)
     return replace(made, model=replace(made.model, fill=fill))
-
-
-def plan_for_goal(
-    step: Hierarchy,
-    settings: Settings,
-    cost: str,
-    goal: Goal,
-    tell: Progress,
-    *,
-    name: str,
-    note: str = "",
-    progress: Progress | None = None,
-) -> Schedule:
-    """As `plan_step`, for a goal in place of a budget; the file has the budget that it came to, in bytes. tell: is told of the
-    curve."""
-    from .frontier import Sweep
-    from .goals import chosen_budget
-
-    search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
-    sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
-    limit = chosen_budget(goal, sweep, tell)
-    if sweep.solve(limit) is None:  # the strategies asked for reach nothing but the baseline
-        limit = sweep.baseline_peak
-        sweep.solve(limit)
-    settings = replace(settings, budget=str(limit))
-    return schedule_of(step, sweep.solutions()[limit], limit, cost, settings=settings, name=name, note=note)
 
 
 def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:

@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     check_optimizer(args)
     from remate_runtime.format import checked_text
 
-    from ..api.goals import goal_of
+    from ..api.goals import goal_of, plan_for_goal
     from ..profile.costing import COMPILED
     from .device import check_trains, from_script, loaded
     from .progress import Reporter
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.meant import checked_fill
-    from ..api.plan import plan_for_goal, plan_step, prepare, settings_of
+    from ..api.plan import plan_step, prepare, settings_of
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
