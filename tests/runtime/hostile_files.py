@@ -180,6 +180,9 @@ def files() -> Iterator[tuple[str, Schedule]]:
         numbers = {"i": whole(FAR, 2), "j": whole(-FAR, 2, 1), "k": whole(10**6, 4), "o": whole(10**6, 2, kind="i32")}
         lines = zeros("two", 2, 8), zeros("w", 2, 8, 8), line(op, *args, out=out)
         yield op, edited(*lines, constants=numbers)
+    for name in ("_stack", "stack", "cat", "block_diag"):
+        yield f"{name} of an empty list", edited(line(f"aten.{name}", [], out="f32[0]"))
+    yield "addition of numbers", edited(line("aten.add.Tensor", 1, 2, out="i64[]"))
     for size, stride, offset in ((4, FAR, 0), (4, 1, FAR), (FAR, 1, 0), (40, 1, 0)):
         shown = f"f32[{size}]{{{stride}}}" if stride > 1 else f"f32[{size}]"
         far = line("aten.as_strided", "%x", [size], [stride], offset, out=shown, id="far")

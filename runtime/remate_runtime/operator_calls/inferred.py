@@ -78,8 +78,10 @@ def infer(graph: Graph, args: tuple[Any, ...], kwargs: dict[str, Any], live: OpO
 def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
     """What is wrong with an operation's types; "" if nothing is, or if torch cannot tell without running it."""
     names = [argument.name for argument in live._schema.arguments]
-    if not op.reads and "device" not in names:
-        return ""
+    if not op.reads and any("Tensor" in str(argument.type) for argument in live._schema.arguments):
+        return (
+            "it is given no tensor, so that nothing says what it would make"  # torch would run its kernel to infer that
+        )
     if op.op in _PIECES and (wrong := _wrong_count(graph, op, names)):
         return wrong
     try:

@@ -1,0 +1,160 @@
+"""The process that calls operators: it forks for each one, and again where a call ended the process.
+
+python -m tools.fuzz.operator_worker JOB RESULT    (tools.fuzz.operators starts it, behind the fence)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from mmap import mmap
+
+import msgspec
+import torch
+
+from remate_runtime.errors import ScheduleError
+
+from .operator_mutations import mutations
+from .operator_program import Program, TooLargeError, check, graph_of, run
+
+CALL_SECONDS = 4.0  # of CPU time
+MAX_ENDS = 6  # of processes, after which an operator is not called again
+OUTCOMES = ("refused", "large", "raised", "ran")
+
+
+class End(msgspec.Struct, frozen=True):
+    """A call that ended its process. how: the signal's name. ran: whether the operator itself did, or a check."""
+
+    how: str
+    ran: bool
+    program: Program
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What became of an operator's calls. counts: by OUTCOMES."""
+
+    name: str
+    counts: tuple[int, ...]
+    ends: tuple[End, ...]
+
+    @property
+    def verdict(self) -> str:
+        if self.ends:
+            return "ends the process: " + ", ".join(sorted({end.how for end in self.ends}))
+        return "" if sum(self.counts) else "not called"
+
+
+def tried(name: str, programs: Sequence[Program], combined: int, until: float) -> Row:
+    """All mutations of these calls, in processes that end where a call ends them, and go on behind it.
+
+    Args:
+        name: The operator.
+        programs: Its calls to begin with.
+        combined: Random combinations of changes of each.
+        until: The time.monotonic() at which to stop.
+    """
+    work = [each for n, seed in enumerate(programs) for each in mutations(seed, combined, f"{name}/{n}")]
+    notes = mmap(-1, 64)  # shared with the child: the number of the call, whether it runs, counts
+    ends: list[End] = []
+    start = 0
+    while start < len(work) and len(ends) < MAX_ENDS and time.monotonic() < until:
+        status = _in_child(work, start, notes, until)
+        at, runs = _read(notes, 0), bool(_read(notes, 1))
+        if status == 0:
+            break
+        how = signal.Signals(status).name if status > 0 else f"exit status {-status}"
+        ends.append(End("out of time" if how == "SIGPROF" else how, runs, work[at]))
+        start = at + 1
+    return Row(name, tuple(_read(notes, 2 + n) for n in range(len(OUTCOMES))), tuple(ends))
+
+
+def _read(notes: mmap, at: int) -> int:
+    return int.from_bytes(notes[8 * at : 8 * at + 8], "little")
+
+
+def _write(notes: mmap, at: int, number: int) -> None:
+    notes[8 * at : 8 * at + 8] = number.to_bytes(8, "little")
+
+
+def _in_child(work: Sequence[Program], start: int, notes: mmap, until: float) -> int:
+    """0: to the end; else the signal that ended the child, or its exit status below 0."""
+    child = os.fork()
+    if child == 0:
+        status = 7
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            quiet = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            for at in range(start, len(work)):
+                if time.monotonic() > until:
+                    break
+                _write(notes, 0, at)
+                _write(notes, 1, 0)
+                signal.setitimer(signal.ITIMER_PROF, CALL_SECONDS)
+                outcome = OUTCOMES.index(_outcome(work[at], notes))
+                _write(notes, 2 + outcome, _read(notes, 2 + outcome) + 1)
+            status = 0
+        finally:
+            os._exit(status)
+    _, ended = os.waitpid(child, 0)
+    return os.WTERMSIG(ended) if os.WIFSIGNALED(ended) else -os.WEXITSTATUS(ended)
+
+
+def _outcome(program: Program, notes: mmap) -> str:
+    try:
+        graph = graph_of(program)
+        check(graph)
+    except ScheduleError:
+        return "refused"
+    except TooLargeError:
+        return "large"
+    except Exception:  # what torch says in place of an inference; a file can declare no type that fits
+        return "refused"
+    _write(notes, 1, 1)
+    try:
+        run(program, graph)
+    except Exception:
+        return "raised"
+    return "ran"
+
+
+class Job(msgspec.Struct, frozen=True):
+    """programs: calls to begin with, by operator. combined: random combinations of changes of each. seconds: for all."""
+
+    programs: Mapping[str, Sequence[Program]]
+    combined: int
+    seconds: float
+
+
+def main(job_file: str, result_file: str) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with the process that started it
+    os.nice(10)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with open(job_file, "rb") as file:
+        job: Job = pickle.load(file)
+    until = time.monotonic() + job.seconds
+    rows = []
+    for name, programs in job.programs.items():
+        row = tried(name, programs, job.combined, until)
+        rows.append(row)
+        if row.ends:
+            print(name, row.counts, row.verdict, flush=True)
+            for end in row.ends:
+                print(f"  {end.how}{'' if end.ran else ' in a check'}: {end.program}", flush=True)
+    with open(result_file, "wb") as file:
+        pickle.dump(rows, file)
+
+
+if __name__ == "__main__":
+    from tools.fuzz import operator_worker  # so that what is pickled has one name
+
+    operator_worker.main(*sys.argv[1:])
