@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from remate_runtime.support.files import advice, write_atomically
+from remate_runtime.support.files import advice, open_regular, write_atomically
 from remate_runtime.support.plain_text import plain
 
 from ..errors import ProfileError
@@ -36,7 +36,8 @@ def profile_of(device: str, costs: Mapping[str, Cost]) -> Profile:
 def read(path: Path) -> Profile | None:
     """The profile at `path`, or None if there is no such file. Raises ProfileError if it cannot be used."""
     try:
-        text = path.read_bytes()
+        with open_regular(path) as file:
+            text = file.read()
     except FileNotFoundError:
         return None
     except OSError as error:

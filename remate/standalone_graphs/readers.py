@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from remate_runtime.support.files import open_regular
+
 from ..errors import InstanceError
 from .form import (
     FORMAT,
@@ -36,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> BareInstance:
 
 def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> Made:
     """What `decode` makes of a file. Raises OSError, and InstanceError with the file's name."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
     try:
         return decode(data)

@@ -10,12 +10,12 @@ start. turn: when forward had returned. Needs no torch.
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 
 import msgspec
 
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+from remate_runtime.support.files import open_regular
 from remate_runtime.support.plain_text import plain
 
 FORMAT = "remate.memory-trace"
@@ -60,10 +60,12 @@ def encode(trace: MemoryTrace) -> bytes:
 
 def load_memory_trace(path: str, schedule: Schedule) -> MemoryTrace:
     """Read a curve measured for the step of `schedule`. Raises MemoryTraceError, OSError."""
-    if Path(path).stat().st_size > MAX_BYTES:
+    with open_regular(path) as file:
+        text = file.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
         raise MemoryTraceError(f"{path}: more than {MAX_BYTES} bytes: this is no memory trace")
     try:
-        trace = msgspec.json.decode(Path(path).read_bytes(), type=MemoryTrace)
+        trace = msgspec.json.decode(text, type=MemoryTrace)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         hint = "write one with `remate run S.json --model FILE.py:build --memory-trace OUT.json`"
         raise MemoryTraceError(f"{path}: no memory trace: {plain(str(error))}\n  hint: {hint}") from None

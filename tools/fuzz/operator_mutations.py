@@ -77,8 +77,8 @@ def _reshaped(type_: TensorType, shape: tuple[int, ...], strides: tuple[int, ...
 def _types(source: Source) -> Iterator[Source]:
     type_ = source.type
     shape = type_.shape
-    shapes = [shape[:at] + (0,) + shape[at + 1 :] for at in range(len(shape))]
-    shapes += [shape[:at] + (n + 1,) + shape[at + 1 :] for at, n in enumerate(shape)]
+    shapes = [(*shape[:at], 0, *shape[at + 1 :]) for at in range(len(shape))]
+    shapes += [(*shape[:at], n + 1, *shape[at + 1 :]) for at, n in enumerate(shape)]
     shapes += [(), (0,), (1,), shape[1:], shape[:-1], (1, *shape), (*shape, 1), (0, *shape), (1,) * len(shape)]
     shapes += [shape[::-1], (*shape[:-1], 0, 3), (3,) * len(shape)]
     for other in dict.fromkeys(shapes):
@@ -151,11 +151,9 @@ def _others(given: Any, sources: int) -> Iterator[Any]:
         yield (None,) * len(given)
         for at, each in enumerate(given[:6]):
             if isinstance(each, int) and not isinstance(each, bool):
-                yield from (
-                    given[:at] + (number,) + given[at + 1 :] for number in (0, -1, 1, 3, 2**31, 2**62, -(2**62))
-                )
+                yield from ((*given[:at], number, *given[at + 1 :]) for number in (0, -1, 1, 3, 2**31, 2**62, -(2**62)))
             elif isinstance(each, bool):
-                yield given[:at] + (not each,) + given[at + 1 :]
+                yield (*given[:at], not each, *given[at + 1 :])
         if given and all(type(each) is int for each in given):
             yield from ((number,) * len(given) for number in (0, -1, 1, 2**31, 2**62))
     elif given is None:

@@ -57,7 +57,8 @@ def graph_of(program: Program) -> Graph:
     made: list[Op] = []
     outputs: list[int | None] = []
     for number, call in enumerate(program.calls):
-        args, kwargs = map_references((call.args, call.kwargs), lambda at: at if at >= 0 else _made(outputs, -1 - at))
+        before = outputs
+        args, kwargs = map_references((call.args, call.kwargs), lambda at, before=before: _value(before, at))
         partial = Graph(tuple(values), tuple(made), len(made), (), (), (), tuple(range(len(values))))
         types = _declared(partial, call.op, args, kwargs)
         outputs = []
@@ -77,8 +78,10 @@ def graph_of(program: Program) -> Graph:
     return Graph(tuple(values), tuple(made), len(made), (), (), (), root)
 
 
-def _made(outputs: list[int | None], at: int) -> int:
-    value = outputs[at]
+def _value(outputs: list[int | None], at: int) -> int:
+    if at >= 0:
+        return at
+    value = outputs[-1 - at]
     if value is None:
         raise ValueError("the call before makes no such output")
     return value

@@ -189,12 +189,15 @@ def invented(name: str, tries: int = 400) -> list[Program]:
         shape, kind = rng.choice(_SHAPES), rng.choice(_KINDS)
         sources: list[Source] = []
         args = []
+        kwargs = {}
         for argument in live._schema.arguments:
             if argument.has_default_value() and rng.random() < 0.5 and not argument.kwarg_only:
                 args.append(_literal(argument.default_value, lambda v: v) if _spelled(argument.default_value) else None)
             elif not argument.kwarg_only:
-                args.append(_invented(str(argument.type), rng, sources, shape, kind, alike=attempt % 2 == 0))
-        program = Program(tuple(sources), (Call(name, tuple(args), {}),))
+                args.append(_invented(str(argument.type), rng, sources, shape, kind, attempt % 2 == 0, argument.N))
+            elif not argument.has_default_value():
+                kwargs[argument.name] = _invented(str(argument.type), rng, sources, shape, kind, True)
+        program = Program(tuple(sources), (Call(name, tuple(args), kwargs),))
         try:
             check(graph_of(program))
         except Exception:
@@ -213,11 +216,13 @@ def _spelled(value: Any) -> bool:
     return True
 
 
-def _invented(type_: str, rng: random.Random, sources: list[Source], shape: Any, kind: str, alike: bool) -> Any:
+def _invented(
+    type_: str, rng: random.Random, sources: list[Source], shape: Any, kind: str, alike: bool, length: int | None = None
+) -> Any:
     if type_.startswith("Optional["):
-        return None if rng.random() < 0.4 else _invented(type_[9:-1], rng, sources, shape, kind, alike)
+        return None if rng.random() < 0.4 else _invented(type_[9:-1], rng, sources, shape, kind, alike, length)
     if type_.startswith("List["):
-        count = rng.choice((1, 2, 2, 3))
+        count = length or rng.choice((1, 2, 2, 3, 4, 6))
         return tuple(_invented(type_[5:-1], rng, sources, shape, kind, alike) for _ in range(count))
     if type_ == "Tensor":
         other = TensorType(rng.choice(_KINDS), rng.choice(_SHAPES))
@@ -228,7 +233,8 @@ def _invented(type_: str, rng: random.Random, sources: list[Source], shape: Any,
     choices: dict[str, tuple[Any, ...]] = {
         "float": (0.5, 1.0, 2.0),
         "bool": (True, False),
-        "str": ("none", "mean", "sum", "linear", "tanh"),
+        "str": ("none", "mean", "sum", "linear", "tanh", "floor", "add"),
+        "ScalarType": ({"dtype": "f32"},),
     }
     return rng.choice(choices.get(type_, (None,)))
 

@@ -1,6 +1,6 @@
 """Call every operator that a file may name with what a stranger may write, each in a process of its own.
 
-    python -m tools.fuzz.operators [--only NAME ...] [--seconds N] [--combined N] [-o FILE]
+    python -m tools.fuzz.operators [--only NAME ...] [--seconds N] [--combined N] [--most N] [-o FILE]
 
 Calls that pass the checks of `apply` run on the CPU, in memory with a fence (fence.c) where a C compiler is there: a read or
 write out of bounds ends the process, as a wrong address does. The table says what became of each operator's calls.
@@ -27,17 +27,18 @@ from .operator_worker import OUTCOMES, Job, Row
 FENCE, TABLE = Path(__file__).with_name("fence.c"), Path(__file__).with_name("operators.txt")
 
 
-def called(programs: Mapping[str, Sequence[Program]], combined: int, seconds: float) -> list[Row]:
+def called(programs: Mapping[str, Sequence[Program]], combined: int, most: int, seconds: float) -> list[Row]:
     """What became of these calls and their mutations, in another process.
 
     Args:
         programs: Calls to begin with, by operator.
         combined: Random combinations of changes of each.
+        most: Calls of one operator, drawn where there would be more.
         seconds: For all of them together; operators that are left then are not called.
     """
     with tempfile.TemporaryDirectory() as folder:
         job, result = Path(folder) / "job", Path(folder) / "result"
-        job.write_bytes(pickle.dumps(Job(dict(programs), combined, seconds)))
+        job.write_bytes(pickle.dumps(Job(dict(programs), combined, most, seconds)))
         settings = {**os.environ, "OMP_NUM_THREADS": "1"}
         if fenced():
             library = Path(folder) / "fence.so"
@@ -77,10 +78,16 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these operators; the table is not written")
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so many; the rest is not called")
     parser.add_argument("--combined", type=int, default=80, help="combinations of changes of each call")
+    parser.add_argument("--most", type=int, default=2000, help="calls of one operator")
     parser.add_argument("-o", "--output", type=Path, default=TABLE)
     requested = parser.parse_args()
     programs = seeds(lambda line: print(line, file=sys.stderr, flush=True))
-    rows = called({name: programs[name] for name in requested.only or listed()}, requested.combined, requested.seconds)
+    rows = called(
+        {name: programs[name] for name in requested.only or listed()},
+        requested.combined,
+        requested.most,
+        requested.seconds,
+    )
     text = table(rows)
     if requested.only:
         print(text, end="")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError, ScheduleFaultsError
+from ..support.files import open_regular
 from .density import density_fault
 from .field_check import FieldCheck
 from .json_patterns import keys_differ
@@ -45,7 +46,7 @@ def load(path: str | os.PathLike[str]) -> Schedule:
 def read(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file, never more than MAX_FILE_BYTES. Raises ScheduleError R000 or R070."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

@@ -1,16 +1,24 @@
-"""Writing a file whole or not at all: what every command and every measurement writes goes through here."""
+"""Reading files that are files, and writing them whole or not at all: what every command and every measurement reads and
+writes goes through here."""
 
 from __future__ import annotations
 
 import errno
 import os
 import secrets
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 _PROBE = bytes(1 << 16)  # written and removed again, to learn whether a folder takes a file
+_STALE = 60.0  # seconds after which a temporary file that no process locks was left by a killed one
 _ADVICE = {
+    errno.ENXIO: "nobody reads from it: name a file, or - for standard output",
+    errno.ENOTBLK: "name a file",
+    errno.EINVAL: "name a file, or use - where the command takes standard input or output",
     errno.ENOSPC: "make room on that disk, or name a file on another one",
     errno.EDQUOT: "make room in your quota of that disk, or name a file on another one",
     errno.EFBIG: "the shell limits the size of files (`ulimit -f`): raise it, or name a file elsewhere",
@@ -29,15 +37,17 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Make `data` the contents of `path`: temporary file in the same folder, fsync, rename, fsync of the folder.
 
     A reader sees the old file or the new one, never part of one; links are followed, the permissions of an existing file
-    stay, and if anything fails `path` is as it was and no temporary file is left. What is no regular file (a pipe,
-    /dev/stdout) is written directly. Raises OSError, which names `path`; `advice` reports what to do about it.
+    stay, and if anything fails `path` is as it was and no temporary file is left; one that a killed process left goes with the
+    next write. A pipe that somebody reads and a terminal are written directly; nothing waits for a reader. Raises OSError, which names `path`; `advice` reports what to do about it.
     """
     target = Path(os.path.realpath(path))
     try:
         if _is_special(target):
-            target.write_bytes(data)
+            with _open_special(target) as file:
+                file.write(data)
             return
         _check_permission(target)
+        _remove_stale(target)
         _replace(target, data)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
@@ -51,6 +61,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     try:
         _check_permission(target)
         if _is_special(target):
+            _open_special(target).close()
             return
         probe = _temporary(target)
         try:
@@ -62,6 +73,40 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
 
 
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading without ever waiting for another process to open its other end. What a shell has opened already
+    (`/dev/stdin`, `<(command)`) and a terminal are read, too. Raises OSError for named pipes, sockets, devices and folders."""
+    name = os.fspath(path)
+    try:
+        handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.EINVAL, "a socket or a device without a reader, not a file", name) from None
+        raise
+    try:
+        kind = _not_read(handle, name)
+        if kind:
+            raise OSError(errno.EISDIR if kind == "a folder" else errno.EINVAL, f"{kind}, not a file", name)
+        if hasattr(os, "set_blocking"):
+            os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _not_read(handle: int, name: str) -> str:
+    """What an open file is, in words, if it is nothing that is read; "" if it is."""
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return ""
+    if stat.S_ISFIFO(mode):  # a pipe without a name was opened by whoever started this process
+        return "" if not os.path.exists(os.path.realpath(name)) else "a named pipe"
+    if stat.S_ISCHR(mode):
+        return "" if os.isatty(handle) or os.path.realpath(name) == os.devnull else "a device"
+    return "a folder" if stat.S_ISDIR(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
 def advice(error: OSError) -> str:
     """What to do about a file that could not be written."""
     return _ADVICE.get(error.errno or 0, "name another file to write")
@@ -69,6 +114,21 @@ def advice(error: OSError) -> str:
 
 def _is_special(target: Path) -> bool:
     return target.exists() and not target.is_file() and not target.is_dir()
+
+
+def _open_special(target: Path) -> BinaryIO:
+    """A pipe, a terminal or /dev/null, opened for writing. Raises OSError: for a disk, and for a pipe that nobody reads."""
+    if stat.S_ISBLK(target.stat().st_mode):
+        raise OSError(errno.ENOTBLK, "a disk, not a file")
+    try:
+        handle = os.open(target, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise OSError(errno.ENXIO, "a named pipe or socket, not a file") from None
+        raise
+    if hasattr(os, "set_blocking"):
+        os.set_blocking(handle, True)
+    return os.fdopen(handle, "wb")
 
 
 def _check_permission(target: Path) -> None:
@@ -95,6 +155,29 @@ def _replace(target: Path, data: bytes) -> None:
             temporary.unlink()
 
 
+def _remove_stale(target: Path) -> None:
+    """Remove temporary files of this target that killed processes left. Those of running ones are locked, or new."""
+    for left in target.parent.glob(f".{_escaped(target.name[:64])}.*.tmp"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > _STALE and stat.S_ISREG(left.lstat().st_mode):
+                with open(left, "rb") as file:
+                    _lock_at_once(file)
+                    left.unlink()
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def _lock_at_once(file: BinaryIO) -> None:
+    """Raises OSError where another process has locked the file. Does nothing where the system has no locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def alone(path: str | os.PathLike[str]) -> Iterator[None]:
     """One process at a time inside, where the system has locks of files; `path`, an empty file, is made for it. Elsewhere
@@ -104,14 +187,24 @@ def alone(path: str | os.PathLike[str]) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with open(path, "ab") as file:
+    with os.fdopen(_opened_lock(path), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield  # closing the file gives the lock back
 
 
+def _opened_lock(path: str | os.PathLike[str]) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "a pipe or a device, not a file", os.fspath(path))
+    return handle
+
+
 def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(handle, "wb") as file:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    with os.fdopen(handle, "r+b") as file:
+        with suppress(OSError):  # a folder of a network without locks: age alone says then that it was left
+            _lock_at_once(file)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
