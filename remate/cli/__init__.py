@@ -81,7 +81,8 @@ def _ended(argv: Sequence[str] | None) -> int:
                 stream.flush()
         return status
     except RemateError as error:
-        print_error(str(error))
+        file = error.file if isinstance(error, ScheduleError) else ""
+        print_error(f"{file}: {error}" if file else str(error))
         return status_of(error)
     except OSError as error:
         at = f"{error.filename}: " if error.filename else ""

@@ -76,7 +76,12 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
 def open_schedule(path: str) -> Analysis:
     """Read the file at `path`. Raises ScheduleError; its `faults` are all that was found, with line and column."""
-    return open_text(read(path))
+    data = read(path)
+    try:
+        return open_text(data)
+    except ScheduleError as error:
+        error.file = path
+        raise
 
 
 def open_text(data: bytes) -> Analysis:

@@ -14,6 +14,7 @@ from remate_runtime.flat_step import InstanceSpan, lay_out
 from remate_runtime.format import BASELINE, Recompute, did_you_mean
 
 from ..block_templates.plan_names import fresh_name
+from ..errors import UnknownNameError
 from .analysis import Analysis, analyse
 from .figures import computed, gap
 from .lines import lines, with_plan
@@ -53,7 +54,7 @@ class Editor:
         known = {BASELINE: (), **place.block.plans}
         if plan not in known:
             hint = did_you_mean(plan, known, f"plans of {place.block_name}: {', '.join(known)}")
-            raise EditError(f"block {place.block_name!r} has no plan {plan[:80]!r}\n  hint: {hint}")
+            raise UnknownNameError(f"block {place.block_name!r} has no plan {plan[:80]!r}\n  hint: {hint}")
         self._assign(place, plan)
 
     def keep(self, name: str) -> None:

@@ -28,8 +28,11 @@ class ScheduleError(RemateError):
     """A schedule file that cannot be used.
 
     code: stable code such as `R012` (documented in schema/errors.md). where: JSON pointer (`/blocks/B/forward/3/op`)
-    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand.
+    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand. file: the path that
+    was read, "" where there is none.
     """
+
+    file = ""
 
     def __init__(
         self, code: str, message: str, where: str = "", hint: str = "", line: int = 0, column: int = 0

@@ -5,6 +5,7 @@ msgspec stops at the first fault and gives no pointer; this walk runs only after
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -21,6 +22,7 @@ from .schedule import STATEMENTS, Statement, decoded
 from .signature import escape
 from .suggest import did_you_mean
 
+_SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([kKmMgGtT]?)(i?)[bB]\s*", re.ASCII)
 _NAMES = {
     dict: "an object",
     list: "an array",
@@ -68,7 +70,8 @@ class FieldCheck:
         chosen = next((choice for choice in choices if _fits(value, choice)), None)
         if chosen is None:
             wanted = " or ".join(_WANTED[type(choice)][0] for choice in choices)
-            self._add(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where))
+            hint = _bytes_hint(value) if any(isinstance(choice, inspect.IntType) for choice in choices) else ""
+            self._add(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where, hint))
         elif isinstance(chosen, inspect.CustomType):
             if chosen.cls is Statement:
                 self._statement(value, where)
@@ -126,6 +129,15 @@ class FieldCheck:
 def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
     hint = did_you_mean(key, names, "delete it; remarks belong into `note`")
     return ScheduleError("R010", f"unknown field {key[:80]!r}", f"{where}/{escape(key)}", hint)
+
+
+def _bytes_hint(value: Any) -> str:
+    """What to write for a size in the words of the command line; "" where the value is none."""
+    words = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if words is None:
+        return ""
+    power = "kmgt".index(words[2].lower()) + 1 if words[2] else 0
+    return f"sizes are numbers of bytes: {int(float(words[1]) * (1024 if words[3] else 1000) ** power)}"
 
 
 def _fits(value: Any, kind: inspect.Type) -> bool:

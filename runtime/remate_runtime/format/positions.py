@@ -159,10 +159,13 @@ def text_at(data: bytes, offset: int) -> str | None:
 
 
 def _conflict(data: bytes, at: int, fault: ScheduleError) -> ScheduleError | None:
-    """What to say instead where the syntax breaks at a conflict marker that git has left."""
+    """What to say instead where the syntax breaks at a conflict marker that git has left, or at a comment."""
     marker = _MARKER.match(data, data.rfind(b"\n", 0, at) + 1) if fault.code == "R002" else None
     if marker is None:
-        return None
+        if fault.code != "R002" or not data.startswith((b"//", b"/*", b"#"), at):
+            return None
+        hint = "JSON has no comments: any object takes a text as its `note`, which every command keeps"
+        return ScheduleError(fault.code, fault.message, fault.where, hint, fault.line, fault.column)
     total = sum(1 for _ in _CONFLICTS.finditer(data))
     more = f" ({total} conflicts in the file)" if total > 1 else ""
     message = f"a conflict of a git merge is not resolved: {marker[1].decode()} at line {fault.line}{more}"

@@ -40,7 +40,12 @@ def load(path: str | os.PathLike[str]) -> Schedule:
     Raises:
         ScheduleError: The file cannot be used. Its `faults` list everything that was found.
     """
-    return decode(read(path))
+    data = read(path)
+    try:
+        return decode(data)
+    except ScheduleError as error:
+        error.file = os.fspath(path)
+        raise
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
