@@ -15,7 +15,7 @@ PERMISSION = {
         """aten._embedding_bag_backward aten._embedding_bag_dense_backward aten._embedding_bag_per_sample_weights_backward
         aten._ctc_loss aten._ctc_loss.Tensor aten._ctc_loss_backward aten._ctc_loss_backward.Tensor aten.segment_reduce
         aten._segment_reduce_backward aten.linalg_ldl_solve aten.multi_margin_loss_backward
-        aten.multilabel_margin_loss_backward aten._index_put_impl""".split(),
+        aten.multilabel_margin_loss_backward aten._index_put_impl aten._embedding_bag""".split(),
         _INDICES,
     ),
     **dict.fromkeys(
@@ -25,9 +25,10 @@ PERMISSION = {
         aten._scaled_dot_product_flash_attention.quantized aten._cudnn_rnn aten._cudnn_rnn_backward
         aten._thnn_fused_gru_cell aten._thnn_fused_gru_cell_backward aten._thnn_fused_lstm_cell
         aten._thnn_fused_lstm_cell_backward_impl aten._scaled_grouped_mm aten._scaled_grouped_mm_v2
-        aten._masked_softmax_backward aten.batch_norm_backward_elemt aten.batch_norm_backward_reduce""".split(),
+        aten._cholesky_solve_helper aten._masked_softmax_backward aten.batch_norm_backward_elemt aten.batch_norm_backward_reduce""".split(),
         _SHAPES,
     ),
+    "aten._linalg_eigvals": "its kernel ends the process where there are infinities or NaNs",
 }
 
 
@@ -121,6 +122,15 @@ PAIRS: dict[str, dict[str, Any]] = {
         "grad:0",
     ),
     "aten.lu_unpack": _pair("linalg_lu_factor_ex", "LU_data:0 LU_pivots:1"),
+    **{
+        f"aten.avg_pool{n}d_backward": _pair(
+            f"avg_pool{n}d",
+            "",
+            "self kernel_size stride padding ceil_mode count_include_pad divisor_override",
+            "grad:0",
+        )
+        for n in (2, 3)
+    },
     "aten.gelu_backward": _pair("gelu", "", "self", "grad:0"),
     "aten._adaptive_avg_pool2d_backward": _pair(
         "_adaptive_avg_pool2d", "", "self", "grad:0", last={"output_size": ["grad", 2]}

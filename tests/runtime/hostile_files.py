@@ -180,6 +180,28 @@ def files() -> Iterator[tuple[str, Schedule]]:
         numbers = {"i": whole(FAR, 2), "j": whole(-FAR, 2, 1), "k": whole(10**6, 4), "o": whole(10**6, 2, kind="i32")}
         lines = zeros("two", 2, 8), zeros("w", 2, 8, 8), line(op, *args, out=out)
         yield op, edited(*lines, constants=numbers)
+    for shape, norm, dim in (((3, 0), (1, 0), 1), ((4, 4), (1,), 0), ((4, 4), (4, 1), 1)):
+        yield f"weight norm {shape} {norm}", edited(
+            zeros("v", *shape), zeros("w", *norm),
+            line("aten._weight_norm_interface", "%v", "%w", dim,
+                 out=(f"f32[{','.join(map(str, shape))}]", f"f32[{','.join(map(str, norm))}]")),
+        )  # fmt: skip
+    yield "weight norm backward", edited(
+        zeros("v", 4, 4), zeros("w", 4, 0),
+        line("aten._weight_norm_interface_backward", "%v", "%v", "%w", "%w", 0, out=("f32[4,4]", "f32[4,0]")),
+    )  # fmt: skip
+    yield "resizing by other factors", edited(
+        zeros("image", 6, 3, 10, 1),
+        line("aten._upsample_bilinear2d_aa", "%image", [17, 18], False, 1.7, 0.9, out="f32[6,3,17,18]"),
+    )  # fmt: skip
+    yield "avg_pool2d", edited(
+        zeros("g", 3, 3, 1, 3), zeros("x0", 2, 3, 1, 9),
+        line("aten.avg_pool2d_backward", "%g", "%x0", [1, 3], [1, 3], [0, 0], False, True, None, out="f32[2,3,1,9]"),
+    )  # fmt: skip
+    yield "cholesky_solve", edited(
+        zeros("b", 2, 3), zeros("factor", 2, 3, 4),
+        line("aten._cholesky_solve_helper", "%b", "%factor", False, out="f32[2,3]"),
+    )  # fmt: skip
     for name in ("_stack", "stack", "cat", "block_diag"):
         yield f"{name} of an empty list", edited(line(f"aten.{name}", [], out="f32[0]"))
     yield "addition of numbers", edited(line("aten.add.Tensor", 1, 2, out="i64[]"))

@@ -21,13 +21,16 @@ from .overloads import overload
 
 _ATTENTION = "aten._scaled_dot_product_"
 _FFT = "aten._fft_c2r"
+_WEIGHT_NORM = "aten._weight_norm_interface"
+_RESIZED = ("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa", "aten._upsample_lanczos2d_aa")
+_BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, *_RESIZED)
 Arguments = Mapping[str, Any]
 
 
 def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
     """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the graph."""
     pair = PAIRED.get(op.op)
-    if pair is None and op.op not in LITERALS and op.op != _FFT and not op.op.startswith(_ATTENTION):
+    if pair is None and op.op not in LITERALS and not op.op.startswith(_BY_SHAPES):
         return ""
     if pair is not None and pair.outputs:  # it matters which operation made the arguments, not their types alone
         return _judge(graph, op, live, pair)
@@ -46,6 +49,10 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) 
         return wrong
     if op.op == _FFT:
         return _half_of_spectrum(graph, given)
+    if op.op.startswith(_WEIGHT_NORM):
+        return _weight_norm(graph, given)
+    if op.op.startswith(_RESIZED):
+        return _resized(graph, given)
     if pair is None:
         return ""
     wrong = _sizes(graph, given, pair)
@@ -143,6 +150,33 @@ def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
     size = shape[last] if isinstance(last, int) and -len(shape) <= last < len(shape) else None
     if size is None or not isinstance(length, int) or size != length // 2 + 1:
         return "the last dimension must have `last_dim_size` // 2 + 1 elements"
+    return ""
+
+
+def _weight_norm(graph: Graph, given: Arguments) -> str:
+    """The kernels take all sizes from the weight, and divide by them."""
+    weight = _shape(graph, given.get("v", given.get("saved_v"))) or ()
+    dim = given.get("dim")
+    if 0 in weight or not weight or dim not in (0, len(weight) - 1):
+        return "the weight must have elements, and `dim` be its first or last dimension"
+    norms = tuple(size if at == dim else 1 for at, size in enumerate(weight))
+    if any(_shape(graph, given[name]) != norms for name in ("g", "saved_g", "saved_norms") if name in given):
+        return "magnitudes and norms must have the weight's size in `dim`, and 1 in the others"
+    if "grad_w" in given and _shape(graph, given["grad_w"]) != weight:
+        return "`grad_w` must have the shape of the weight"
+    return ""
+
+
+def _resized(graph: Graph, given: Arguments) -> str:
+    """The kernels compute where to read from the factors, whatever the sizes are."""
+    before = given.get("input_size") or _shape(graph, given.get("self")) or ()
+    after = given.get("output_size")
+    if not isinstance(after, tuple) or len(before) != 4 or len(after) != 2:
+        return "sizes before and after must be those of images"
+    for name, size, wanted in zip(("scales_h", "scales_w"), before[2:], after, strict=True):
+        factor = given.get(name)
+        if factor is not None and not (isinstance(factor, int | float) and int(size * factor) == wanted):
+            return f"`{name}` must be what makes {size} into {wanted}, or null"
     return ""
 
 
