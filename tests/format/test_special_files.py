@@ -104,7 +104,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_write(tmp_path: Path) -> N
     path = tmp_path / "s[1].json"
     writer = multiprocessing.get_context("fork").Process(target=_write_and_hang, args=(path,))
     writer.start()
-    while not list(tmp_path.iterdir()):
+    while not any(path.stat().st_size for path in tmp_path.iterdir()):  # it is locked before it is written
         time.sleep(0.01)
     (left,) = tmp_path.iterdir()
     os.utime(left, (0, 0))
