@@ -57,7 +57,7 @@ def test_a_failure_leaves_the_old_file(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(*((files, "_write", fail) if broken == "write" else (os, broken, fail)))
+    monkeypatch.setattr(*((files, "_written", fail) if broken == "write" else (os, broken, fail)))
     with pytest.raises(ScheduleError, match=r"R000.*No space left"):
         save(schedule, path)
     monkeypatch.undo()

@@ -65,7 +65,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
             return
         probe = _temporary(target)
         try:
-            _write(probe, _PROBE)
+            _written(probe, _PROBE).close()
         finally:
             with suppress(OSError):
                 probe.unlink()
@@ -146,10 +146,13 @@ def _temporary(target: Path) -> Path:
 def _replace(target: Path, data: bytes) -> None:
     temporary = _temporary(target)
     try:
-        _write(temporary, data)
-        with suppress(FileNotFoundError):
-            os.chmod(temporary, target.stat().st_mode & 0o777)
-        os.replace(temporary, target)
+        with _written(temporary, data):  # locked until it has its name
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, target.stat().st_mode & 0o777)
+            if os.name != "nt":
+                os.replace(temporary, target)
+        if os.name == "nt":  # where an open file cannot be renamed
+            os.replace(temporary, target)
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -200,14 +203,20 @@ def _opened_lock(path: str | os.PathLike[str]) -> int:
     return handle
 
 
-def _write(path: Path, data: bytes) -> None:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    with os.fdopen(handle, "r+b") as file:
+def _written(path: Path, data: bytes) -> BinaryIO:
+    """A new file with this content on the disk, open, and locked where the system has locks."""
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "r+b")
+    try:
         with suppress(OSError):  # a folder of a network without locks: age alone says then that it was left
             _lock_at_once(file)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    except BaseException:
+        with suppress(OSError):
+            file.close()
+        raise
+    return file
 
 
 def _sync_folder(folder: Path) -> None:
