@@ -186,8 +186,11 @@ def plan(
     from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, slowdown)
+    if budget is None and slowdown is None and (at is not None or cost == COMPILED):
+        budget = DEFAULT_SHARE
     goal = goal_of(budget, slowdown)
-    settings = settings_of("" if goal else str(budget), strategy, effort, gap, time_limit, differentiate, live)
+    written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
+    settings = settings_of("" if goal else written, strategy, effort, gap, time_limit, differentiate, live)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))

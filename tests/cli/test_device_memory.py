@@ -60,7 +60,6 @@ def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
         (("--budget", "50%", "--optimizer", "sgd"), "--optimizer and --cuda-context belong to --device-memory"),
         (("--budget", "50%", "--device-memory", "2MiB"), "not allowed with argument"),
         (("--device-memory", "100KiB", "--optimizer", "sgd"), "the device is full before the step begins"),
-        ((), "one of the arguments --budget --device-memory is required"),
     ],
 )
 def test_refused(remate: Remate, argv: tuple[str, ...], said: str) -> None:

@@ -265,7 +265,7 @@ def test_what_a_model_that_is_not_the_planned_one_is_told(tmp_path: Path, hostil
 
 def test_commands_print_through_one_function() -> None:
     """What is left prints JSON, which is ASCII, or nothing of a file."""
-    allowed = {"output.py", "several.py", "diff.py", "explain.py", "progress.py", "strategies.py", "completion.py"}
+    allowed = {"output.py", "several.py", "diff.py", "explain.py", "strategies.py", "completion.py"}
     folder = Path(remate_cli.__file__).parent
     assert {path.name for path in folder.glob("*.py") if re.search(r"(?<!\w)print\(", path.read_text())} == allowed
 

@@ -21,7 +21,7 @@ def test_version(remate: Remate) -> None:
     assert remate("--version") == (0, f"remate {__version__}\n", "")
 
 
-@pytest.mark.parametrize("argv", [(), ("check",), ("plan", "x.py", "-o", "s.json"), ("run", "mlp.json")])
+@pytest.mark.parametrize("argv", [(), ("check",), ("plan", "x.py"), ("run", "mlp.json")])
 def test_wrong_arguments(remate: Remate, argv: tuple[str, ...]) -> None:
     outcome = remate(*argv)
     assert outcome.status == 2
