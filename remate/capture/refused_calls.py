@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 _Tensor: Any = torch.Tensor
+_torch: Any = torch
 _GRAD = (
     "`.grad` of a tensor",
     "a schedule would repeat what it was when planned: pass it as an input, or keep it in a buffer",
@@ -25,7 +26,7 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
         "retain_grad() of a tensor, whose gradient a schedule does not keep",
         "plan the parts before and after it (at=[...]): the forward around them may call retain_grad() on what passes between",
     ),
-    torch._assert_async: (
+    _torch._assert_async: (
         "calls",
         "torch._assert_async, which a schedule leaves out",
         "check values in the training loop, on what the model returns",

@@ -43,6 +43,9 @@ class Positions(Linear):
 class Rotary(Linear):
     """A table that grows with the longest sequence."""
 
+    inverse: torch.Tensor
+    cos: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("inverse", 0.5 ** torch.arange(8.0), persistent=False)
@@ -99,6 +102,8 @@ def test_a_cache_of_another_size_is_made_again() -> None:
 
 class Initialised(Linear):
     """The first batch decides."""
+
+    mean: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

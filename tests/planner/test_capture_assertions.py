@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,8 @@ from torch import nn
 from remate.capture.capture_step import CaptureError, capture
 
 from ..runtime.small import data
+
+TORCH: Any = torch
 
 
 class Asserting(nn.Module):
@@ -23,8 +27,8 @@ class Asserting(nn.Module):
 
 
 CHECKS = {
-    "bare": lambda y: torch._assert_async(y.isfinite().all()),
-    "with a message": lambda y: torch._assert_async(y.isfinite().all(), "not finite"),
+    "bare": lambda y: TORCH._assert_async(y.isfinite().all()),
+    "with a message": lambda y: TORCH._assert_async(y.isfinite().all(), "not finite"),
     "of an input": lambda y: torch.ops.aten._assert_async.msg((y.detach() < 1e6).all(), "too large"),
 }
 

@@ -41,7 +41,8 @@ def planned(result: Callable[[Any, Any], Any], **options: Any) -> tuple[list[str
     """Outputs with a gradient, outputs that refuse one, and what progress was reported that."""
     lines: list[str] = []
     options = {"budget": "100%", "cost": "cpu", "cache": False, "progress": lines.append, **options}
-    leaves = list(output_leaves(remate.plan(Head(result), (X, Y), **options).model.outputs))
+    schedule: Any = remate.plan(Head(result), (X, Y), **options)
+    leaves = list(output_leaves(schedule.model.outputs))
     given, refused = [leaf.name for leaf in leaves if leaf.grad], [leaf.name for leaf in leaves if leaf.detached]
     return given, refused, [line for line in lines if "gradient of" in line]
 
@@ -91,8 +92,9 @@ def test_a_star_asks_for_all() -> None:
 def test_a_gradient_for_another_output_is_refused() -> None:
     model = Head(lambda logits, loss: (logits, loss))
     applied = remate_runtime.apply(model, remate.plan(model, (X, Y), budget="100%", cost="cpu", cache=False))
+    total: Any = sum(part.sum() for part in applied(X, Y))
     with pytest.raises(ExecutionError, match="differentiate=\\['1', '0'\\]"):
-        sum(part.sum() for part in applied(X, Y)).backward()
+        total.backward()
 
 
 class Penalised(nn.Module):
@@ -122,7 +124,7 @@ def test_a_part_of_a_model_has_gradients_for_all_that_it_returns() -> None:
     part: Any = remate.plan(model, (X,), at="block", budget="100%", cost="cpu", cache=False)
     assert [leaf.name for leaf in output_leaves(part.model.outputs) if leaf.grad] == ["0", "1"]
     model(X).backward()
-    wanted = [parameter.grad for parameter in model.parameters()]
+    wanted: list[Any] = [parameter.grad for parameter in model.parameters()]
     model.zero_grad(set_to_none=True)
     remate_runtime.apply(model, part)(X).backward()
     assert all(torch.allclose(p.grad, g) for p, g in zip(model.parameters(), wanted, strict=True) if p.grad is not None)

@@ -17,7 +17,8 @@ from ..runtime.small import data, seeded
 def planned(**options: Any) -> Any:
     layers = [part for _ in range(4) for part in (nn.Linear(16, 16), nn.GELU())]
     model = seeded(nn.Sequential(*layers)).train()
-    return remate.plan(model, (data(256, 16),), cost="cpu", effort="quick", **options).solve
+    schedule: Any = remate.plan(model, (data(256, 16),), cost="cpu", effort="quick", **options)
+    return schedule.solve
 
 
 def test_the_default_is_the_knee_and_says_so() -> None:
@@ -41,7 +42,8 @@ def test_a_slowdown_bounds_the_time() -> None:
 
 def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
     model = nn.Linear(4, 4)
-    for options in ({}, {"budget": "min"}, {"slowdown": "5%"}):
+    cases: list[dict[str, Any]] = [{}, {"budget": "min"}, {"slowdown": "5%"}]
+    for options in cases:
         schedule: Any = remate.plan(model, (torch.ones(2, 4),), cost="cpu", progress=None, **options)
         assert schedule.solve.peak == schedule.solve.baseline_peak
 

@@ -30,6 +30,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "expanded before": lambda h: h[0].expand(4, -1, -1),
     "an axis of one": lambda h: h[:, :1].transpose(0, 2),
 }
+TORCH: Any = torch
 FAST = 4  # layouts that are tried by default
 
 
@@ -106,7 +107,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     ),
     "poisson": lambda h: h * torch.poisson(h.detach().abs()),
     "binomial": lambda h: h * torch.binomial(torch.full_like(h, 5.0).detach(), h.detach().sigmoid()),
-    "_standard_gamma": lambda h: h * torch._standard_gamma(h.detach().abs() + 0.5),
+    "_standard_gamma": lambda h: h * TORCH._standard_gamma(h.detach().abs() + 0.5),
     "attention": lambda h: F.scaled_dot_product_attention(h, h, h, dropout_p=0.3),
 }
 NO_HALF = {"binomial", "_standard_gamma", "poisson", "attention"}  # eager has no such kernel, or another path
@@ -131,7 +132,8 @@ def step(module: nn.Module, x: torch.Tensor, autocast: bool) -> dict[str, torch.
     with torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext():
         out = module(x)
     out["loss"].backward()
-    gradients = {name: p.grad.clone() for name, p in module.named_parameters()}
+    parameters: dict[str, Any] = dict(module.named_parameters())
+    gradients = {name: p.grad.clone() for name, p in parameters.items()}
     return {**{k: v.detach() for k, v in out.items()}, **gradients, "state": torch.get_rng_state()}
 
 

@@ -72,7 +72,7 @@ def test_a_parametrization_is_named_with_advice():
     schedule = schedule_of(model, (x,))
     nn.utils.parametrizations.weight_norm(model.layer)
     with pytest.raises(BindError, match=r"'layer\.weight'.*a parametrization computes: plan the model as it is now"):
-        apply(model, schedule, stale="ignore")
+        apply(model, schedule, stale="warn")
 
 
 @pytest.mark.parametrize("given", [lambda: data(4, 8).to_sparse(), lambda: torch.nested.nested_tensor([data(4, 8)])])

@@ -88,9 +88,10 @@ def test_a_recorded_call_and_other_sizes_keep_the_pattern() -> None:
 
 def test_the_gradient_of_an_input_that_is_given_twice_is_the_sum() -> None:
     model = AsksNot()
-    x = A.clone().requires_grad_()
+    x: Any = A.clone().requires_grad_()
     planned = applied(model, call(x, B.clone().requires_grad_()))
     planned(*call(x, x)).backward()
     found, x.grad = x.grad, None
     model(*call(x, x)).backward()
-    assert torch.allclose(found, x.grad)
+    wanted: Any = x.grad
+    assert torch.allclose(found, wanted)

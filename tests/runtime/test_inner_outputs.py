@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ HANGS = {
 }
 
 
-def planned_with(differentiate: list[str] | None) -> tuple[nn.Module, nn.Module]:
+def planned_with(differentiate: list[str] | None) -> tuple[Any, Any]:
     model = seeded(Features())
     return model, apply(model, schedule_of(model, (X,), differentiate=differentiate))
 

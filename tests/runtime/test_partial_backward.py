@@ -35,7 +35,7 @@ class Stage(nn.Module):
 STAGES = {"small": lambda: Stage(12), "large": Stage, "input read late": lambda: Stage(late=True)}
 
 
-def pair(stage: str, recomputes: Any = everything) -> tuple[nn.Module, nn.Module, torch.Tensor]:
+def pair(stage: str, recomputes: Any = everything) -> tuple[Any, Any, torch.Tensor]:
     """A model, the same with a schedule, and an input."""
     model = seeded(STAGES[stage]())
     x = data(4, 8).requires_grad_()
@@ -91,12 +91,13 @@ def test_subsets_are_requested_for_in_any_order(stage, backward):
             loss = module(x).square().sum()
             rows = []
             for at, name in enumerate(order):
-                requested = x if name == "x" else tensors[name]
+                requested: Any = x if name == "x" else tensors[name]
                 keep = at + 1 < len(order)
                 if backward:
                     requested.grad = None
                     loss.backward(inputs=[requested], retain_graph=keep)
-                    rows.append(requested.grad.clone())
+                    gradient: Any = requested.grad
+                    rows.append(gradient.clone())
                 else:
                     rows += torch.autograd.grad(loss, [requested], retain_graph=keep)
             passes.append(rows)

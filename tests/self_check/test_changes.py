@@ -41,7 +41,7 @@ class Net(nn.Module):
         super().__init__()
         self.a, self.b, self.drop = nn.Linear(8, 16), nn.Linear(16, 8), nn.Dropout(0.25)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         y = torch.tanh(self.a(x)) * look("gain", 1.0)
         y = self.drop(y)
         if look("flat", False):
@@ -173,7 +173,7 @@ def test_when() -> None:
         planned(x)
     for wrong in ("often", 0, -1, 1.5, (1, 2, 3)):
         with pytest.raises(Exception, match="is no time to check"):
-            apply(model, schedule, verify=wrong)
+            apply(model, schedule, verify=wrong)  # pyright: ignore[reportArgumentType]
     assert copy.deepcopy(apply(model, schedule, verify=7))._remate_step.checks.every == 7
 
 

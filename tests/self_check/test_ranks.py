@@ -26,7 +26,7 @@ class Net(nn.Module):
 
 
 def gain() -> float:
-    return float.__add__(*GAIN, 0.0)
+    return float.__add__(*GAIN, 0.0)  # pyright: ignore[reportCallIssue]
 
 
 def _rank(rank: int, world: int, folder: str) -> None:

@@ -60,6 +60,7 @@ def closure() -> Callable[[], int]:
 class Stateful(nn.Module):
     shared = 0
     table: dict[str, int] = {}
+    buffer: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -281,7 +281,8 @@ def _hook(module: nn.Module, kind: str = "_forward_hooks") -> Any:
 
 def _hooks_in_order(module: nn.Module) -> None:
     module.register_forward_hook(quarter)
-    module._forward_hooks.move_to_end(next(iter(module._forward_hooks)))
+    hooks: Any = module._forward_hooks
+    hooks.move_to_end(next(iter(hooks)))
 
 
 def _again(module: nn.Module) -> None:

@@ -62,7 +62,8 @@ def llama() -> Case:
 
 
 def t5() -> Case:
-    config = transformers.T5Config(
+    config_class: Any = transformers.T5Config  # its type lacks the options that all models have
+    config = config_class(
         decoder_start_token_id=0,
         d_model=128,
         d_kv=32,
@@ -81,9 +82,8 @@ class Images(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        config = transformers.ResNetConfig(
-            embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2], layer_type="basic", num_labels=4
-        )
+        config_class: Any = transformers.ResNetConfig
+        config = config_class(embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2], layer_type="basic", num_labels=4)
         self.net = transformers.ResNetForImageClassification(config)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -177,11 +177,10 @@ def alarms(build: Callable[[], Case], schedule: Schedule, checks: int, autocast:
 
 def planned(model: nn.Module, kwargs: dict[str, Any]) -> Schedule:
     """Within 70% of the peak, or what is needed where that is more."""
-    options: dict[str, Any] = {"cost": "cpu", "strategy": "greedy"}
     try:
-        return plan(model, (), kwargs, budget="70%", **options)
+        return plan(model, (), kwargs, budget="70%", cost="cpu", strategy="greedy")
     except InfeasibleError:
-        return plan(model, (), kwargs, budget="100%", **options)
+        return plan(model, (), kwargs, budget="100%", cost="cpu", strategy="greedy")
 
 
 def rows(checks: int) -> Iterator[tuple[str, ...]]:

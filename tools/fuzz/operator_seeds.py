@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate_runtime.flat_step.graph import Ref
@@ -158,7 +159,7 @@ def _samples(dtype: torch.dtype) -> Iterator[tuple[Any, Any]]:
 
 
 def _backward(result: Any) -> None:
-    leaves = [each for each in torch.utils._pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
+    leaves = [each for each in pytree.tree_leaves(result) if isinstance(each, torch.Tensor)]
     total = [each.real.sum() if each.is_complex() else each.sum() for each in leaves if each.requires_grad]
     if total:
         torch.stack([each.double() for each in total]).sum().backward()
@@ -190,7 +191,8 @@ def invented(name: str, tries: int = 400) -> list[Program]:
         sources: list[Source] = []
         args = []
         kwargs = {}
-        for argument in live._schema.arguments:
+        arguments: Any = live._schema.arguments  # torch's stub lacks N
+        for argument in arguments:
             if argument.has_default_value() and rng.random() < 0.5 and not argument.kwarg_only:
                 args.append(_literal(argument.default_value, lambda v: v) if _spelled(argument.default_value) else None)
             elif not argument.kwarg_only:

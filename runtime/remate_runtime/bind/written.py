@@ -75,5 +75,5 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.storage_offset() * tensor.element_size()
+    begin = int(tensor.storage_offset()) * tensor.element_size()
     return begin, begin + (reach + 1) * tensor.element_size() * (tensor.numel() > 0)

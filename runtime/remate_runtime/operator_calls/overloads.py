@@ -251,14 +251,14 @@ def storage_identity(tensor: torch.Tensor) -> int:
 
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a tensor has sizes and strides: is not sparse, nested, quantised, or a parameter whose shape is still unknown."""
-    uninitialized = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+    uninitialized = torch.nn.parameter.is_lazy(tensor)
     return not uninitialized and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def described(tensor: torch.Tensor) -> str:
     """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
     if not is_dense(tensor):
-        if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(tensor):
             return f"no shape yet ({type(tensor).__name__})"
         kind = "nested" if tensor.is_nested else "quantised" if tensor.is_quantized else str(tensor.layout)
         return f"a {kind} tensor on {tensor.device}"

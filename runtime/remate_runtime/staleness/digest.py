@@ -34,7 +34,7 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
     out. An attribute that is not only what it is now comes with what it may be. code: knows the fields of objects."""
     named = dict(model.named_modules())
     things = named | {path: at_path(model, path) for path in objects}
-    reads = {path: _reads(things[path], names, code) for path, names in (modules | objects).items()}
+    reads = {path: _reads(things[path], names, code) for path, names in {**modules, **objects}.items()}
     groups = [
         (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
     ]

@@ -113,7 +113,7 @@ class _State:
         self._contents = [(b, b.detach().clone()) for b in model.buffers() if not isinstance(b, FakeTensor)]
         self._contents += [(t, t.detach().clone()) for t in self._values.values() if _is_constant(t)]
         registered = [held for _, m in self._modules.values() for held in (m._modules, m._parameters)]
-        self._containers = [(held, dict(held)) for held in registered]
+        self._containers: list[tuple[Any, Any]] = [(held, dict(held)) for held in registered]
         objects = [v for v in self._values.values() if isinstance(getattr(v, "__dict__", None), dict)]
         objects = [v for v in objects if not isinstance(v, nn.Module | torch.Tensor | type) and not callable(v)]
         self._containers += [(vars(v), dict(vars(v))) for v in objects]  # configs
@@ -228,7 +228,8 @@ def _same(one: Any, other: Any) -> bool:
         return one is other
     if one is other:
         return True
-    for kind in (int, float):  # asked of the plain type: a number may note that it is compared
+    kinds: tuple[Any, ...] = (int, float)
+    for kind in kinds:  # asked of the plain type: a number may note that it is compared
         if isinstance(one, kind) and isinstance(other, kind):
             return type(one) is type(other) and kind.__eq__(one, other) is True
     try:
