@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from .parts import PartSchedules
 
 
+DEFAULT_SHARE = "60%"  # where there is no curve of peak and time to choose from
+
+
 class Options(TypedDict, total=False):
     """Arguments of `plan` that change nothing about the kind of its result."""
 
@@ -132,7 +135,7 @@ def plan(
         budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
-            knee of the curve of peak and time, which is printed.
+            knee of the curve of peak and time, which is printed; 60% for parts and for `cost="compiled"`.
         slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
         cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
             roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.

@@ -20,7 +20,7 @@ class Resized(nn.Linear):
 
     def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         if self.index.shape[0] != a.shape[0]:
-            self.index = torch.arange(a.shape[0]).float()  # here: replaces buffer '1.index'
+            self.index = torch.arange(a.shape[0]).float()
         return super().forward(a) + self.index[:, None]
 
 
@@ -45,11 +45,17 @@ class Overwritten(nn.Linear):
         return super().forward(a)
 
 
-@pytest.mark.parametrize("layer", [Resized, Clamped, Started])
+def test_a_buffer_that_follows_the_batch_is_made_before_planning() -> None:
+    layer = Resized()
+    with pytest.warns(UserWarning, match="index"):
+        capture(nn.Sequential(nn.Linear(4, 4), layer), (torch.ones(3, 4),))
+    assert layer.index.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("layer", [Clamped, Started])
 def test_place(layer: Any) -> None:
-    made = layer() if layer is Resized else layer(4, 4)
     with pytest.raises(CaptureError) as caught:
-        capture(nn.Sequential(nn.Linear(4, 4), made), (torch.ones(3, 4),))
+        capture(nn.Sequential(nn.Linear(4, 4), layer(4, 4)), (torch.ones(3, 4),))
     _is_there(caught.value, layer, "1")
 
 
