@@ -1,4 +1,4 @@
-"""While tracing: results have the strides and sizes that real kernels give them, where fake kernels claim others or refuse.
+"""While tracing: results have the strides, sizes and types that real kernels give them, where fake kernels claim others or refuse.
 
 A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs. Like
 `torch_api`, this module touches unstable interfaces.
@@ -15,7 +15,7 @@ from torch._prims_common import make_contiguous_strides_for, suggest_memory_form
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from remate_runtime.operator_calls import RESULTS
+from remate_runtime.operator_calls import BATCH_NORMS, RESULTS, on_cpu
 
 _ATEN: Any = torch.ops.aten
 
@@ -73,6 +73,9 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
             with mode:
                 return RESULTS[func](*args, **(kwargs or {}))
         made = usual(func, types, args, kwargs)
+        if func in BATCH_NORMS and args[0].device.type == "cpu":
+            with mode:
+                made = on_cpu(func, args, made)
         if func in _VIEWS and 1 in made.shape:
             strides = _viewed(*args, **(kwargs or {}))
             if strides == made.stride():

@@ -11,7 +11,10 @@ import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
+import remate
+import remate_runtime
 from remate.capture.layouts import real_layouts
+from remate_runtime.staleness import compare_models
 from tests.planner.interpreter import compare
 
 ATEN: Any = torch.ops.aten
@@ -150,3 +153,52 @@ class Attention(nn.Module):
 @pytest.mark.parametrize("batch", [1, 2])
 def test_pixels_as_a_sequence(batch: int) -> None:
     compare(Attention(), (torch.randn(batch, 8, 4, 4, requires_grad=True),))
+
+
+@pytest.mark.parametrize("running", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weights", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_of_batch_norm_have_the_types_of_real_ones(training: bool, weights: Any, running: Any) -> None:
+    if running is None and not training:
+        return  # there is no such kernel
+
+    def types() -> list[Any]:
+        source = torch.ones(4, 6, 5, 8, dtype=torch.bfloat16)
+        weight = None if weights is None else torch.ones(6, dtype=weights)
+        if running is None:
+            made = ATEN._native_batch_norm_legit.no_stats(source, weight, weight, training, 0.1, 1e-5)
+        else:
+            old = (torch.ones(6, dtype=running), torch.ones(6, dtype=running))
+            made = ATEN._native_batch_norm_legit_functional(source, weight, weight, *old, training, 0.1, 1e-5)
+        return [(each.dtype, each.shape) for each in made]
+
+    if None not in (weights, running) and weights is not running:
+        with pytest.raises(RuntimeError):
+            types()
+        return
+    real = types()
+    mode = FakeTensorMode()
+    with real_layouts(mode), mode:
+        assert types() == real
+
+
+class Normed(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.first(x))).float().square().mean()
+
+
+@pytest.mark.parametrize("way", ["autocast", "bf16"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("options", [{}, {"track_running_stats": False}, {"affine": False}], ids=str)
+def test_batch_norm_in_half_precision(way: str, training: bool, options: dict[str, Any]) -> None:
+    model, x = Normed(**options).train(training), torch.rand(4, 3, 8, 8)
+    if way == "bf16":
+        model, x = model.bfloat16(), x.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+        schedule = remate.plan(model, (x,), budget="100%")
+        planned = remate_runtime.apply(model, schedule)
+        assert compare_models(model, planned, (x,), {}, steps=2).bitwise

@@ -5,15 +5,17 @@ from __future__ import annotations
 from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
 from .recurrent import workspace_as_told
-from .results import RESULTS
+from .results import BATCH_NORMS, RESULTS, on_cpu
 
 __all__ = [
+    "BATCH_NORMS",
     "RESULTS",
     "TORCH_DTYPES",
     "constant",
     "kernel",
     "literal",
     "needed",
+    "on_cpu",
     "operators",
     "overload",
     "workspace_as_told",

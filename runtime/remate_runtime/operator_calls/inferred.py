@@ -19,7 +19,7 @@ from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
 from ..format.tensor_type import TensorType
 from .cache_folder import import_without_folder
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
-from .results import RESULTS
+from .results import RESULTS, on_cpu
 
 _META = torch.device("meta")
 # On the CPU, norms of half-precision input by full-precision weights have full-precision statistics; torch infers half.
@@ -142,7 +142,8 @@ def _inferred(
             kwargs["device"] = device
     elif "device" in names and not made and kwargs.get("device") is None:
         kwargs["device"] = device
-    return RESULTS.get(live, live)(*args, **kwargs)
+    inferred = RESULTS.get(live, live)(*args, **kwargs)
+    return on_cpu(live, args, inferred) if graph.device == "cpu" else inferred
 
 
 def _compared(graph: Graph, op: Op, made: Any) -> str:

@@ -18,6 +18,7 @@ from .layouts import MaxPool, in_a_byte, pool_of
 from .segments import Segment, views_to
 
 _NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
+_BATCH_NORM = "aten._native_batch_norm_legit_functional"
 _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
 
@@ -119,13 +120,21 @@ class _Building:
         args = tuple(map(self._argument, op.args))
         if op.op == "aten.convolution_backward" and self.device.type == "cpu":
             args = (args[0], self._as_image(op.args[1]), *args[2:])
-        if op.op in _NORMS and (finer := self._precision_of_statistics(op)):
+        batch_norm = op.op == _BATCH_NORM and self.device.type == "cpu"
+        if (op.op in _NORMS or batch_norm) and (finer := self._precision_of_statistics(op)):
             return self._in_precision(finer, op, args, kwargs)
         # Of what has a different memory layout than declared there may be no view of that shape.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
         node = self.fx.call_function(operator_, args, kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
-        return [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+        parts = [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+        return [(value, self._as_declared(value, part)) for value, part in parts] if batch_norm else parts
+
+    def _as_declared(self, value: int, node: fx.Node) -> fx.Node:
+        """Decomposed, a batch norm makes new running statistics in full precision, and not in that of the old ones."""
+        dtype = self.graph.values[value].type.dtype
+        low: Any = torch.ops.prims.convert_element_type.default
+        return node if dtype == "f32" else self.fx.call_function(low, (node, TORCH_DTYPES[dtype]))
 
     def _precision_of_statistics(self, op: Op) -> str:
         """Where it is not that of what is normalised; "" where it is."""
