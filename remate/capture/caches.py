@@ -41,9 +41,9 @@ class Caches:
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Make them, and say so. Returns whether there are any. Raises CaptureError where they would be made of data: the first
         call is another step then, and what it leaves is not known before."""
-        sizes = remembered()
+        memories = remembered()
         first = make_caches(self._model, args, kwargs)
-        self.remembered = remembered() != sizes
+        self.remembered = any(memory.cache_info().currsize != size for memory, size in memories)
         if first.by_data:
             path = first.by_data[0]
             raise CaptureError(

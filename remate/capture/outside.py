@@ -41,6 +41,7 @@ class Outside:
         self._contents: list[tuple[str, Any, Any]] = []
         self._iterators: list[tuple[str, Any, str]] = []
         self._waiting: list[tuple[str, Any]] = []
+        self._memories = remembered()
         for path, module in model.named_modules():
             own = ((name, v) for name, v in vars(module).items() if name not in _OF_TORCH)
             self._waiting += [(f"attribute {f'{path}.{name}'.lstrip('.')!r}", value) for name, value in own]
@@ -141,7 +142,7 @@ class Outside:
             if _differ(container, contents):
                 container.clear()
                 container.update(contents) if isinstance(container, dict | set) else container.extend(contents)
-        _forget_remembered()
+        _forget(self._memories)
 
 
 class Changed(NamedTuple):
@@ -295,17 +296,20 @@ def _put(holder: Any, name: Any, value: Any) -> None:
         holder[name] = value
 
 
-def _forget_remembered() -> None:
-    """Empty the memories of functools.lru_cache that hold tensors of a trace."""
-    for found in [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]:
-        held = [leaf for part in gc.get_referents(found) for leaf in _leaves(part)]
-        if any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in held):
-            found.cache_clear()
+def remembered() -> list[tuple[Any, int]]:
+    """Every function of functools.lru_cache, and how many results it holds. Takes tens of milliseconds."""
+    kind = functools._lru_cache_wrapper
+    return [(memory, memory.cache_info().currsize) for memory in gc.get_referrers(kind) if type(memory) is kind]
 
 
-def remembered() -> dict[int, int]:
-    """How many results each function of functools.lru_cache holds."""
-    return {id(one): one.cache_info().currsize for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper}
+def _forget(memories: list[tuple[Any, int]]) -> None:
+    """Empty the memories of functools.lru_cache that have got tensors of a trace since they were listed."""
+    for memory, size in memories:
+        if memory.cache_info().currsize == size:
+            continue
+        leaves = [leaf for part in gc.get_referents(memory) for leaf in _leaves(part)]
+        if any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves):
+            memory.cache_clear()
 
 
 def _leaves(part: Any) -> list[Any]:
