@@ -136,7 +136,6 @@ def plan(
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
             knee of the curve of peak and time, which is printed; 60% for parts and for `cost="compiled"`.
-        slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
         cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
             roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.
         at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
@@ -165,6 +164,7 @@ def plan(
         note: Remark to keep in the file.
         progress: Function that gets a line of text now and then. `"auto"` prints on stderr after three seconds, None is
             quiet.
+        slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
 
     Returns:
         The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.

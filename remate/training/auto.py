@@ -29,27 +29,39 @@ def auto(
     progress: Told = "auto",
     **options: Any,
 ) -> Model:
-    """Plan the first training call of `model` when it comes, and train by the schedule from that call on.
+    """Plan the first training call of a model when it comes, and train by the schedule from that call on.
 
-        model = remate.auto(model, budget="60%", file="plan.json")
+    Returns the model itself, as an instance of a subclass of its class. Optimizers, wrappers and hooks that exist already still
+    work, and what is saved loads without remate. Calls in evaluation mode, without gradients, of other sizes, or that export
+    or transform the model run its own forward.
 
-    Returns `model` itself: its class becomes a subclass of its own, so that optimizers, wrappers and hooks that exist already
-    go on, `isinstance`, `state_dict` and names are as before, and what is saved of it loads without remate. A wrapper
-    (DistributedDataParallel) is given back as it is, and the model in it is planned. Nothing happens before the first call in
-    train mode with gradients. Calls in eval mode, without gradients, of other sizes than the schedule is for, or that
-    export or transform the model run its own forward.
+    Args:
+        model: The model, or a wrapper such as DistributedDataParallel around it.
+        budget: As for `remate.plan`.
+        file: Path of the schedule. A file that fits this model, this call and this budget is used without planning. A new
+            schedule is written there (into a folder, for several parts).
+        on_stale: What to do with a file for another model, call or budget, and with a model that changes while it trains.
+            `"replan"` plans again, three times at most. `"refuse"` raises StaleModelError.
+        on_refused: What to do with a model that cannot be planned. `"error"` raises what `remate.plan` raises. `"original"`
+            warns, and trains by the model's own forward.
+        timeout: Seconds that other ranks of torch.distributed wait for the one that plans.
+        progress: As for `remate.plan`.
+        options: Arguments of `remate.plan` and of `remate_runtime.apply`.
 
-    budget: as of `remate.plan`: without one, and without `slowdown`, the knee of the curve of peak and time. file: where the schedule is kept: one that is for this model, this call and this budget is
-    used without planning; a new one is written there (into a folder, for several parts). on_stale: what to do with a file that
-    is for another model, call or budget, and with a model that changes while it trains: "replan" plans it anew, three times
-    at most, "refuse" raises StaleModelError. on_refused: what to do where it cannot be planned: "error" raises what
-    `remate.plan` does, "original" warns and trains by the model's own forward. timeout: seconds that other ranks of
-    torch.distributed wait for the one that plans for them. progress: as of `remate.plan`; what became of the model is printed
-    on stderr, too, unless it is None. options: arguments of `remate.plan`
-    (dims is "auto" by default, where sizes can be left open) and of `remate_runtime.apply` (otherwise is "original").
+    Returns:
+        The model.
 
-    Raises BudgetError, UnknownNameError, OSError (a file that cannot be written), ScheduleError (one that is no schedule),
-    CaptureError (no Python module, or one whose forward a library has replaced).
+    Raises:
+        BudgetError: The budget cannot be read.
+        UnknownNameError: An option has a word that does not exist.
+        OSError: The file cannot be written.
+        ScheduleError: The file is not a schedule.
+        CaptureError: The model is not a Python module, or a library has replaced its forward.
+
+    Example:
+        >>> import remate, torch
+        >>> model = torch.nn.Linear(4, 4)
+        >>> model = remate.auto(model, budget="60%")
     """
     inner: Any = model
     while type(inner).__name__ in _WRAPPERS and isinstance(getattr(inner, "module", None), nn.Module):

@@ -59,7 +59,13 @@ def schedule_of(
     differentiate: Sequence[str] | None = None,
 ) -> Schedule:
     """A schedule of one block, with these recomputations."""
+    differentiate = differentiate or planned_outputs(model)
     return with_recomputes(capture(model, tuple(args), dict(kwargs or {}), differentiate=differentiate), recomputes)
+
+
+def planned_outputs(model: nn.Module) -> Sequence[str] | None:
+    """The outputs that a model of the tests wants planned, if it says so; otherwise what capture chooses."""
+    return getattr(model, "differentiate", None)
 
 
 def with_recomputes(captured: Captured, recomputes: Recomputes) -> Schedule:
@@ -73,7 +79,7 @@ def in_blocks(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Schedule:
     """A schedule with the blocks that planning finds, and with these recomputations."""
-    hierarchy = partition(capture(model, tuple(args), dict(kwargs or {})))
+    hierarchy = partition(capture(model, tuple(args), dict(kwargs or {}), differentiate=planned_outputs(model)))
     captured = hierarchy.captured
     return schedule_from(fold(captured, recomputes(captured.graph), hierarchy), captured)
 

@@ -28,6 +28,8 @@ class Mixed(nn.Module):
     """Equal blocks, dropout, statistics, a tied weight, two outputs, and two parameters with the same gradient. p: of
     dropout in the blocks."""
 
+    differentiate = ("*",)
+
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()
         self.drop, self.blocks = nn.Dropout(0.3), nn.ModuleList(Block(p) for _ in range(3))

@@ -16,7 +16,7 @@ from remate_runtime import apply
 from remate_runtime.flat_step import FlatRecompute, Graph
 
 from ..small import data, seeded
-from ..stepping import with_recomputes
+from ..stepping import planned_outputs, with_recomputes
 from .subjects import assert_close
 
 
@@ -46,6 +46,8 @@ class Attention(nn.Module):
 
 
 class Stack(nn.Module):
+    differentiate = ("*",)
+
     def __init__(self, layers: list[nn.Module]) -> None:
         super().__init__()
         self.scale, self.layers = nn.Parameter(torch.ones(())), nn.ModuleList(layers)
@@ -116,7 +118,7 @@ def test_gradients_are_eagers(draw: st.DataObject) -> None:
     layers = draw.draw(st.lists(st.sampled_from(range(len(makers))), min_size=1, max_size=5))
     model: Any = seeded(Stack([makers[at]() for at in layers])).double()
     x = data(*shape).double().requires_grad_(draw.draw(st.booleans()))
-    captured = capture(model, (x,))
+    captured = capture(model, (x,), differentiate=planned_outputs(model))
     recomputes = sorted(draw.draw(plans(captured.graph)), key=lambda recompute: recompute.before)
     compiled = apply(copy.deepcopy(model), with_recomputes(captured, lambda graph: recomputes), engine="compiled")
     for seed in range(2):
