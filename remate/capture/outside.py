@@ -7,6 +7,7 @@ import collections
 import copy
 import functools
 import gc
+import inspect
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ class Outside:
             self._waiting += [(label, item) for item in value]
         elif type(value).__name__ in _ITERATORS:
             self._iterators.append((label, value, _state(value)))
-        elif hasattr(value, "__wrapped__"):
+        elif _wraps(value):
             self._waiting.append((label, value.__wrapped__))
         elif not isinstance(value, nn.Module) and is_own(type(value).__module__) and hasattr(value, "__dict__"):
             self._waiting += [(label, vars(value)), (label, type(value))]
@@ -99,7 +100,7 @@ class Outside:
             if is_own(base.__module__):
                 for name, value in vars(base).items():
                     inner = getattr(value, "__func__", getattr(value, "fget", value))
-                    if isinstance(inner, types.FunctionType) or hasattr(inner, "__wrapped__"):
+                    if isinstance(inner, types.FunctionType) or _wraps(inner):
                         self._waiting.append((name, inner))
                     elif not name.startswith("__"):
                         self._named.append((f"attribute {base.__qualname__}.{name}", base, {name: value}))
@@ -310,6 +311,11 @@ def _forget(memories: list[tuple[Any, int]]) -> None:
         leaves = [leaf for part in gc.get_referents(memory) for leaf in _leaves(part)]
         if any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves):
             memory.cache_clear()
+
+
+def _wraps(value: Any) -> bool:
+    """Whether it is a function around another one. Asks no `__getattr__` of the user's."""
+    return inspect.getattr_static(value, "__wrapped__", _ABSENT) is not _ABSENT
 
 
 def _leaves(part: Any) -> list[Any]:

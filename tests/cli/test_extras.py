@@ -28,7 +28,7 @@ ARGUMENTS = {
     "plan": ("models.py:build --budget 50% -o s.json", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "frontier": ("models.py:build -o out", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "fit": ("models.py:build --device-memory 8GiB --optimizer sgd", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
-    "train": ("models.py", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
+    "train": ("models.py", "PyTorch"),
     "replan": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "rebind": ("mlp.json --model models.py:build", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "run": ("mlp.json --model models.py:build", "PyTorch"),

@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_without_end_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="R070"):
+    with pytest.raises(ScheduleError, match="R000: '/dev/zero' cannot be read: a device"):
         load("/dev/zero")
 
 

@@ -285,22 +285,6 @@ class Keeping(Block):
         return y
 
 
-class Stateful(Stack):
-    """Sets an attribute in one block that another reads."""
-
-    def __init__(self) -> None:
-        super().__init__(Setting)
-
-
-class Setting(Block):
-    flag = False
-
-    def changed(self, x: torch.Tensor) -> torch.Tensor:
-        if self.at == 2:
-            type(self).flag = True
-        return x.tanh() if self.at > 3 and type(self).flag else x
-
-
 class Cased(Stack):
     """Ambient autocast around one part of forward."""
 
@@ -380,7 +364,6 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "shared once": (SharedOnce, 0),
     "written": (Written, 0),
     "cached": (Cached, 0),
-    "stateful": (Stateful, COUNT - 2),
     "autocast": (Cased, COUNT),
     "torch's own": (Packed, COUNT),
     "hook inside": (lambda: with_hook("forward"), COUNT - 1),

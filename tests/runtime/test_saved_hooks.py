@@ -36,7 +36,7 @@ class Rounding(nn.Module):
 
 def test_hooks_around_a_call_are_warned_of():
     model, x = seeded(Mlp()), data(4, 8)
-    planned = apply(model, schedule_of(model, (x,)))
+    planned = apply(model, schedule_of(model, (x,)), verify="never")  # which would see that gradients differ
     with saved_tensors_hooks(rounding, restoring), pytest.warns(UserWarning, match="ignores saved_tensors_hooks"):
         planned(x)
 

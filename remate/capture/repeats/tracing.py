@@ -52,7 +52,7 @@ def _with_blocks(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repea
     """None where what repeats cannot be shown to."""
     try:
         with warnings.catch_warnings():  # tracing finds anomalies, and would report an UnlikeError in backward
-            warnings.filterwarnings("ignore", message="Error detected in OpaqueBackward")
+            warnings.filterwarnings("ignore", message="Error detected in OpaqueBlockBackward")
             return _pasted(step, fakes, mode, repeats)
     except Exception as error:  # tracing the whole step says what is wrong
         _log.debug("blocks that repeat are traced one by one: %s", error, exc_info=True)

@@ -204,9 +204,15 @@ def _compare_hidden(found: Differences, group: ModuleGroup, path: str, names: It
 
 
 def _compare_class(found: Differences, group: ModuleGroup, path: str, thing: Any) -> None:
-    kind = "nothing" if thing is MISSING else qualified(type(thing))
+    kind = "nothing" if thing is MISSING else qualified(_own_class(type(thing)))
     if kind != group.kind:
         found.module(path, group.kind, f"is a {kind} now" if thing is not MISSING else "is gone")
+
+
+def _own_class(kind: type) -> type:
+    """The class of a module, without the class that torch's `fully_shard` puts before it: that changes no forward."""
+    sharded = kind.__module__.startswith("torch.distributed.") and "forward" not in vars(kind)
+    return next((base for base in kind.__mro__[1:] if "forward" in vars(base)), kind) if sharded else kind
 
 
 def _compare_reads(

@@ -7,8 +7,10 @@ random numbers has no data, and a cache made of that is left alone: it is anothe
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -45,6 +47,27 @@ class FirstCall(NamedTuple):
     whole: bool = False
 
 
+def _generators(model: nn.Module) -> list[tuple[Callable[[Any], object], Any]]:
+    """How to put back every generator that forward may draw from, and its state: the global ones, and attributes of modules."""
+    found: list[tuple[Callable[[Any], object], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+    ]
+    if (numpy := sys.modules.get("numpy")) is not None:
+        found.append((numpy.random.set_state, numpy.random.get_state()))
+    for value in (value for module in model.modules() for value in vars(module).values()):
+        if isinstance(value, random.Random):
+            found.append((value.setstate, value.getstate()))
+        elif numpy is not None and isinstance(value, numpy.random.RandomState):
+            found.append((value.set_state, value.get_state()))
+        elif numpy is not None and isinstance(value, numpy.random.Generator):
+            bits = value.bit_generator
+            found.append((functools.partial(setattr, bits, "state"), bits.state))
+        elif isinstance(value, torch.Generator):
+            found.append((value.set_state, value.get_state()))
+    return found
+
+
 def make_caches(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only: Sequence[str] | None = None
 ) -> FirstCall:
@@ -60,7 +83,7 @@ def make_caches(
         What was found.
     """
     before = _State(model)
-    generators = torch.get_rng_state(), random.getstate()
+    generators = _generators(model)
     try:
         run = _Run(model)
         run.call(args, kwargs)
@@ -72,8 +95,8 @@ def make_caches(
         before.restore_contents()
         return FirstCall()
     finally:
-        torch.set_rng_state(generators[0])
-        random.setstate(generators[1])
+        for put_back, state in generators:
+            put_back(state)
     changed = [key for key in first.everything if not _same(before.value(key), first.value(key))]
     kept = [key for key in changed if _same(first.value(key), second.value(key))]
     data = [key for key in kept if _has_fakes(first.value(key))]
