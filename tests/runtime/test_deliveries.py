@@ -149,7 +149,7 @@ def test_backward_runs_once_whether_it_ended_or_not() -> None:
     scheduled, _ = planned(model)
     loss = scheduled(data(16, WIDTH))
     torch.autograd.grad(loss, [model.layers[4].weight], retain_graph=True)
-    with pytest.raises(ExecutionError, match="backward ran a second time"):
+    with pytest.raises(ExecutionError, match="a second time"):
         loss.backward()
 
 

@@ -7,6 +7,7 @@ import ast
 import functools
 import inspect
 import types
+from collections.abc import Mapping
 from typing import Any
 
 from .syntax import Function, function_tree
@@ -52,7 +53,8 @@ def _only_looks(function: Function) -> bool:
         return False
     above = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-    given = set(names[2:] if names[:1] == ["self"] else names[1:])
+    module, *passed = names[1:] if names[:1] == ["self"] else names or [""]
+    given = set(passed)
     given |= {arg.arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None}
     nodes = [node for each in ([function.body] if lambda_ else function.body) for node in ast.walk(each)]
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
@@ -61,6 +63,8 @@ def _only_looks(function: Function) -> bool:
             isinstance(one, ast.Name) and one.id in given for one in ast.walk(node.value)
         ):
             given |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    if not all(_reads(node, above) for node in nodes if isinstance(node, ast.Name) and node.id == module):
+        return False
     for node in nodes:
         if isinstance(node, ast.Return) and not (node.value is None or _is_none(node.value)):
             return False
@@ -74,6 +78,19 @@ def _only_looks(function: Function) -> bool:
         ):
             return False
     return True
+
+
+def _reads(node: ast.AST, above: Mapping[int, ast.AST]) -> bool:
+    """Whether a use of the module itself only reads an attribute, or asks what it is: what is called with it may change it."""
+    while isinstance(upper := above.get(id(node)), ast.Attribute | ast.Subscript) and upper.value is node:
+        node = upper
+        if not isinstance(upper.ctx, ast.Load):
+            return False
+    if not isinstance(upper, ast.Call):
+        return True
+    if upper.func is node:
+        return isinstance(node, ast.Attribute) and node.attr in _ASKING
+    return isinstance(upper.func, ast.Name) and upper.func.id in _TELLING
 
 
 def _is_logging(body: ast.expr) -> bool:

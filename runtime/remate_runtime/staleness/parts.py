@@ -53,7 +53,6 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
         fields=fields,
         modules=modules,
         objects=objects,
-        at_call=any(digest.at_call for digest in parts.values()),
     )
 
 
@@ -75,6 +74,9 @@ def part_like(model: nn.Module, schedule: Schedule) -> str:
         digest = part_digest(schedule.digest, path)
         if digest not in tried:
             tried.append(digest)
-            if not compare_digest(digest, version, model, deferred=True).faults:
+            if not compare_digest(digest, version, model).faults:
                 return path
-    return paths[0]
+    return next(
+        (p for p in paths if not compare_digest(part_digest(schedule.digest, p), version, model, deferred=True).faults),
+        paths[0],
+    )
