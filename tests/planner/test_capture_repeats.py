@@ -18,7 +18,7 @@ from remate.capture.repeats import alike, candidates, tracing
 from remate.capture.repeats.errors import UnlikeError
 from tests.models import ZOO
 
-from .repeating_models import KINDS, STATE, Setting, Stack
+from .repeating_models import KINDS, STATE, Stack
 
 
 def both(
@@ -56,7 +56,6 @@ def test_the_step_is_that_of_tracing_everything(name: str, monkeypatch: pytest.M
 
     def build() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         STATE.clear()
-        Setting.flag = False
         torch.manual_seed(0)
         return make(), (torch.randn(2, 8, 4),), {}
 
