@@ -172,12 +172,22 @@ def plan_at(
     name: str = "",
     note: str = "",
     time_limit: float | None = None,
+    or_smallest: bool = False,
     progress: Progress | None = None,
     **costs: Any,
 ) -> Schedule | PartSchedules:
-    """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several."""
+    """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several.
+
+    or_smallest: plan for the smallest peak where nothing fits the budget, which nobody asked for.
+    """
     parts = prepare_parts(call, at, cost, differentiate=settings.differentiate, progress=progress, **costs)
-    made = plan_parts(parts, settings, cost, time_limit=time_limit, name=name, note=note, progress=progress)
+    options: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
+    try:
+        made = plan_parts(parts, settings, cost, **options)
+    except InfeasibleError as error:
+        if not or_smallest:
+            raise
+        made = plan_parts(parts, replace(settings, budget=f"{error.smallest}B"), cost, **options)
     return made[0] if len(made) == 1 else made
 
 
@@ -218,7 +228,7 @@ def plan_parts(
 
 def _solved(sweep: Sweep, limit: int) -> Solution:
     if sweep.solve(limit) is None:
-        raise InfeasibleError(limit, sweep.smallest, sweep.floor, "auto")
+        raise InfeasibleError(limit, min(sweep.smallest, sweep.baseline_peak), sweep.floor, "auto")
     return sweep.solutions()[limit]
 
 

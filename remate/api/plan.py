@@ -135,7 +135,8 @@ def plan(
         budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
-            knee of the curve of peak and time, which is printed; 60% for parts and for `cost="compiled"`.
+            knee of the curve of peak and time, which is printed. For parts and for `cost="compiled"` it is 60%; parts that
+            need more get their smallest peak.
         cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
             roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.
         at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
@@ -189,7 +190,8 @@ def plan(
     from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, slowdown)
-    if budget is None and slowdown is None and (at is not None or cost == COMPILED):
+    default = budget is None and slowdown is None and (at is not None or cost == COMPILED)
+    if default:
         budget = DEFAULT_SHARE
     goal = goal_of(budget, slowdown)
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
@@ -203,7 +205,7 @@ def plan(
         from .parts import plan_at
 
         refuse_for_parts(dims, live, fill)
-        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note}
+        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "or_smallest": default}
         with telling(progress) as say:
             return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs, progress=say)
     in_bytes = not goal and parse_budget(settings.budget).share is None

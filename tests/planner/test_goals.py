@@ -57,12 +57,18 @@ def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
         ({"slowdown": -0.1}, "no share of the time"),
         ({"slowdown": 10}, "10 times the step"),
         ({"budget": "60%", "slowdown": "10%"}, "leave one of them out"),
-        ({"at": "0"}, "need a budget"),
+        ({"at": "0", "budget": "min"}, "need a budget"),
     ],
 )
 def test_what_cannot_be_meant_is_asked(options: dict[str, Any], told: str) -> None:
     with pytest.raises(BudgetError, match=told):
         planned(**options)
+
+
+def test_parts_that_need_more_than_the_default_get_their_smallest_peak() -> None:
+    with pytest.raises(remate.InfeasibleError) as raised:
+        planned(at="0", budget="60%", progress=None)
+    assert planned(at="0", progress=None).peak == raised.value.smallest
 
 
 def test_bytes_stay_bytes() -> None:

@@ -60,7 +60,7 @@ class Net(nn.Module):
             return self.b(y).to(torch.bfloat16)
         if look("scale", 0.0):
             y = Scaled.apply(y)
-        made = self.b(y)
+        made = self.b(y) * look("after", 1.0)
         return (made, made) if look("two", False) else made
 
 
@@ -205,6 +205,40 @@ def test_rounding_is_a_warning() -> None:
     FILE["spelled"] = True
     with pytest.warns(UserWarning, match=r"differ by rounding\n  - output(.|\n)*does not run aten.silu"):
         planned(x)
+
+
+class Cache:
+    """What no file can contain, as a cache of keys and values."""
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Any]:
+        return {"loss": self.a(x).square().mean(), "cache": Cache()}
+
+
+@pytest.mark.filterwarnings("ignore:output 'cache'")
+def test_an_object_that_planning_left_out_is_no_difference() -> None:
+    model, x = seeded(Cached()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)), verify=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(x)["loss"].backward()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+def test_the_place_of_a_difference_is_not_that_of_a_mask(p: float) -> None:
+    model, x = seeded(Net()), data(4, 8)
+    model.drop.p = p
+    planned = apply(model, schedule_of(model, (x,)))
+    FILE["after"] = 3.0
+    with pytest.raises(StaleModelError) as raised:
+        planned(x)
+    assert "bernoulli" not in str(raised.value)
+    assert "native_dropout" not in str(raised.value)
 
 
 def test_a_forward_that_cannot_run_is_said_once() -> None:

@@ -154,7 +154,7 @@ def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
 
 
 def _weight_norm(graph: Graph, given: Arguments) -> str:
-    """The kernels take all sizes from the weight, and divide by them."""
+    """The kernels take all sizes from the weight, divide by them, and write norms into memory laid out as the magnitudes are."""
     weight = _shape(graph, given.get("v", given.get("saved_v"))) or ()
     dim = given.get("dim")
     if 0 in weight or not weight or dim not in (0, len(weight) - 1):
@@ -162,6 +162,8 @@ def _weight_norm(graph: Graph, given: Arguments) -> str:
     norms = tuple(size if at == dim else 1 for at, size in enumerate(weight))
     if any(_shape(graph, given[name]) != norms for name in ("g", "saved_g", "saved_norms") if name in given):
         return "magnitudes and norms must have the weight's size in `dim`, and 1 in the others"
+    if any(_strides(graph, given.get(name)) is not None for name in ("g", "saved_g", "saved_norms")):
+        return "magnitudes and norms must be contiguous"
     if "grad_w" in given and _shape(graph, given["grad_w"]) != weight:
         return "`grad_w` must have the shape of the weight"
     return ""
@@ -197,6 +199,11 @@ def _plain(literal: Any) -> Any:
 def _shape(graph: Graph, argument: Any) -> tuple[int, ...] | None:
     kind: TensorType | None = graph.values[argument.value].type if isinstance(argument, Ref) else None
     return None if kind is None else kind.shape
+
+
+def _strides(graph: Graph, argument: Any) -> tuple[int, ...] | None:
+    """None: the argument is contiguous, or no tensor."""
+    return graph.values[argument.value].type.strides if isinstance(argument, Ref) else None
 
 
 def _listed(names: Any) -> str:

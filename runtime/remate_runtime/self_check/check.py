@@ -27,7 +27,7 @@ from .comparison import OTHER_OPERATORS, Found, Kind, Tolerance, differences
 from .generators import Generators
 from .gradients import compared_gradients
 from .live_forward import Live, NotRunError, callers_hooks, is_torchs, run_live
-from .locate import located
+from .locate import NOT_LOCATED, Located, located
 from .memory import fits
 from .outcome import Outcome, outcome_of
 from .policy import Checks, Turns
@@ -124,6 +124,7 @@ class _Check:
         self._raises = raises
         self._checksums = Checksums()
         self._tolerance = Tolerance(program.exact)
+        self._located: Located | None = None
         self._start = Generators.now()
         self._updated = {name: t for name, t in program.updated().items() if t is not None}  # gone: the binding says so
         self._before = [tensor.detach().clone() for tensor in self._updated.values()]
@@ -140,6 +141,9 @@ class _Check:
         if found and not self._groups and not self.program.fsdp2:
             del made
             made, found = self._again()
+        elif self._groups and not self.program.exact and self._verdict(found) == _REAL:
+            self._measure_rounding()
+            found = [*(self._compared(live.outcome, made, True) if live is not None else ()), *gradients]
         self._judge(found)
         return made
 
@@ -203,11 +207,21 @@ class _Check:
         )
         return []
 
-    def _compared(self, live: Outcome, made: Any, keep: bool, units: int = 0) -> list[Found]:
+    def _where(self) -> Located:
+        """Where the schedule and the model differ. Blocks that FSDP2 shards would gather once more, so they are not run again."""
+        if self._located is None:
+            self._located = NOT_LOCATED if self.program.fsdp2 else located(self.program, self._checksums)
+        return self._located
+
+    def _measure_rounding(self) -> None:
+        """Of an engine that rounds differently: by the largest result of the step, if the step is the model's."""
+        if not self.program.exact and self._where().same:
+            self._tolerance = self._tolerance._replace(largest=self._where().largest, dtype=self._where().dtype)
+
+    def _compared(self, live: Outcome, made: Any, keep: bool) -> list[Found]:
         program = self.program
         outcome = outcome_of(made, [*program.updated().values()], self._checksums, keep)
-        tolerance = self._tolerance._replace(units=units) if units else self._tolerance
-        return list(differences(live, outcome, [*program.updated()], self._checksums, tolerance))
+        return list(differences(live, outcome, [*program.updated()], self._checksums, self._tolerance))
 
     def _again(self) -> tuple[Any, list[Found]]:
         """Both once more, now with values. What does not differ again was another thread's doing, or that of chance."""
@@ -218,13 +232,15 @@ class _Check:
             live = self._live(True)
         gradients = self._with_gradients(live)
         parted = beyond_eager(program.graph, operators) if live is not None and program.exact else []
-        units = OTHER_OPERATORS if parted else 0
+        if parted:
+            self._tolerance = self._tolerance._replace(units=OTHER_OPERATORS)
+        self._measure_rounding()
         made = program.run()
-        found = [*(self._compared(live.outcome, made, True, units) if live is not None else ()), *gradients]
+        found = [*(self._compared(live.outcome, made, True) if live is not None else ()), *gradients]
         if parted and found:
             told = f"{BEYOND_EAGER} {'; '.join(parted[:_SHOWN])}: the schedule took another branch there, so its sums may be "
             found.append(Found(f"{told}made in another order", Kind.ROUNDING))
-        if not found and live is not None:
+        if not found and live is not None and not self._tolerance.largest:  # else it is rounding of the engine
             self._tell(
                 f"the self-check of schedule {program.name!r} found a difference that was gone when it looked again: another "
                 "thread changed the model or drew random numbers meanwhile, or an operation gives other results in each run",
@@ -238,9 +254,13 @@ class _Check:
             for tensor, was in zip(self._updated.values(), self._before, strict=True):
                 tensor.detach().copy_(was)
 
+    def _verdict(self, found: Sequence[Found]) -> int:
+        """The worst of what any rank found."""
+        own = _severity(found)
+        return ranks.worst(own, self._groups, self.program.device) if self._groups else own
+
     def _judge(self, found: Sequence[Found]) -> None:
-        own = _FINE if not found else max(_REAL if one.kind is not Kind.ROUNDING else _ROUNDING for one in found)
-        verdict = ranks.worst(own, self._groups, self.program.device) if self._groups else own
+        own, verdict = _severity(found), self._verdict(found)
         if own == _ROUNDING:
             self._tell(
                 f"the self-check of schedule {self.program.name!r}: what it computes and what the model computes differ by "
@@ -251,8 +271,7 @@ class _Check:
             return
         if self._raises:
             self._put_back()
-        where = [] if self.program.fsdp2 else located(self.program, self._checksums)
-        told = [*map(Found, where), *sorted(found, key=_is_rounding)[:_SHOWN]]
+        told = [*map(Found, self._where().places), *sorted(found, key=_is_rounding)[:_SHOWN]]
         text = (
             f"the schedule is not what the model computes now ({self.program.name}); in this call they differ in\n{_listed(told)}"
             f"\n  {REPLAN}"
@@ -265,6 +284,10 @@ class _Check:
         if self._raises:
             raise StaleModelError(text)
         self._tell(text, once="stale")
+
+
+def _severity(found: Sequence[Found]) -> int:
+    return max((_ROUNDING if one.kind is Kind.ROUNDING else _REAL for one in found), default=_FINE)
 
 
 def _is_rounding(one: Found) -> bool:

@@ -3,8 +3,10 @@
 Engines that compute eager's bits are compared bit for bit. What differs by no more than `ROUNDING` units in the last place of
 the largest element is a sum made in another order, or another kernel: a warning. Where the schedule's forward runs operators
 that the model's does not (`silu` for `x * sigmoid(x)`), rounding may be `OTHER_OPERATORS` units. The engine `compiled` rounds less often
-than eager; it is held to what sums in another order explain (`live.compare.beyond_reordering`: 1e-3 of the largest element in
-32-bit floats, 5e-2 in 16-bit ones), and its integers and truth values are not compared.
+than eager; it is held to what sums in another order explain (`staleness.compare.beyond_reordering`: 1e-3 of the largest element in
+32-bit floats, 5e-2 in 16-bit ones), and its integers and truth values are not compared. Where its operations, executed as
+eager PyTorch does, give the model's bits, rounding is measured by the largest result of the step: a mean of normalized values
+is zero but for rounding.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..staleness.compare import beyond_reordering, coarsest
+from ..staleness.compare import beyond_reordering, coarsest, largest_finite
 from .checksum import Checksums
 from .outcome import Noted, Outcome
 from .snapshot import Changes
@@ -31,10 +33,14 @@ class Tolerance(NamedTuple):
     Attributes:
         exact: The engine computes eager's bits.
         units: Units in the last place of the largest element, which are rounding.
+        largest: Largest absolute value of any result of the step, where the step is known to be the model's.
+        dtype: The coarsest type of these results; None: that of the result which is compared.
     """
 
     exact: bool = True
     units: int = ROUNDING
+    largest: float = 0.0
+    dtype: torch.dtype | None = None
 
 
 class Kind(enum.Enum):
@@ -64,11 +70,12 @@ def differences(
         checksums: Makes checksums.
         tolerance: How they may differ.
     """
-    if list(live.results) != list(made.results):
-        one, two = (", ".join(f"output{path}" for path in side.results) or "nothing" for side in (live, made))
+    results = _without_left_out(live, made)
+    if list(results) != list(made.results):
+        one, two = (", ".join(f"output{path}" for path in side) or "nothing" for side in (results, made.results))
         yield Found(f"the model returns {one}; the schedule {two}")
         return
-    for path, wanted in live.results.items():
+    for path, wanted in results.items():
         yield from _result(f"output{path}", wanted, made.results[path], tolerance)
     for name, wanted, noted in zip(names, live.buffers, made.buffers, strict=True):
         yield from _tensor(f"buffer {name!r}", wanted, noted, tolerance)
@@ -78,12 +85,24 @@ def differences(
         yield from _changed(live.changes, checksums, tolerance)
 
 
+def _without_left_out(live: Outcome, made: Outcome) -> dict[str, Any]:
+    """The model's results but for objects that no file can contain (a cache of keys and values): `plan` has warned that the
+    schedule returns None in their place, which a ModelOutput leaves out."""
+    results = {}
+    for path, result in live.results.items():
+        if not isinstance(result, type) or made.results.get(path) is not None:
+            results[path] = result
+        elif path in made.results:
+            results[path] = None
+    return results
+
+
 def gradient_differences(
     live: Mapping[str, Noted | None], made: Mapping[str, Noted | None], tolerance: Tolerance
 ) -> Iterator[Found]:
     """The same of gradients by name. What is zero but for rounding is measured by the largest gradient of all."""
     largest = max(
-        (_largest(noted.values) for noted in live.values() if noted and noted.values is not None), default=0.0
+        (largest_finite(noted.values) for noted in live.values() if noted and noted.values is not None), default=0.0
     )
     for name, wanted in live.items():
         noted, what = made[name], f"gradient of {name!r}"
@@ -135,8 +154,8 @@ def _judged(live: Noted, made: Noted, tolerance: Tolerance, noise: float) -> Kin
     if one is None or two is None:
         return Kind.UNKNOWN
     if not tolerance.exact:
-        noisy = {"": one, "largest": torch.tensor([noise], dtype=torch.float64)}
-        far = list(beyond_reordering("", noisy, {"": two}, coarsest([one])))
+        noisy = {"": one, "largest": torch.tensor([max(noise, tolerance.largest)], dtype=torch.float64)}
+        far = list(beyond_reordering("", noisy, {"": two}, tolerance.dtype or coarsest([one])))
         return Kind.REAL if far else None
     wide = torch.complex128 if one.is_complex() else torch.float64
     one, two = one.to(wide), two.to(wide)
@@ -144,13 +163,5 @@ def _judged(live: Noted, made: Noted, tolerance: Tolerance, noise: float) -> Kin
     distance = (one - two)[~same].abs()
     eps = torch.finfo(live.checksum.dtype).eps
     units = tolerance.units if eps < _COARSE else ROUNDING
-    limit = eps * (units * _largest(one) + noise)
+    limit = eps * (units * largest_finite(one) + noise)
     return Kind.ROUNDING if bool((distance <= limit).all()) else Kind.REAL
-
-
-def _largest(tensor: torch.Tensor | None) -> float:
-    if tensor is None or not tensor.numel():
-        return 0.0
-    values = tensor.abs().double()
-    finite = values[values.isfinite()]
-    return float(finite.max()) if finite.numel() else 0.0

@@ -1,5 +1,9 @@
-"""Where a schedule and its model part: the first operation of the schedule whose result the model never computes, and the first
-of the model that the schedule never computes. No map between the two is needed, for equal steps have equal numbers."""
+"""Where a schedule and its model differ: the first operation of the schedule whose result the model never computes, and the
+first of the model that the schedule never computes. No map between the two is needed: equal steps have equal numbers.
+
+Random numbers are left out. The schedule draws masks of dropout as booleans, eager PyTorch as floating-point numbers; what
+is computed with them shows a difference.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..staleness.compare import coarsest, largest_finite
 from .checksum import Checksum, Checksums, summary
 from .generators import Generators
 from .live_forward import discarding, uncached
@@ -29,28 +34,50 @@ class _Result(NamedTuple):
     place: str
 
 
-def located(program: Program, checksums: Checksums) -> list[str]:
-    """In words, the first operation on either side that the other does not have; nothing where it cannot be found out.
+class Located(NamedTuple):
+    """How the operations of a schedule compare with those of its model.
+
+    Attributes:
+        places: In words, the first operation on either side that the other does not have.
+        same: Whether the model computes every result of the schedule, to the bit.
+        largest: Largest absolute value of any result of the schedule.
+        dtype: The coarsest of their floating-point types.
+    """
+
+    places: list[str]
+    same: bool
+    largest: float
+    dtype: torch.dtype
+
+
+NOT_LOCATED = Located([], False, 0.0, torch.float32)
+
+
+def located(program: Program, checksums: Checksums) -> Located:
+    """Compare the operations of a schedule, executed one by one as eager PyTorch does, with those of its model.
 
     Args:
         program: The call. Everything is left as it was.
         checksums: Makes checksums.
+
+    Returns:
+        What they have in common; `NOT_LOCATED` where one of them cannot be followed.
     """
     try:
         live = _results_of_model(program, checksums)
-        made = _results_of_schedule(program, checksums)
+        scheduled, largest, dtype = _results_of_schedule(program, checksums)
     except Exception:
-        return []
-    told = []
+        return NOT_LOCATED
+    places = []
     for ours, others, words in (
-        (made, live, "the first result of the schedule that the model does not compute"),
-        (live, made, "the first result of the model that the schedule does not compute"),
+        (scheduled, live, "the first result of the schedule that the model does not compute"),
+        (live, scheduled, "the first result of the model that the schedule does not compute"),
     ):
         known = {result.checksum for result in others}
         first = next((result for result in ours if result.checksum not in known), None)
         if first is not None:
-            told.append(f"{words}: {first.place}")
-    return told
+            places.append(f"{words}: {first.place}")
+    return Located(places, {r.checksum for r in scheduled} <= {r.checksum for r in live}, largest, dtype)
 
 
 @contextlib.contextmanager
@@ -64,15 +91,20 @@ def _left_as_it_was(program: Program, checksums: Checksums) -> Iterator[None]:
         start.restore()
 
 
-def _results_of_schedule(program: Program, checksums: Checksums) -> list[_Result]:
-    found = []
+def _results_of_schedule(program: Program, checksums: Checksums) -> tuple[list[_Result], float, torch.dtype]:
+    """Its results, their largest absolute value, and the coarsest of their types."""
+    results: list[_Result] = []
+    largest, dtype = 0.0, torch.float32
     with _left_as_it_was(program, checksums):
         for op, tensors in program.observe():
             source = f", planned from {op.source}" if op.source else ""
             for tensor in tensors:
-                place = f"{op.op} of operation {op.id!r}, {summary(tensor)}{source}"
-                found.append(_Result(checksums.of(tensor), place))
-    return found
+                largest = max(largest, largest_finite(tensor))
+                dtype = coarsest([tensor, torch.empty(0, dtype=dtype)])
+                if not op.random:
+                    place = f"{op.op} of operation {op.id!r}, {summary(tensor)}{source}"
+                    results.append(_Result(checksums.of(tensor), place))
+    return results, largest, dtype
 
 
 def _results_of_model(program: Program, checksums: Checksums) -> list[_Result]:
@@ -80,7 +112,7 @@ def _results_of_model(program: Program, checksums: Checksums) -> list[_Result]:
     mode = _Noting(checksums, modules)
     with _left_as_it_was(program, checksums), modules.followed(), uncached(), discarding(_Ignored()), mode:
         program.model.forward(*program.args, **program.kwargs)
-    return mode.found
+    return mode.results
 
 
 class _Ignored:
@@ -118,22 +150,30 @@ class _Modules:
 
 
 class _Noting(TorchDispatchMode):
-    """Notes what each operator gives."""
+    """Notes what each operator gives, but for random numbers and what is written over them in place."""
 
     def __init__(self, checksums: Checksums, modules: _Modules) -> None:
         super().__init__()
         self._checksums, self._modules = checksums, modules
-        self.found: list[_Result] = []
+        self._drawn: dict[int, torch.Tensor] = {}
+        self.results: list[_Result] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        if not function.is_view:
-            for tensor in made if isinstance(made, tuple | list) else (made,):
-                if isinstance(tensor, torch.Tensor):
+        returned = function(*args, **(kwargs or {}))
+        tensors = [t for t in (returned if isinstance(returned, tuple | list) else (returned,)) if _is_tensor(t)]
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            self._drawn |= {id(tensor): tensor for tensor in tensors}
+        elif not function.is_view:
+            for tensor in tensors:
+                if self._drawn.get(id(tensor)) is not tensor:
                     name = str(function._schema.name).replace("::", ".")
                     place = f"{name} in {self._modules.now()} ({_line()}), {summary(tensor)}"
-                    self.found.append(_Result(self._checksums.of(tensor), place))
-        return made
+                    self.results.append(_Result(self._checksums.of(tensor), place))
+        return returned
+
+
+def _is_tensor(thing: Any) -> bool:
+    return isinstance(thing, torch.Tensor)
 
 
 def _line() -> str:

@@ -186,7 +186,7 @@ class _Outcome:
         for name in self.gradients.keys() | other.gradients.keys():
             one, two = self.gradients.get(name), other.gradients.get(name)
             distance = _distance(one, two)
-            scale = _scale(one)
+            scale = largest_finite(one)
             share = 0.0 if not distance else distance / scale if scale else float("inf")
             absolute = max(absolute, distance)
             if share > relative:
@@ -239,15 +239,15 @@ def beyond_reordering(
     """The tensors that differ by more than sums made in another order explain. kind: what they are, for the text.
     dtype: that of the coarsest numbers which the step computes with."""
     own, noise = _REORDERING.get(dtype, _COARSE)
-    largest = max((_scale(t) for t in one.values()), default=0.0)
+    largest = max((largest_finite(t) for t in one.values()), default=0.0)
     for name in (name for name in one if name in two):
         distance = _distance(one[name], two[name])
-        if distance > own * _scale(one[name]) + noise * largest:
-            yield f"{kind} {name!r} by {distance:.3g}, its largest element being {_scale(one[name]):.3g}"
+        if distance > own * largest_finite(one[name]) + noise * largest:
+            yield f"{kind} {name!r} by {distance:.3g}, its largest element being {largest_finite(one[name]):.3g}"
 
 
-def _scale(tensor: torch.Tensor | None) -> float:
-    """The largest absolute value of a finite element."""
+def largest_finite(tensor: torch.Tensor | None) -> float:
+    """The largest absolute value of a finite element; 0.0 where there is none."""
     if tensor is None or not tensor.numel() or tensor.dtype is torch.bool:
         return 0.0
     values = tensor.abs()

@@ -33,6 +33,8 @@ from .subjects import assert_close
 class Pictures(nn.Module):
     """Convolutions, one of which the caller sees, one that dropout reads, and one that is joined with another and read in backward."""
 
+    differentiate = ("*",)
+
     def __init__(self) -> None:
         super().__init__()
         self.one, self.norm, self.drop = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Dropout(0.2)
