@@ -95,7 +95,7 @@ def open_text(data: bytes) -> Analysis:
 
 def analyse(schedule: Schedule) -> Analysis:
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.recomputes)
+    linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     return Analysis(schedule, expanded, linked, simulate(linked))
 
 

@@ -13,6 +13,11 @@ from .events import (
     Execution,
     Free,
     Linked,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    Paging,
     RecomputeRun,
     Run,
     Update,
@@ -21,6 +26,7 @@ from .events import (
 from .fitting import FittedSchedule, fitted, without_recomputes
 from .frozen import without_gradients
 from .inference import forward_alone
+from .lanes import Clock, Copy, LaneUse
 from .linker import link
 from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
 from .storages import generator_state
@@ -29,13 +35,21 @@ __all__ = [
     "Account",
     "Allocation",
     "BackwardStart",
+    "Clock",
     "Computation",
+    "Copy",
     "Deliver",
     "Event",
     "Execution",
     "FittedSchedule",
     "Free",
+    "LaneUse",
     "Linked",
+    "PageBack",
+    "PageGone",
+    "PageOut",
+    "PageReady",
+    "Paging",
     "RecomputeRun",
     "ResidentBytes",
     "Run",
