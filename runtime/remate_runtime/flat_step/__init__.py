@@ -20,6 +20,7 @@ from .graph import (
     planned_number,
 )
 from .in_place import overwritable
+from .page_rules import held_outside, stays
 from .layout import InstanceSpan, lay_out
 
 __all__ = [
@@ -37,9 +38,11 @@ __all__ = [
     "Ref",
     "Value",
     "expand",
+    "held_outside",
     "lay_out",
     "numbers_in",
     "overwritable",
     "planned_number",
+    "stays",
     "to_json",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .contract import StepContract, step_contract
 from .deliveries import copied, freed_by_owner, gathered, last_touches
 from .events import (
+    PAGED_TO,
     Allocation,
     BackwardStart,
     Computation,
@@ -32,6 +33,7 @@ from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, pe
 from .storages import generator_state
 
 __all__ = [
+    "PAGED_TO",
     "Account",
     "Allocation",
     "BackwardStart",
