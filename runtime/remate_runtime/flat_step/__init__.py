@@ -20,8 +20,8 @@ from .graph import (
     planned_number,
 )
 from .in_place import overwritable
-from .page_rules import held_outside, stays
 from .layout import InstanceSpan, lay_out
+from .page_rules import held_outside, stays
 
 __all__ = [
     "DEVICE",

@@ -214,6 +214,9 @@ class Settings(_Object, frozen=True):
     differentiate: tuple[str, ...] = ()  # outputs, where they were named
     live: tuple[str, ...] = ()  # attributes that were declared live, as they were written
     threads: int = 0  # of torch, where costs were measured on the CPU
+    disk_budget: str = ""  # what a step may page to the disk; "": nothing
+    host_budget: str = ""  # the same of pinned memory
+    bandwidth: str = ""  # of the lanes: measured, or 50GB/s
 
 
 class Compiled(_Object, frozen=True):

@@ -21,7 +21,7 @@ from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import NOWHERE, InstructionCompiler, Slots
-from .pages import Pager, check_pages
+from .pages import check_pages, pager_of
 from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 from .random_runs import generator_restored
@@ -75,7 +75,7 @@ def compile_step(
     spare = compiler.spare()
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     opened = empty.copy if room is None else room.opened(empty, compiler.views, spare)
-    pager = None if compiler.pages is None else Pager(linked, compiler.pages)
+    pager = None if compiler.pages is None else pager_of(linked, compiler.pages)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import EngineError, ExecutionError
-from ...flat_step.graph import Graph
 from ...link.events import Linked, PageBack, PageGone, PageOut, PageReady, Paging
 from ..compiled_step import LinkedStep
 from .placed import Slots
@@ -61,10 +60,12 @@ class _Place(NamedTuple):
 class Pager:
     """Makes the pages of each step of one kind. slot: where the list of slots has them."""
 
-    def __init__(self, linked: Linked, slot: int) -> None:
+    def __init__(self, sizes: Sequence[tuple[str, int]], slot: int) -> None:
+        """sizes: name and bytes of what each trip takes."""
         self.slot = slot
-        outs = {event.trip: event for event in linked.events if isinstance(event, PageOut)}
-        self._places = _places(linked.graph, [outs[trip].value for trip in range(len(outs))])
+        rounded = [-(-nbytes // _PAGE) * _PAGE for _, nbytes in sizes]
+        offsets = accumulate(rounded, initial=0)
+        self._places = [_Place(name, at, size) for (name, _), at, size in zip(sizes, offsets, rounded, strict=False)]
         self._threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
         self._process = 0
 
@@ -77,10 +78,10 @@ class Pager:
         return StepPages(_Scratch(last.offset + last.nbytes), self._places, *self._threads)
 
 
-def _places(graph: Graph, values: Sequence[int]) -> list[_Place]:
-    sizes = [-(-graph.nbytes(value) // _PAGE) * _PAGE for value in values]
-    offsets = accumulate(sizes, initial=0)
-    return [_Place(graph.values[v].name, at, size) for v, at, size in zip(values, offsets, sizes, strict=False)]
+def pager_of(linked: Linked, slot: int) -> Pager:
+    """That of a step."""
+    graph, outs = linked.graph, {event.trip: event.value for event in linked.events if isinstance(event, PageOut)}
+    return Pager([(graph.values[outs[trip]].name, graph.nbytes(outs[trip])) for trip in range(len(outs))], slot)
 
 
 class _Scratch:
