@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from remate.strategy.paging.greedy import ORDERS
 from remate.strategy.solve import solve
 from remate_runtime import apply
 from remate_runtime.flat_step import Graph
-from remate_runtime.format import Lane, Page, encode
+from remate_runtime.format import Lane, Page, Schedule, encode
 from remate_runtime.link import link, simulate
 
 from .folding import random_step
@@ -44,6 +45,12 @@ class Deep(nn.Module):
         return x.pow(2).mean()
 
 
+def planned_file(model: nn.Module, x: torch.Tensor, **options: Any) -> Schedule:
+    made = remate.plan(model, (x,), **{"cost": "cpu", "effort": "quick", "progress": None, "budget": "60%", **options})
+    assert isinstance(made, Schedule)
+    return made
+
+
 def graph_of(seed: int) -> Graph:
     captured = layers(4) if seed % 2 else random_step(seed, 60)
     graph = captured.graph
@@ -53,7 +60,7 @@ def graph_of(seed: int) -> Graph:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("order", ORDERS)
-def test_pages_keep_the_budget_and_their_own(seed: int, order) -> None:
+def test_pages_keep_the_budget_and_their_own(seed: int, order: Any) -> None:
     graph = graph_of(seed)
     base, limits = simulate(link(graph)), {"disk": 1 << 12, "host": 1 << 11}
     for share in (0.95, 0.8, 0.6):
@@ -99,10 +106,9 @@ def test_a_slow_lane_leaves_the_recomputations() -> None:
 
 def test_a_plan_with_pages_trains_as_it_says() -> None:
     model, x = Deep(), torch.randn(512, 64)
-    options = {"disk_budget": "1GiB", "bandwidth": "100GB/s", "cost": "cpu", "effort": "quick"}
-    schedule = remate.plan(model, (x,), budget="60%", progress=None, **options)
-    only = remate.plan(model, (x,), budget="60%", progress=None, strategy="offload-only", **options)
-    plain = remate.plan(model, (x,), budget="60%", progress=None, cost="cpu", effort="quick")
+    options = {"disk_budget": "1GiB", "bandwidth": "100GB/s"}
+    schedule, plain = planned_file(model, x, **options), planned_file(model, x)
+    only = planned_file(model, x, strategy="offload-only", **options)
     assert schedule.solve.time <= min(plain.solve.time, only.solve.time)
     assert all(isinstance(statement, Page) for statement in only.statements)
     assert all(instance.plan == "baseline" for instance in only.program)
@@ -122,12 +128,20 @@ def test_a_plan_with_pages_trains_as_it_says() -> None:
         assert peak_bytes(run) == remate_runtime.predicted_peak(planned) == made.solve.peak
         eager(x).backward()
         for ours, theirs in zip(planned.parameters(), eager.parameters(), strict=True):
+            assert ours.grad is not None
+            assert theirs.grad is not None
             assert torch.equal(ours.grad, theirs.grad)
 
 
 def test_the_same_arguments_give_the_same_file() -> None:
     model, x = Deep(), torch.randn(512, 64)
-    options = {"budget": "60%", "disk_budget": 1 << 30, "bandwidth": "2GB/s", "cost": "cpu", "effort": "quick"}
+    options: dict[str, Any] = {
+        "budget": "60%",
+        "disk_budget": 1 << 30,
+        "bandwidth": "2GB/s",
+        "cost": "cpu",
+        "effort": "quick",
+    }
     first, second = (encode(remate.plan(model, (x,), progress=None, **options)) for _ in range(2))
     assert first == second
     assert b'"disk_budget": "1073741824", "bandwidth": "2GB/s"' in first
@@ -145,9 +159,9 @@ def test_the_same_arguments_give_the_same_file() -> None:
         ({"disk_budget": "1GiB", "at": "layers.0"}, "parts of a model"),
     ],
 )
-def test_what_cannot_be_paged_is_refused(options, reason: str) -> None:
+def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
     with pytest.raises(BudgetError, match=reason):
-        remate.plan(Deep(), (torch.randn(8, 64),), **{"budget": "60%", "cost": "cpu", "progress": None, **options})
+        planned_file(Deep(), torch.randn(8, 64), **options)
 
 
 def test_speeds() -> None:
@@ -162,8 +176,7 @@ def test_a_file_is_planned_again_with_its_pages() -> None:
     from remate.api.replan import prepare_again, replan
 
     model, x = Deep(), torch.randn(512, 64)
-    options = {"disk_budget": "1GiB", "bandwidth": "100GB/s", "cost": "cpu", "effort": "quick"}
-    schedule = remate.plan(model, (x,), budget="60%", progress=None, **options)
+    schedule = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s")
     again, lost = replan(schedule, prepare_again(schedule, model, (x,)))
     assert encode(again) == encode(schedule)
     assert not lost

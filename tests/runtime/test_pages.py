@@ -90,7 +90,8 @@ class Strided(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.lin = nn.Conv2d(4, 8, 3, padding=1).to(memory_format=torch.channels_last), nn.Linear(8, 8)
+        self.conv, self.lin = nn.Conv2d(4, 8, 3, padding=1), nn.Linear(8, 8)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.tanh(self.conv(x)).bfloat16()
@@ -186,6 +187,13 @@ def copies(model: nn.Module) -> int:
     return len(calls)
 
 
+def train(model: nn.Module, ended: list[bool]) -> None:
+    """ended: gets an entry when forward is over."""
+    loss = model(_X)[0]
+    ended.append(True)
+    loss.backward()
+
+
 def test_a_fault_at_every_copy_leaves_training_unharmed(paged_model, monkeypatch):
     """Each copy fails in turn. The generator and the buffers are as before where forward fails; the next step is eager's."""
     model, total = paged_model, copies(paged_model)
@@ -204,17 +212,15 @@ def test_a_fault_at_every_copy_leaves_training_unharmed(paged_model, monkeypatch
 
         torch.manual_seed(0)
         state, buffers = torch.get_rng_state(), {n: b.clone() for n, b in model.named_buffers()}
-        forward_ended = False
+        ended: list[bool] = []
         with monkeypatch.context() as patch:
             patch.setattr(paging._Copy, "_move", failing)
             with pytest.raises(
                 ExecutionError, match=r"cannot be paged (to|from) the scratch file.*Input/output"
             ) as caught:
-                loss = model(_X)[0]
-                forward_ended = True
-                loss.backward()
+                train(model, ended)
         assert "clear the gradients and call it again" in str(caught.value)
-        if not forward_ended:
+        if not ended:
             assert torch.equal(torch.get_rng_state(), state)
             for name, buffer in model.named_buffers():
                 assert torch.equal(buffer, buffers[name])
@@ -239,16 +245,16 @@ def test_a_full_disk_is_noticed_before_anything_runs(paged_model, monkeypatch):
 
 
 def test_an_exception_elsewhere_in_the_step_leaves_nothing_behind(paged_model):
-    class Stop(Exception):
+    class StoppedError(Exception):
         pass
 
     def stop(gradient: torch.Tensor) -> None:
-        raise Stop
+        raise StoppedError
 
     step(paged_model, (_X,))
     before = descriptors()
     handle = next(paged_model.parameters()).register_hook(stop)
-    with pytest.raises(Stop):
+    with pytest.raises(StoppedError):
         paged_model(_X)[0].backward()
     handle.remove()
     paged_model.load_state_dict(dropping().state_dict())
@@ -296,7 +302,7 @@ def test_a_frozen_parameter_keeps_the_pages():
     schedule = everything_paged(with_recomputes(_CAPTURED, no_recomputes))
     model, eager = dropping(), dropping()
     for one in (model, eager):
-        one.conv.weight.requires_grad_(False)
+        next(one.parameters()).requires_grad_(False)
     assert_same(step(apply(model, schedule), (_X,)), step(eager, (_X,)))
 
 
