@@ -68,6 +68,18 @@ def parse_budget(given: str | int) -> Budget:
     return _positive(Budget(int(number * _UNITS[found[2].lower()]), None), given)
 
 
+def parse_speed(given: str) -> int:
+    """Read a bandwidth, in bytes per second: `50GB/s`. Raises BudgetError."""
+    size = given.strip().removesuffix("/s")
+    try:
+        found = parse_budget(size).size if size != given.strip() else None
+    except BudgetError:
+        found = None
+    if not found:
+        raise BudgetError(f"the bandwidth {given!r} cannot be read\n  hint: write measured, or 50GB/s")
+    return found
+
+
 def _positive(budget: Budget, given: str | int) -> Budget:
     amount = budget.share if budget.size is None else budget.size
     if amount is None or amount <= 0:

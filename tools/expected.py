@@ -17,7 +17,22 @@ from remate.strategy.bound.floor import proven_floor
 from remate.strategy.problem import Problem
 from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Schedule, load
-from remate_runtime.link import BackwardStart, Deliver, Free, Linked, RecomputeRun, Run, Update, View, link, simulate
+from remate_runtime.link import (
+    BackwardStart,
+    Deliver,
+    Free,
+    Linked,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    RecomputeRun,
+    Run,
+    Update,
+    View,
+    link,
+    simulate,
+)
 from remate_runtime.support.files import write_atomically
 
 CORPUS = Path(__file__).parents[1] / "schema" / "corpus"
@@ -31,13 +46,14 @@ def expected(path: Path) -> dict[str, Any]:
 def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
     """The same of a schedule in memory. floor: give it, too."""
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.recomputes)
+    linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     timeline = simulate(linked)
     host = timeline.memories.get("host")
     return {
         "peak": timeline.peak,
         **({"host_peak": host.peak} if host and host.peak else {}),
         "peaks": {kind: simulate(linked, kind).peak for kind in GRADIENTS},
+        **({"paged": timeline.paged, "stall": timeline.stall} if timeline.paged else {}),
         "time": timeline.time,
         **({"floor": proven_floor(Problem(expanded.graph))} if floor else {}),
         "events": [
@@ -81,6 +97,10 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
             case BackwardStart():
                 said["backward_start"] = emptied(event.frees)
                 slots.update(v for v, about in enumerate(graph.values) if about.kind == "tangent")
+            case PageOut() | PageGone() | PageBack() | PageReady():
+                said = {str(type(event).__struct_config__.tag): names[event.value], "to": event.to}
+                if isinstance(event, PageBack):
+                    slots.add(event.value)
             case Deliver():
                 said = {"deliver": [names[graph.gradients[number][0]] for number in event.gradients]}
             case Free():

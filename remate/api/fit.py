@@ -18,8 +18,8 @@ from ..errors import DimsError
 from ..schedule_tools.device_memory import check_known
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
-from .plan import assumed, settings_of
 from .progress import Told, telling
+from .settings import assumed, settings_of
 
 
 class Fit(msgspec.Struct, frozen=True):

@@ -32,8 +32,9 @@ from ..strategy import (
     solve,
 )
 from .meant import check_meant
-from .plan import assumed, prepare, schedule_of, settings_of
+from .plan import prepare, schedule_of
 from .progress import Progress, Told, telling
+from .settings import assumed, settings_of
 
 
 def frontier(

@@ -13,7 +13,7 @@ from remate_runtime.errors import RemateError
 from remate_runtime.flat_step import Graph, expand
 from remate_runtime.format import (
     FORMAT,
-    GRADIENTS,
+    PAGE_FEATURE,
     REVISION,
     VERSION,
     Compiled,
@@ -33,7 +33,7 @@ from ..capture.differentiated import choice_text
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
-from ..errors import CaptureError, DimsError, InfeasibleError, UnknownNameError
+from ..errors import InfeasibleError
 from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
@@ -42,6 +42,7 @@ from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .meant import check_meant, checked_fill
 from .progress import Progress, Told, aloud, telling
+from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
@@ -69,6 +70,9 @@ class Options(TypedDict, total=False):
     note: str
     progress: Told
     slowdown: str | float | None
+    disk_budget: str | int | None
+    host_budget: str | int | None
+    bandwidth: str
 
 
 @overload
@@ -121,6 +125,9 @@ def plan(
     note: str = "",
     progress: Told = "auto",
     slowdown: str | float | None = None,
+    disk_budget: str | int | None = None,
+    host_budget: str | int | None = None,
+    bandwidth: str = "measured",
 ) -> Schedule | PartSchedules:
     """Plan one training step of a model under a memory budget.
 
@@ -166,6 +173,10 @@ def plan(
         progress: Function that gets a line of text now and then. `"auto"` prints on stderr after three seconds, None is
             quiet.
         slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
+        disk_budget: Bytes that a step may page to a scratch file (`"64GiB"`): values leave the memory of the device and come
+            back before they are read. The fastest schedule is taken, with pages or without. Default: nothing is paged.
+        host_budget: The same to pinned memory of the host, for a model on CUDA.
+        bandwidth: Speed of paging, `"2GB/s"`, or `"measured"`. Plans count on 85% of it.
 
     Returns:
         The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
@@ -195,12 +206,15 @@ def plan(
         budget = DEFAULT_SHARE
     goal = goal_of(budget, slowdown)
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
-    settings = settings_of("" if goal else written, strategy, effort, gap, time_limit, differentiate, live)
+    paging = {"disk_budget": disk_budget, "host_budget": host_budget, "bandwidth": bandwidth}
+    settings = settings_of("" if goal else written, strategy, effort, gap, time_limit, differentiate, live, paging)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
+    if at is not None or goal or cost == COMPILED:
+        refuse_paging(settings, "parts of a model, cost='compiled' and plans without a budget page nothing")
     if at is not None:
         from .parts import plan_at
 
@@ -221,51 +235,6 @@ def plan(
         else:
             made = plan_step(step, settings, cost, **options)
     return replace(made, model=replace(made.model, fill=fill))
-
-
-def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:
-    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
-    attributes that they would read at every call, and for inputs that would be padded."""
-    if fill:
-        raise CaptureError("fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill")
-    if live:
-        message = "parts of a model are planned with attributes as they are: live= is for the whole model"
-        raise CaptureError(message, hint="leave out live, or plan the whole model")
-    if dims is not None:
-        raise DimsError(
-            "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
-            "  hint: leave out dims, and give apply a schedule for each size; or plan the whole model"
-        )
-
-
-def settings_of(
-    budget: str,
-    strategy: str,
-    effort: str,
-    gap: float,
-    time_limit: float | None,
-    differentiate: Sequence[str] | None,
-    live: Sequence[str] = (),
-) -> Settings:
-    """What `plan` is asked, as the file keeps it. Raises UnknownNameError, before minutes of tracing."""
-    policy(strategy)
-    effort_named(effort)
-    limit = None if time_limit is None else float(time_limit)
-    chosen = tuple(differentiate or ())
-    search: dict[str, Any] = {"strategy": strategy, "effort": effort, "gap": float(gap), "time_limit": limit}
-    return Settings(
-        budget=budget, **search, differentiate=chosen, live=(live,) if isinstance(live, str) else tuple(live)
-    )
-
-
-def assumed(gradients: str) -> Gradients:
-    """The word for what becomes of delivered gradients. Raises UnknownNameError."""
-    for known in GRADIENTS:
-        if gradients == known:
-            return known
-    raise UnknownNameError(
-        f"gradients cannot be {gradients[:80]!r} when they are delivered\n  hint: one of {', '.join(GRADIENTS)}"
-    )
 
 
 def prepare(
@@ -323,6 +292,10 @@ def plan_step(
         from .plan_compiled import plan_compiled
 
         return plan_compiled(step, settings, name=name, note=note, progress=progress)
+    if pages(settings):
+        from .paging import plan_paged
+
+        return plan_paged(step, settings, cost, name=name, note=note, progress=progress)
     instance = StepInstance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
@@ -351,12 +324,13 @@ def schedule_of(
         settings = replace(settings, threads=torch.get_num_threads())
     written_step = step.captured if step.sized is None else step.sized.generic
     with gc_paused():
-        folded = fold(written_step, solution.recomputes, step, solution.menu)
+        folded = fold(written_step, solution.recomputes, step, solution.menu, solution.pages)
     schedule = Schedule(
         schema=SCHEMA_URL,
         format=FORMAT,
         version=VERSION,
         revision=REVISION,
+        requires=(PAGE_FEATURE,) if solution.pages else (),
         namespaces=needed(step.captured.graph),
         name=name,
         note=note,
@@ -373,8 +347,8 @@ def schedule_of(
             time=solution.time,
             baseline_peak=solution.baseline_peak,
             baseline_time=solution.baseline_time,
-            lower_bound=solution.lower_bound,
-            gap=solution.gap,
+            lower_bound=None if solution.pages else solution.lower_bound,
+            gap=None if solution.pages else solution.gap,
             compiled=compiled,
             settings=settings,
         ),
@@ -383,13 +357,14 @@ def schedule_of(
         statements=folded.statements,
         digest=step.captured.digest,
         costs=folded.costs,
+        lanes={page.to: step.captured.graph.lanes[page.to] for page in solution.pages},
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     with gc_paused():
         if step.sized is not None:
             prove(schedule, step)
         written = expand(schedule)
-    timeline = simulate(link(written.graph, written.recomputes))
+    timeline = simulate(link(written.graph, written.recomputes, written.pages))
     if (timeline.peak, timeline.time) != (solution.peak, solution.time):
         raise RemateError(
             f"the schedule written has peak {timeline.peak} and time {timeline.time}, the solution {solution.peak} and "

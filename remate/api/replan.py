@@ -17,8 +17,9 @@ from ..dims.open_sizes import OpenSizes
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, operator_costs
 from ..schedule_tools.notes import carry_notes
-from ..strategy import effort_named, policy
+from ..strategy import effort_named
 from .plan import Progress, plan_step, prepare
+from .settings import checked
 
 
 def prepare_again(
@@ -68,6 +69,5 @@ def requested_of(schedule: Schedule) -> Settings:
     Raises UnknownNameError, BudgetError."""
     requested = schedule.solve.settings or Settings(budget=str(schedule.solve.budget))
     parse_budget(requested.budget)
-    policy(requested.strategy)
     effort_named(requested.effort)
-    return requested
+    return checked(requested)

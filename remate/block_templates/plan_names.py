@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from remate_runtime.format import BASELINE, Statement
+from remate_runtime.format import BASELINE, Page, Statement
 
 
 def fresh_name(
@@ -17,9 +17,11 @@ def fresh_name(
     not all that it names, or the name is taken, it ends in a hash of the plan. taken: names of other plans of the block;
     the rest as of `plan_name`."""
     base, exact = _named(operations, recompute)
-    if exact and base not in taken:
+    if paged := any(isinstance(statement, Page) for statement in plan):
+        base = f"page-{base}" if recompute else "page"
+    if exact and not paged and base not in taken:
         return base
-    said = msgspec.json.encode([[statement.recompute, statement.before] for statement in plan])
+    said = msgspec.json.encode([msgspec.structs.astuple(statement)[:-1] for statement in plan])
     digest = hashlib.sha256(said).hexdigest()
     names = (f"{base}-{digest[:digits]}" for digits in range(_DIGITS, len(digest)))
     return next(name for name in names if name not in taken)

@@ -7,12 +7,12 @@ the flat order is another one, all recomputations before that point are written 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from remate_runtime.flat_step import FlatRecompute, Graph
-from remate_runtime.format import BASELINE, Recompute, Statement
+from remate_runtime.flat_step import FlatPage, FlatRecompute, Graph
+from remate_runtime.format import BASELINE, Page, PageMemory, Recompute, Statement, named
 
 from ..partition.hierarchy import BlockSpan
 from .plan_names import fresh_name
@@ -77,8 +77,8 @@ def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan
         if known == plan:
             return name
     every = {i: ids[i].removeprefix(part.id + ".") for i in _recomputable(graph, part)}
-    named = {path for entry in plan for path in entry.recompute}
-    name = fresh_name(plan, list(every.values()), [op for op in every.values() if _within(op, named)], defined)
+    paths = {path for entry in plan for path in named(entry)}
+    name = fresh_name(plan, list(every.values()), [op for op in every.values() if _within(op, paths)], defined)
     defined[name] = plan
     return name
 
@@ -123,3 +123,12 @@ def _within(op: str, named: set[str]) -> bool:
     """Whether an id, or an instance that holds it, is among `named`."""
     pieces = op.split(".")
     return any(".".join(pieces[:k]) in named for k in range(1, len(pieces) + 1))
+
+
+def page_statements(pages: Sequence[FlatPage], names: Sequence[str], ids: Mapping[int, str]) -> _Plan:
+    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of operations."""
+    grouped: dict[tuple[PageMemory, str, str, str], list[str]] = {}
+    for one in pages:
+        out, gone, back = ("" if point is None else ids[point] for point in (one.out, one.gone, one.back))
+        grouped.setdefault((one.to, out, gone, back), []).append(names[one.value])
+    return tuple(Page(tuple(values), *points) for points, values in grouped.items())

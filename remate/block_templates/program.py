@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.flat_step import FlatRecompute, Graph
+from remate_runtime.flat_step import FlatPage, FlatRecompute, Graph
 from remate_runtime.format import Block, Instance, Model, Statement
 
 from ..capture.captured import Captured
 from ..partition.hierarchy import BlockSpan
-from .plans import split
+from .plans import page_statements, split
 from .templates import Templates, Use
 
 
@@ -32,6 +32,7 @@ def write(
     recomputes: tuple[FlatRecompute, ...],
     parts: tuple[BlockSpan, ...],
     menu: Sequence[Sequence[FlatRecompute]] = (),
+    pages: Sequence[FlatPage] = (),
 ) -> Folded:
     """Fold the step along `parts`, which hold every operation once. menu: see `fold`."""
     graph, templates = captured.graph, Templates(captured)
@@ -52,6 +53,7 @@ def write(
         name: msgspec.structs.replace(block, plans=plans.of_template.get(name, {}))
         for name, block in templates.blocks.items()
     }
+    top = (*top, *page_statements(pages, full, templates.ids))
     return Folded(blocks, program, top, _model(captured, full, uses), templates.costs)
 
 

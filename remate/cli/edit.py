@@ -1,7 +1,7 @@
 """`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
 
 The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
-recomputing change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --recompute.
+recomputing and paging change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --recompute, --page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "edit",
-        help="keep, recompute, or choose a plan, without opening the file",
+        help="keep, recompute, page, or choose a plan, without opening the file",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -35,7 +35,7 @@ def configure(commands: Any) -> None:
         metavar="ID",
         action="append",
         default=[],
-        help="delete all recomputations of an operation or instance",
+        help="delete all recomputations and pages of an operation or instance",
     )
     parser.add_argument(
         "--recompute",
@@ -45,6 +45,22 @@ def configure(commands: Any) -> None:
         help="recompute an operation or instance, before --before",
     )
     parser.add_argument("--before", metavar="POINT", help="operation, or instance for the start of its backward")
+    parser.add_argument(
+        "--page",
+        metavar="ID",
+        action="append",
+        default=[],
+        help="page a value (an operation's, or ID:2 for output 2) or what an instance keeps",
+    )
+    parser.add_argument(
+        "--to", choices=("disk", "host"), default="disk", help="where --page keeps values; default disk"
+    )
+    for point, meaning in (
+        ("out", "from which on the copy may run; default: as soon as the value is made"),
+        ("gone", "before which its bytes have left; default: behind the last read in forward"),
+        ("back", "before which it gets memory again; default: the next read"),
+    ):
+        parser.add_argument(f"--{point}", metavar="POINT", default="", help=f"of --page: the operation {meaning}")
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
@@ -55,8 +71,12 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.plan or args.keep or args.recompute):
-        raise UsageError("nothing to edit\n  hint: --keep ID, --recompute ID --before POINT, or --plan INSTANCE=PLAN")
+    if not (args.plan or args.keep or args.recompute or args.page):
+        raise UsageError(
+            "nothing to edit\n  hint: --keep ID, --recompute ID --before POINT, --page ID, or --plan INSTANCE=PLAN"
+        )
+    if not args.page and (args.out or args.gone or args.back):
+        raise UsageError("--out, --gone and --back are points of --page\n  hint: --page h.0.mlp.act --gone h.1.mlp.act")
     if bool(args.recompute) != bool(args.before):
         raise UsageError(
             "--recompute and --before belong together\n  hint: --recompute h.0.mlp.act --before h.0.mlp.grad.mm"
@@ -90,6 +110,8 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
         editor.keep(name)
     if args.recompute:
         editor.recompute(args.recompute, args.before)
+    if args.page:
+        editor.page(args.page, args.to, args.out, args.gone, args.back)
 
 
 def _told(opened: Analysis, edited: Analysis) -> str:

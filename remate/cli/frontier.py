@@ -87,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.frontier import Sweep
-    from ..api.plan import prepare, settings_of
+    from ..api.plan import prepare
+    from ..api.settings import settings_of
     from ..dims.open_sizes import OpenSizes
     from ..strategy import effort_named, policy
     from .dims import dims_of

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import GRADIENTS, range_text, ranged
+from remate_runtime.format import GRADIENTS, Page, named, range_text, ranged
 from remate_runtime.support.plain_text import plain
 
 from ..budget import BudgetError, parse_budget
@@ -93,7 +93,22 @@ def configure(commands: Any) -> None:
     )
     add_costs(parser)
     parser.add_argument(
-        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+        "--disk-budget",
+        metavar="SIZE",
+        help="64GiB: values may be paged to a scratch file, so much in a step; default: none",
+    )
+    parser.add_argument("--host-budget", metavar="SIZE", help="the same to pinned memory, for a model on CUDA")
+    parser.add_argument(
+        "--bandwidth",
+        metavar="SPEED",
+        default="measured",
+        help="of paging: 2GB/s, or measured (default); plans count on 85%% of it",
+    )
+    parser.add_argument(
+        "--strategy",
+        metavar="NAME",
+        default="auto",
+        help="how to solve, see `remate strategies`; default: auto. With --disk-budget also mixed (as auto) and offload-only",
     )
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
@@ -163,7 +178,8 @@ def run(args: argparse.Namespace) -> int:
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from ..api.meant import checked_fill
-    from ..api.plan import plan_step, prepare, settings_of
+    from ..api.plan import plan_step, prepare
+    from ..api.settings import refuse_paging, settings_of
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -171,7 +187,10 @@ def run(args: argparse.Namespace) -> int:
 
     fill = fill_of(args.fill)
     requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of("" if goal else args.budget or "", *requested)
+    paging = {"disk_budget": args.disk_budget, "host_budget": args.host_budget, "bandwidth": args.bandwidth}
+    settings = settings_of("" if goal else args.budget or "", *requested, paging)
+    if args.at or goal or args.cost == COMPILED:
+        refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
     if args.at:
         plan_parts(args, target, settings)
         return exit_codes.FINE
@@ -230,6 +249,8 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     if solve.compiled is not None and solve.compiled.peak is not None:
         requested = solve.compiled
         rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(requested.budget)}"))
+    if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
+        rows.append(("paged", f"{paged:,}", "values leave the device and come back, `remate show` lists them"))
     if solve.lower_bound is not None:
         over = _overhead(solve.lower_bound, solve.baseline_time)
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))

@@ -32,7 +32,7 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> 
     from remate_runtime.format import checked_text
 
     from ..api.parts import plan_parts, prepare_parts
-    from ..api.plan import refuse_for_parts
+    from ..api.settings import refuse_for_parts
     from .progress import Reporter
 
     refuse_for_parts(None if args.dims == ["none"] else args.dims, args.live, args.fill)

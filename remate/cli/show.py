@@ -51,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
         _blocks(opened),
         _kept(opened, limit),
         _recompute(opened, limit),
+        *([_paged(opened, limit)] if opened.expanded.pages else []),
     ):
         say(f"{part}\n", args.plot)
     note = f"{PEAK_NOTE}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else PEAK_NOTE
@@ -80,6 +81,7 @@ def _head(opened: Analysis, limit: int | None) -> str:
     lines.append(
         f"{count(len(opened.graph.operations), 'operation')} ({forward:,} forward), "
         f"{count(len(opened.expanded.recomputes), 'recomputation')}"
+        + (f", {count(len(opened.expanded.pages), 'page')}" if opened.expanded.pages else "")
     )
     return "\n".join(lines)
 
@@ -102,9 +104,27 @@ def figures(opened: Analysis) -> str:
         *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         *_compiled(opened),
+        *(
+            ("paged to the " + to, size(nbytes), "", "held to the end of the step")
+            for to, nbytes in timeline.paged.items()
+        ),
         ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
+        *_waiting(opened),
     ]
     return _with_solve(opened, rows)
+
+
+def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
+    """What the step waits for each lane."""
+    return [
+        (
+            f"  waiting, {lane.memory} {lane.direction}",
+            duration(lane.stall),
+            "",
+            f"the lane moves {size(lane.nbytes)} in {count(lane.copies, 'copy', 'copies')}, {duration(lane.busy)}",
+        )
+        for lane in opened.timeline.lanes
+    ]
 
 
 def _compiled(opened: Analysis) -> list[tuple[str, str, str, str]]:
@@ -190,6 +210,15 @@ def _recompute(opened: Analysis, limit: int | None) -> str:
         return "recomputations: none, every value is kept until its last use"
     rows = [(duration(r.ns), f"{r.count}x", r.name, r.operator) for r in found]
     return _listed(f"recomputations: {duration(sum(r.ns for r in found))}", rows, limit)
+
+
+def _paged(opened: Analysis, limit: int | None) -> str:
+    from ..schedule_tools.analysis import paging
+
+    rows = [(size(g.nbytes), f"{g.count}x", g.name, f"to the {g.to}") for g in paging(opened)]
+    without = len(opened.expanded.pages) - sum(lane.copies for lane in opened.timeline.lanes if lane.direction == "out")
+    title = f"paged: {size(sum(g.nbytes for g in paging(opened)))}, {duration(opened.timeline.stall)} of waiting"
+    return _listed(title + (f"; {count(without, 'page')} without effect" if without else ""), rows, limit)
 
 
 def _at_peak(opened: Analysis, limit: int | None) -> str:

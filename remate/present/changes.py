@@ -36,6 +36,7 @@ def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> st
             "now recomputed": one.recompute,
             "other point": one.moved,
             "times changed": one.again,
+            "paging": one.paged,
         }
         rows = [
             (f"    {word}", choice.op, size(choice.nbytes), _signed(choice.ns), _where(word, choice))
@@ -48,6 +49,8 @@ def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> st
 
 
 def _where(word: str, choice: OperationDecision) -> str:
+    if word == "paging":
+        return f"{'; '.join(choice.old) or 'kept'} -> {'; '.join(choice.new) or 'no longer'}"
     if word == "now kept":
         return ""
     if word == "now recomputed":
@@ -59,7 +62,7 @@ def _plans(changes: ScheduleDiff) -> str:
     rows = [(f"  {p.block}", p.plan, p.change, f"{p.entries[0]} -> {p.entries[1]} entries") for p in changes.plans]
     if changes.toplevel:
         rows.append(
-            ("  (top level)", "recomputes", "changed", f"{changes.toplevel[0]} -> {changes.toplevel[1]} entries")
+            ("  (top level)", "statements", "changed", f"{changes.toplevel[0]} -> {changes.toplevel[1]} entries")
         )
     return "plan definitions\n" + table(rows) if rows else ""
 
@@ -127,6 +130,14 @@ def effect_rows(found: Effect) -> list[tuple[str, ...]]:
         ("  peak", size(found.peak[0]), size(found.peak[1]), _change(*found.peak)),
         ("  time", duration(found.time[0]), duration(found.time[1]), _change(*found.time)),
         ("  recomputations", f"{found.recomputes[0]:,}", f"{found.recomputes[1]:,}", ""),
+        *(
+            (
+                ("  paged", size(found.paged[0]), size(found.paged[1]), _change(*found.paged)),
+                ("  waiting", duration(found.stall[0]), duration(found.stall[1]), ""),
+            )
+            if found.paged != (0, 0)
+            else ()
+        ),
         ("  budget", size(found.budget[0]), size(found.budget[1]), _verdict(found)),
     ]
     if found.gap != (None, None):

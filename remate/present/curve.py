@@ -21,10 +21,13 @@ def curve(linked: Linked, timeline: Timeline) -> Curve:
     operations = linked.graph.operations
     costed = timeline.time > 0
     times, memory, starts, now = [0], [0], [], 0
-    for event, during, after in zip(linked.events, timeline.during, timeline.after, strict=True):
+    ends = None if timeline.clock is None else [*timeline.clock.starts[1:], timeline.time]
+    for at, (event, during, after) in enumerate(zip(linked.events, timeline.during, timeline.after, strict=True)):
         starts.append(now)
         took = 0
-        if isinstance(event, Computation):
+        if costed and ends is not None:  # with what the step waits for paged values
+            took = ends[at] - now
+        elif isinstance(event, Computation):
             took = operations[event.op].ns if costed else 1
         times += (now, now + took, now + took)
         memory += (during, during, after)

@@ -80,6 +80,6 @@ def escape(value: object) -> str:
     return html.escape(plain(str(value)))
 
 
-def count(number: int, noun: str) -> str:
-    """`1 operation`, `2,000 operations`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, several: str = "") -> str:
+    """`1 operation`, `2,000 operations`. several: the plural, where an s is not enough."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"

@@ -10,7 +10,7 @@ import msgspec
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.flat_step import Expanded, Graph, Ref, expand
-from remate_runtime.format import Schedule, decode, locate, read
+from remate_runtime.format import PageMemory, Schedule, decode, locate, read
 from remate_runtime.link import (
     Allocation,
     Computation,
@@ -18,12 +18,18 @@ from remate_runtime.link import (
     Execution,
     Free,
     Linked,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    Paging,
     RecomputeRun,
     Timeline,
     link,
     simulate,
 )
 
+_PAGING = {PageOut: "page out", PageGone: "page out", PageBack: "page back", PageReady: "page back"}
 _INDEX = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -49,6 +55,8 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
         born = {(a.birth, a.value): a for a in allocations}
         found: dict[Allocation, list[tuple[int, int | None]]] = {a: [(a.birth, a.value)] for a in allocations}
         for at, event in enumerate(self.linked.events):
+            if isinstance(event, PageBack) and (allocation := born.get((at, event.value))) is not None:
+                held[event.value] = allocation
             if not isinstance(event, Computation):
                 continue
             op = self.graph.operations[event.op]
@@ -95,7 +103,7 @@ def open_text(data: bytes) -> Analysis:
 
 def analyse(schedule: Schedule) -> Analysis:
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.recomputes)
+    linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     return Analysis(schedule, expanded, linked, simulate(linked))
 
 
@@ -118,6 +126,26 @@ def recomputing(opened: Analysis) -> list[Recomputing]:
         count[key] += 1
         spent[key] += operations[recompute.op].ns
     return [Recomputing(*key, count[key], spent[key]) for key in sorted(count, key=lambda key: (-spent[key], key))]
+
+
+class PagedGroup(msgspec.Struct, frozen=True):
+    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to: where."""
+
+    name: str
+    to: PageMemory
+    count: int
+    nbytes: int
+
+
+def paging(opened: Analysis) -> list[PagedGroup]:
+    """What leaves the device and comes back, by name without numbers, the largest first."""
+    found: dict[tuple[str, PageMemory], list[int]] = {}
+    for event in opened.linked.events:
+        if isinstance(event, PageOut):
+            key = pattern(opened.graph.values[event.value].name), event.to
+            found.setdefault(key, []).append(opened.graph.nbytes(event.value))
+    groups = [PagedGroup(name, to, len(sizes), sum(sizes)) for (name, to), sizes in found.items()]
+    return sorted(groups, key=lambda group: (-group.nbytes, group.name))
 
 
 class StorageGroup(msgspec.Struct, frozen=True):
@@ -161,6 +189,8 @@ def operation_at(opened: Analysis, position: int) -> str:
     event = opened.linked.events[position]
     if isinstance(event, Free | Deliver):
         return operation_at(opened, position - 1)
+    if isinstance(event, Paging):
+        return f"{opened.graph.values[event.value].name} ({_PAGING[type(event)]})"
     if not isinstance(event, Execution):
         return "(turn)"
     return opened.graph.operations[event.op].id + (" (recompute)" if isinstance(event, RecomputeRun) else "")

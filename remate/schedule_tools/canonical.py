@@ -10,6 +10,7 @@ from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.format import Schedule, decode, encode, locate, read
 
 from .figures import Refreshed, decode_without_figures, refreshed
+from .lines import with_features
 
 
 class Formatted(msgspec.Struct, frozen=True):
@@ -27,7 +28,7 @@ def formatted(path: str | Path, *, figures: bool = False) -> Formatted:
     """
     data = read(path)
     found = _with_figures(data) if figures else None
-    schedule = found.schedule if found else decode(data)
+    schedule = with_features(found.schedule if found else decode(data))
     return Formatted(schedule, encode(schedule) != data, found)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.format import BASELINE, Schedule, Statement
+from remate_runtime.format import BASELINE, Page, Schedule, Statement
 
 from .analysis import Analysis, analyse
 from .blocks_match import InstancePair, pairs
-from .lines import with_plan
+from .lines import with_features, with_plan
 from .notes import Where, carry_notes
 
 
@@ -46,7 +46,7 @@ class _Carrying:
         for pair in self.pairs:
             self._plans(pair)
         blocks = {name: replace(block, plans=self.plans[name]) for name, block in self.new.blocks.items()}
-        made = replace(self.new, blocks=blocks, statements=self._top())
+        made = with_features(replace(self.new, blocks=blocks, statements=self._top()))
         for pair in self.pairs:
             plan = self._plan_of(pair)
             if plan != BASELINE:
@@ -99,6 +99,9 @@ class _Carrying:
         """Statements in the scope of one instance (`old`, the start of its ids) for the scope of its counterpart."""
         made: list[Statement] = []
         for statement in plan:
+            if isinstance(statement, Page):
+                made += self._page(statement, old, new, where)
+                continue
             before = self._id(statement.before, old, new)
             recompute = {name: self._id(name, old, new) for name in statement.recompute}
             found = tuple(name for name in recompute.values() if name is not None)
@@ -110,6 +113,26 @@ class _Carrying:
             if before is not None and found:
                 made.append(replace(statement, recompute=found, before=before))
         return tuple(made)
+
+    def _page(self, page: Page, old: str, new: str, where: str) -> Iterator[Page]:
+        points = {field: getattr(page, field) for field in ("out", "gone", "back") if getattr(page, field)}
+        moved = {field: self._id(point, old, new) for field, point in points.items()}
+        values = {name: self._value(name, old, new) for name in page.page}
+        found = tuple(name for name in values.values() if name is not None)
+        if None in moved.values():
+            lacking = ", ".join(points[field] for field, there in moved.items() if there is None)
+            self._leave(f"{where}: a page of {', '.join(values)} with {lacking}, which has no counterpart")
+        else:
+            if len(found) < len(values):
+                lacking = ", ".join(name for name, there in values.items() if there is None)
+                self._leave(f"{where}: a page of {lacking}: no counterpart")
+            if found:
+                yield replace(page, page=found, **moved)
+
+    def _value(self, name: str, old: str, new: str) -> str | None:
+        operation, colon, number = name.partition(":")
+        found = self._id(operation, old, new)
+        return None if found is None else found + colon + number
 
     def _id(self, name: str, old: str, new: str) -> str | None:
         found = self.ids.get(old + name)

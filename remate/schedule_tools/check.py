@@ -57,7 +57,7 @@ def _over_budget(opened: Analysis, name: str) -> str:
 
 def _bound(opened: Analysis, mend: str) -> Iterator[ScheduleError]:
     solve, timeline = opened.schedule.solve, opened.timeline
-    if solve.lower_bound is None:
+    if solve.lower_bound is None or opened.linked.paged:
         return
     if timeline.peak <= solve.budget and timeline.time < solve.lower_bound:
         message = f"the time {timeline.time:,} ns is below the lower bound of {solve.lower_bound:,} ns"

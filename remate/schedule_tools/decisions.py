@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from remate_runtime.flat_step import InstanceSpan
+from remate_runtime.link import Computation, PageBack, PageGone
 
 from .analysis import Analysis, pattern
 from .names import owners
@@ -13,7 +14,7 @@ from .names import owners
 class OperationDecision(msgspec.Struct, frozen=True):
     """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative: saved).
 
-    old, new: the points before which it is recomputed.
+    old, new: the points before which it is recomputed; of a page, where its values go and come back.
     """
 
     op: str
@@ -26,7 +27,8 @@ class OperationDecision(msgspec.Struct, frozen=True):
 class InstanceDecision(msgspec.Struct, frozen=True):
     """The same change in some instances of one block. plan: (old, new) if they name another plan now.
 
-    again: operations that are recomputed more or less often than before, yet at least once in both.
+    again: operations that are recomputed more or less often than before, yet at least once in both. paged: those whose values are
+    paged otherwise than before, or only in one.
     """
 
     block: str
@@ -36,6 +38,7 @@ class InstanceDecision(msgspec.Struct, frozen=True):
     recompute: tuple[OperationDecision, ...]
     moved: tuple[OperationDecision, ...]
     again: tuple[OperationDecision, ...]
+    paged: tuple[OperationDecision, ...] = ()
 
 
 def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
@@ -44,19 +47,24 @@ def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
     plans = {place.id: place.instance.plan for place in old.expanded.places}
     known = {op.id for op in old.graph.operations[: old.graph.backward_start]}
     changed: dict[str, list[OperationDecision]] = {}
+    leaving = _pages(old), _pages(new)
+    moved: dict[str, list[OperationDecision]] = {}
     home = owners(new)
     for index, op in enumerate(new.graph.operations[: new.graph.backward_start]):
         a, b = before.get(op.id, ()), after.get(op.id, ())
         if a != b and op.id in known:
             changed.setdefault(home[index].id, []).append(_choice(new, index, home[index], a, b))
+        out, back = leaving[0].get(op.id, ()), leaving[1].get(op.id, ())
+        if out != back and op.id in known:
+            moved.setdefault(home[index].id, []).append(_choice(new, index, home[index], out, back, 0))
     groups: dict[tuple, list[str]] = {}
     for place in new.expanded.places:
         named = plans.get(place.id, place.instance.plan), place.instance.plan
-        choices = tuple(changed.get(place.id, ()))
-        if choices or named[0] != named[1]:
-            key = place.block_name, named if named[0] != named[1] else None, choices
+        choices, paged = tuple(changed.get(place.id, ())), tuple(moved.get(place.id, ()))
+        if choices or paged or named[0] != named[1]:
+            key = place.block_name, named if named[0] != named[1] else None, choices, paged
             groups.setdefault(key, []).append(place.id)
-    return tuple(_decision(block, plan, choices, names) for (block, plan, choices), names in groups.items())
+    return tuple(_decision(*key, names) for key, names in groups.items())
 
 
 def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
@@ -67,23 +75,53 @@ def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
     return {op: tuple(points) for op, points in found.items()}
 
 
+def _pages(opened: Analysis) -> dict[str, tuple[str, ...]]:
+    """By operation, how its values are paged, as far as that has an effect: where they go, and what runs next when they leave and
+    when they come back."""
+    found: dict[str, list[str]] = {}
+    operations, back, at = opened.graph.operations, dict[int, str](), ""
+    for event in reversed(opened.linked.events):
+        if isinstance(event, Computation):
+            at = operations[event.op].id
+        elif isinstance(event, PageBack):
+            back[event.trip] = at
+        elif isinstance(event, PageGone):
+            name = operations[opened.graph.values[event.value].producer].id
+            found.setdefault(name, []).append(f"to the {event.to} before {at}, back before {back[event.trip]}")
+    return {name: tuple(reversed(trips)) for name, trips in found.items()}
+
+
 def _choice(
-    opened: Analysis, index: int, place: InstanceSpan, old: tuple[str, ...], new: tuple[str, ...]
+    opened: Analysis,
+    index: int,
+    place: InstanceSpan,
+    old: tuple[str, ...],
+    new: tuple[str, ...],
+    ns: int | None = None,
 ) -> OperationDecision:
+    """ns: of one run; default: the operation's."""
     op, graph = opened.graph.operations[index], opened.graph
     made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
 
     def said(points: tuple[str, ...]) -> tuple[str, ...]:
         inside = place.id + "."
-        return tuple(p.removeprefix(inside) if p.startswith(inside) else pattern(p) for p in points)
+        return tuple(p.removeprefix(inside) if p.startswith(inside) else pattern(p.replace(inside, "")) for p in points)
 
     return OperationDecision(
-        op.id.removeprefix(place.id + "."), made, op.ns * (len(new) - len(old)), said(old), said(new)
+        op.id.removeprefix(place.id + "."),
+        made,
+        (op.ns if ns is None else ns) * (len(new) - len(old)),
+        said(old),
+        said(new),
     )
 
 
 def _decision(
-    block: str, plan: tuple[str, str] | None, choices: tuple[OperationDecision, ...], instances: list[str]
+    block: str,
+    plan: tuple[str, str] | None,
+    choices: tuple[OperationDecision, ...],
+    paged: tuple[OperationDecision, ...],
+    instances: list[str],
 ) -> InstanceDecision:
     return InstanceDecision(
         block,
@@ -93,4 +131,5 @@ def _decision(
         recompute=tuple(c for c in choices if not c.old),
         moved=tuple(c for c in choices if c.old and len(c.old) == len(c.new)),
         again=tuple(c for c in choices if c.old and c.new and len(c.old) != len(c.new)),
+        paged=paged,
     )

@@ -44,13 +44,15 @@ class CostChange(msgspec.Struct, frozen=True):
 
 class Effect(msgspec.Struct, frozen=True):
     """Each a pair (before, after), computed anew: bytes, ns, how many, bytes; gap: of the baseline time (null: not
-    known, or over the budget)."""
+    known, or over the budget); paged: bytes that leave; stall: ns that the step waits for them, part of its time."""
 
     peak: tuple[int, int]
     time: tuple[int, int]
     recomputes: tuple[int, int]
     budget: tuple[int, int]
     gap: tuple[float | None, float | None]
+    paged: tuple[int, int] = (0, 0)
+    stall: tuple[int, int] = (0, 0)
 
 
 class ScheduleDiff(msgspec.Struct, frozen=True):
@@ -169,7 +171,7 @@ def _fields(a: msgspec.Struct, b: msgspec.Struct, skip: tuple[str, ...]) -> tupl
 def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
     found = [
         name
-        for name in ("schema", "revision", "requires", "namespaces", "name", "note")
+        for name in ("schema", "revision", "requires", "namespaces", "name", "note", "lanes")
         if getattr(a, name) != getattr(b, name)
     ]
     if a.model.fingerprint != b.model.fingerprint:
@@ -198,4 +200,6 @@ def _effect(old: Analysis, new: Analysis) -> Effect:
         (len(old.expanded.recomputes), len(new.expanded.recomputes)),
         (old.schedule.solve.budget, new.schedule.solve.budget),
         (gap(old), gap(new)),
+        (sum(old.timeline.paged.values()), sum(new.timeline.paged.values())),
+        (old.timeline.stall, new.timeline.stall),
     )

@@ -1,4 +1,4 @@
-"""Edits of the decisions in a schedule file: keep an operation, recompute one, give an instance another plan.
+"""Edits of the decisions in a schedule file: keep an operation, recompute or page one, give an instance another plan.
 
 An edit changes the lines that a person would change, and the solve record, whose figures are computed anew.
 """
@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
 from remate_runtime.flat_step import InstanceSpan, lay_out
-from remate_runtime.format import BASELINE, Recompute, did_you_mean
+from remate_runtime.format import BASELINE, Page, PageMemory, Recompute, Statement, did_you_mean, named
 
 from ..block_templates.plan_names import fresh_name
 from ..errors import UnknownNameError
 from .analysis import Analysis, analyse
 from .figures import computed, gap
-from .lines import lines, with_plan
+from .lines import lines, with_features, with_plan
 from .names import IdIndex, Named
 
 _EDITED = "edited"
@@ -43,7 +43,11 @@ class Editor:
             gap=gap(found),
             **computed(found),
         )
-        return Analysis(replace(self.schedule, solve=solve), found.expanded, found.linked, found.timeline)
+        if found.linked.paged:  # bounds are of plans that recompute only
+            solve = replace(solve, lower_bound=None)
+        return Analysis(
+            replace(with_features(self.schedule), solve=solve), found.expanded, found.linked, found.timeline
+        )
 
     def plan(self, instance: str, plan: str) -> None:
         """Let `instance` (full id) use another plan of its block."""
@@ -58,19 +62,19 @@ class Editor:
         self._assign(place, plan)
 
     def keep(self, name: str) -> None:
-        """Delete all recomputations of an operation, or of all operations of an instance."""
+        """Delete all recomputations and pages of an operation, or of all operations of an instance."""
         kept = set(self._forward(self._names.find(name), name))
         scopes = ["", *(p.id for p in self._places() if _related(p.id, name))]
         changed = False
         for scope in scopes:
             old = self._entries(scope)
-            new = tuple(entry for entry in (self._without(entry, scope, kept) for entry in old) if entry.recompute)
+            new = tuple(entry for entry in (self._without(entry, scope, kept) for entry in old) if named(entry))
             if new != old:
                 self._write(scope, new)
                 changed = True
         if not changed:
             raise EditError(
-                f"{name} does not recomputed, it is kept as it is\n  hint: `remate explain` shows what is recomputed"
+                f"{name} is neither recomputed nor paged, it is kept as it is\n  hint: `remate explain` shows what is recomputed"
             )
 
     def recompute(self, names: Sequence[str], before: str) -> None:
@@ -83,6 +87,23 @@ class Editor:
         for name in sorted(names, key=self._start):
             self._insert(entries, name.removeprefix(scope), before.removeprefix(scope), scope, point)
         self._write(scope.removesuffix("."), tuple(entries))
+
+    def page(
+        self, names: Sequence[str], to: PageMemory = "disk", out: str = "", gone: str = "", back: str = ""
+    ) -> None:
+        """Let values, or all that can leave of instances, leave the device and come back. Points as in the file; "": its defaults."""
+        for name in names:
+            self._forward(self._names.find(name.partition(":")[0]), name)
+        points = [point for point in (out, gone, back) if point]
+        for point in points:
+            self._names.find(point)
+        scope = self._scope([*names, *points])
+        local = (point.removeprefix(scope) for point in (out, gone, back))
+        made = Page(tuple(name.removeprefix(scope) for name in names), to, *local)
+        entries = self._entries(scope.removesuffix("."))
+        if made in entries:
+            raise EditError(f"{', '.join(names)}: paged so already")
+        self._write(scope.removesuffix("."), (*entries, made))
 
     # Names
 
@@ -123,38 +144,43 @@ class Editor:
 
     # Entries
 
-    def _entries(self, scope: str) -> tuple[Recompute, ...]:
+    def _entries(self, scope: str) -> tuple[Statement, ...]:
         return self._place(scope).plan() if scope else self.schedule.statements
 
-    def _without(self, entry: Recompute, scope: str, kept: set[int]) -> Recompute:
+    def _without(self, entry: Statement, scope: str, kept: set[int]) -> Statement:
         prefix = f"{scope}." if scope else ""
         names: list[str] = []
-        for name in entry.recompute:
-            inside = self._forward(self._names.find(prefix + name), name)
+        for name in named(entry):
+            operation = name.partition(":")[0]
+            inside = self._forward(self._names.find(prefix + operation), name)
             if kept.isdisjoint(inside):
                 names.append(name)
-            elif prefix + name not in self._names.operations:  # an instance: the rest of it
+            elif prefix + operation not in self._names.operations:  # an instance: the rest of it
                 ids = (self.opened.graph.operations[i].id for i in inside if i not in kept)
                 names += [full.removeprefix(prefix) for full in ids]
-        return replace(entry, recompute=tuple(names)) if tuple(names) != entry.recompute else entry
+        if tuple(names) == named(entry):
+            return entry
+        return replace(entry, **{"page" if isinstance(entry, Page) else "recompute": tuple(names)})
 
-    def _insert(self, entries: list[Recompute], name: str, before: str, scope: str, point: int) -> None:
-        points = [self._point(scope + entry.before) for entry in entries]
-        if point not in points:
-            at = sum(other < point for other in points)
-            entries.insert(at, Recompute(recompute=(name,), before=before))
+    def _insert(self, entries: list[Statement], name: str, before: str, scope: str, point: int) -> None:
+        points = {
+            at: self._point(scope + entry.before) for at, entry in enumerate(entries) if isinstance(entry, Recompute)
+        }
+        at, entry = next(((at, entries[at]) for at, other in points.items() if other == point), (-1, None))
+        if not isinstance(entry, Recompute):
+            first = next((at for at, other in points.items() if other > point), len(entries))
+            entries.insert(first, Recompute(recompute=(name,), before=before))
             return
-        at = points.index(point)
-        names = list(entries[at].recompute)
+        names = list(entry.recompute)
         if name in names:
             raise EditError(f"{scope}{name} recomputations before {scope}{before} already")
         start = self._start(scope + name)
         names.insert(sum(self._start(scope + other) < start for other in names), name)
-        entries[at] = replace(entries[at], recompute=tuple(names))
+        entries[at] = replace(entry, recompute=tuple(names))
 
     # Plans
 
-    def _write(self, scope: str, entries: tuple[Recompute, ...]) -> None:
+    def _write(self, scope: str, entries: tuple[Statement, ...]) -> None:
         """Give the plan of an instance (or the top level) these entries; instances that share it keep theirs."""
         if not scope:
             self.schedule = replace(self.schedule, statements=entries)
@@ -193,11 +219,12 @@ class Editor:
             )
         return [place.where]
 
-    def _fresh(self, place: InstanceSpan, entries: tuple[Recompute, ...]) -> str:
+    def _fresh(self, place: InstanceSpan, entries: tuple[Statement, ...]) -> str:
         operations = self.opened.graph.operations
         prefix = place.id + "."
         every = [operations[i].id.removeprefix(prefix) for i in place.forward if not operations[i].view]
-        again = {i for e in entries for n in e.recompute for i in self._forward(self._names.find(prefix + n), n)}
+        recomputes = [name for entry in entries if isinstance(entry, Recompute) for name in entry.recompute]
+        again = {i for n in recomputes for i in self._forward(self._names.find(prefix + n), n)}
         recompute = [operations[i].id.removeprefix(prefix) for i in sorted(again)]
         return fresh_name(entries, every, recompute, place.block.plans)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.flat_step import FlatRecompute, InstanceSpan
+from remate_runtime.flat_step import FlatPage, FlatRecompute, InstanceSpan, held_outside, stays
+from remate_runtime.link import PageOut
 
 from .analysis import Analysis, StorageGroup, grouped, operation_at
 from .lines import with_plan
@@ -139,6 +140,12 @@ class _Explainer:
         again = self.steps.recomputes_of.get(index, [])
         if again:
             return "recompute" if len(again) == 1 else f"recompute {len(again)} times"
+        if to := {
+            event.to
+            for event in self.opened.linked.events
+            if isinstance(event, PageOut) and event.value in self.steps.made(index)
+        }:
+            return f"paged to the {' and the '.join(sorted(to))}"
         backward_start = self.opened.timeline.backward_start
         spans = [span for value in self.steps.made(index) for span in self.steps.spans.get(value, ())]
         return "kept" if any(span.start < backward_start < span.end for span in spans) else "freed in forward"
@@ -158,9 +165,25 @@ class _Explainer:
         ]
         if points:
             facts.append(f"recomputations before {', '.join(points)}: {operations[index].ns:,} ns each time")
+        facts += self._trips(index)
         if operations[index].random and points:
             facts.append("draws random numbers: its recomputations replay the generator state of the first run")
         return facts
+
+    def _trips(self, index: int) -> list[str]:
+        """What the pages of its values do."""
+        clock, made = self.opened.timeline.clock, self.steps.made(index)
+        copies = [copy for copy in clock.copies if copy.value in made] if clock is not None else []
+        pages = sum(page.value in made for page in self.opened.expanded.pages)
+        if not copies:
+            return (
+                ["a page of it has no effect: nothing reads it behind the point where it would leave"] if pages else []
+            )
+        busy = sum(copy.end - copy.begin for copy in copies)
+        nbytes = sum(self.graph.nbytes(copy.value) for copy in copies if copy.direction == "out")
+        return [
+            f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take {busy:,} ns of the lanes"
+        ]
 
     def _listed(self, operations: list[int]) -> str:
         names = [self.graph.operations[i].id for i in operations]
@@ -186,6 +209,8 @@ class _Explainer:
         if self.steps.recomputes_of.get(index):
             return self._now(), self._tried("keep it", (), self.trials.keeping({index}))
         point = self.steps.first_backward_read(index)
+        if any(page.value in self.steps.made(index) for page in self.opened.expanded.pages):
+            return self._now(), self._tried("keep it", (), self.trials.without_pages(self.steps.made(index)))
         if point < 0 or self._decision(index) != "kept":
             return ()
         closure = self.steps.closure(index, point)
@@ -193,6 +218,9 @@ class _Explainer:
         found = [self._now()]
         alone = self.trials.recomputing([FlatRecompute(index, point)])
         found.append(self._tried(f"recompute it before {before}", (index,), alone))
+        values = [value for value in self.steps.made(index) if self.graph.nbytes(value)]
+        if len(values) == 1 and not stays(self.graph, values[0], held_outside(self.graph)):
+            found.append(self._tried("page it to the disk", (), self.trials.paging(FlatPage(values[0]))))
         if len(closure) > 1:
             both = self.trials.recomputing([FlatRecompute(op, point) for op in closure])
             found.append(self._tried("recompute it, and what it needs", tuple(closure), both))

@@ -40,7 +40,10 @@ def refreshed(schedule: Schedule) -> Refreshed:
     found = computed(opened)
     solve, remarks = schedule.solve, list[str]()
     bound = solve.lower_bound
-    if bound is not None and any(getattr(solve, name) != found[name] for name in ("baseline_peak", "baseline_time")):
+    if bound is not None and opened.linked.paged:
+        bound = None
+        remarks.append("the bound is of plans that recompute only, values are paged: it is left out")
+    elif bound is not None and any(getattr(solve, name) != found[name] for name in ("baseline_peak", "baseline_time")):
         bound = None
         remarks.append(
             "the bound was proven for other costs of the operations and is left out; `remate replan` proves one"
@@ -72,9 +75,9 @@ def refreshed(schedule: Schedule) -> Refreshed:
 
 def gap(opened: Analysis) -> float | None:
     """How much of the baseline time the schedule may be slower than the fastest one within its budget; None if no
-    bound is known, or the budget is not met."""
+    bound is known, the budget is not met, or values are paged, which no bound looks at."""
     solve, timeline = opened.schedule.solve, opened.timeline
-    if solve.lower_bound is None or timeline.peak > solve.budget or not opened.baseline.time:
+    if solve.lower_bound is None or opened.linked.paged or timeline.peak > solve.budget or not opened.baseline.time:
         return None
     return round((timeline.time - solve.lower_bound) / opened.baseline.time, _DIGITS)
 

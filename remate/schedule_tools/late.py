@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.format import named
 from remate_runtime.link import BackwardStart, Computation, Update
 
 from .analysis import Analysis
@@ -107,7 +108,7 @@ def _tried(
 
 def _written(opened: Analysis, where: str, k: int) -> tuple[str, str]:
     """The name that the entry gives recompute `k`, and the id (with a dot) of the instance in which it is written."""
-    name = entry_at(opened.schedule, where).recompute[int(opened.expanded.stated[k].rpartition("/")[2])]
+    name = named(entry_at(opened.schedule, where))[int(opened.expanded.stated[k].rpartition("/")[2])]
     full = opened.graph.operations[opened.expanded.recomputes[k].op].id
     at = f".{full}".find(f".{name}")
     return name, full[: max(at, 0)]

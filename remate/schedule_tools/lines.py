@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Instance, Schedule, Statement, escape
+from remate_runtime.format import PAGE_FEATURE, Instance, Page, Schedule, Statement, escape
 
 
 def lines(schedule: Schedule) -> dict[str, Instance]:
@@ -23,6 +23,14 @@ def entry_at(schedule: Schedule, pointer: str) -> Statement:
     parts = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
     entries = schedule.statements if parts[0] == "statements" else schedule.blocks[parts[1]].plans[parts[3]]
     return entries[int(parts[-1])]
+
+
+def with_features(schedule: Schedule) -> Schedule:
+    """The schedule with what its statements need in `requires`, and nothing else of that."""
+    plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
+    paged = any(isinstance(statement, Page) for plan in plans for statement in plan)
+    others = tuple(feature for feature in schedule.requires if feature != PAGE_FEATURE)
+    return replace(schedule, requires=(*others, PAGE_FEATURE) if paged else others)
 
 
 def with_plan(schedule: Schedule, pointers: Collection[str], plan: str) -> Schedule:

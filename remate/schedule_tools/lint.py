@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import BASELINE, Recompute, Schedule, escape
+from remate_runtime.format import BASELINE, Schedule, Statement, escape
+from remate_runtime.link import PageOut
 
 from .analysis import Analysis
 from .check import promises
@@ -27,6 +28,8 @@ CODES = {
     "L006": "a figure of the solve record that the schedule does not give",
     "L007": "two plans of one block that are equal",
     "L008": "an operation that is recomputed twice before one point",
+    "L009": "a page without effect",
+    "L010": "a page that the budget does not need",
 }
 
 
@@ -35,7 +38,7 @@ def lint(opened: Analysis, path: str) -> list[ScheduleError]:
     found = [*_unused_results(opened), *_twice(opened), *_unused_definitions(opened.schedule), *_equal(opened.schedule)]
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
         found.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
-    found += _slack(opened, path)
+    found += [*_without_effect(opened), *_needless_pages(opened, path), *_slack(opened, path)]
     found += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
     return found
 
@@ -64,6 +67,41 @@ def _twice(opened: Analysis) -> Iterator[ScheduleError]:
                 "L008", f"{names[where]} recomputations a second time before {point}", where, "delete one of the two"
             )
         seen.add(key)
+
+
+def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
+    """By line of the file: none of the instances that it stands for pages anything there."""
+    leaving = {event.value for event in opened.linked.events if isinstance(event, PageOut)}
+    acts: dict[str, bool] = {}
+    for page, where in zip(opened.expanded.pages, opened.expanded.paged, strict=True):
+        acts[where] = acts.get(where, False) or page.value in leaving
+    names = {
+        w: opened.graph.values[p.value].name for p, w in zip(opened.expanded.pages, opened.expanded.paged, strict=True)
+    }
+    for where, act in acts.items():
+        if not act:
+            message = f"{names[where]} does not leave: nothing reads it behind the point where it would, or it is computed anew"
+            yield ScheduleError("L009", message, where, "delete it, or choose other points")
+
+
+def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
+    """The values of one operation that the budget lets stay, those that are waited for longest first; at most one finding."""
+    clock, budget, trials = opened.timeline.clock, opened.schedule.solve.budget, Trials(opened, ALLOWANCE // 2)
+    if clock is None or opened.timeline.peak > budget:
+        return
+    graph, busy = opened.graph, dict[int, int]()
+    for copy in clock.copies:
+        producer = graph.values[copy.value].producer
+        busy[producer] = busy.get(producer, 0) + copy.end - copy.begin
+    for op in sorted(busy, key=lambda op: (-busy[op], op)):
+        outcome = trials.without_pages([value for value in graph.operations[op].writes if value is not None])
+        if outcome is None:
+            return
+        if outcome.peak <= budget and outcome.time <= opened.timeline.time:
+            name, saved = graph.operations[op].id, opened.timeline.time - outcome.time
+            message = f"keeping {name} saves {saved:,} ns, and the peak is then {outcome.peak:,} bytes"
+            yield ScheduleError("L010", message, "/solve/budget", f"remate edit {path} --keep {name}")
+            return
 
 
 def _names(opened: Analysis) -> dict[str, str]:
@@ -102,7 +140,7 @@ def _reachable(schedule: Schedule) -> set[str]:
 
 def _equal(schedule: Schedule) -> Iterator[ScheduleError]:
     for name, block in schedule.blocks.items():
-        seen: dict[tuple[Recompute, ...], str] = {}
+        seen: dict[tuple[Statement, ...], str] = {}
         for plan, entries in block.plans.items():
             bare = tuple(replace(entry, note="") for entry in entries)
             if bare in seen or not (bare or plan == BASELINE):

@@ -89,15 +89,16 @@ def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> t
 
 
 def _keys(path: Path, items: list[Any]) -> list[Any] | None:
-    """What names the items of a list; statements are reported by their point, and one from the next at the same point."""
+    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the same point."""
     if not all(isinstance(item, dict) for item in items):
         return None
     if path == ("statements",) or path[2:3] == ("plans",):
         seen: Counter[str] = Counter()
         keys = []
         for item in items:
-            keys.append((item["before"], seen[item["before"]]))
-            seen[item["before"]] += 1
+            point = item["before"] if "before" in item else f"page {json.dumps(item.get('page'))}"
+            keys.append((point, seen[point]))
+            seen[point] += 1
         return keys
     for key in ("id", "at"):
         if all(key in item for item in items):

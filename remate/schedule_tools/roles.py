@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from remate_runtime.link import Allocation
+from remate_runtime.link import Allocation, PageBack
 
 from .analysis import Analysis
 
-ROLES = ("kept", "recompute", "in use", "output", "gradient", "backward", "tangent", "generator state", "buffer copy")
+ROLES = (
+    "kept",
+    "recompute",
+    "paged",
+    "in use",
+    "output",
+    "gradient",
+    "backward",
+    "tangent",
+    "generator state",
+    "buffer copy",
+)
 
 
 class Roles:
     """The role of what a storage holds. Look-ups are computed once, for many questions."""
 
     def __init__(self, opened: Analysis) -> None:
+        self._back = {(at, event.value) for at, event in enumerate(opened.linked.events) if isinstance(event, PageBack)}
         self.graph, self.backward_start = opened.graph, opened.timeline.backward_start
 
     @cached_property
@@ -38,6 +50,8 @@ class Roles:
             return "gradient"
         if about.producer >= self.graph.backward_start:
             return "backward"
+        if (allocation.birth, allocation.value) in self._back:
+            return "paged"
         if allocation.birth > self.backward_start:
             return "recompute"
         return "kept" if allocation.death > self.backward_start else "in use"

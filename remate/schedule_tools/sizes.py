@@ -156,8 +156,8 @@ def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
 def evaluated(schedule: Schedule, dims: Size) -> AtSize:
     """What a size takes. Raises ScheduleError."""
     expanded = expand(fitted(schedule, dims).schedule)
-    peak = simulate(link(expanded.graph, expanded.recomputes)).peak
-    baseline = simulate(link(expanded.graph)).peak if expanded.recomputes else peak
+    peak = simulate(link(expanded.graph, expanded.recomputes, expanded.pages)).peak
+    baseline = simulate(link(expanded.graph)).peak if expanded.recomputes or expanded.pages else peak
     return AtSize(dims, peak, baseline, len(expanded.recomputes))
 
 

@@ -14,6 +14,7 @@ from remate_runtime.link import (
     Execution,
     Free,
     Linked,
+    Paging,
     RecomputeRun,
     Run,
     Update,
@@ -79,7 +80,7 @@ class StepPositions:
     def count(self, span: ResidentSpan) -> int:
         """Operations, views among them, and turns during which a span lasts."""
         return sum(
-            not isinstance(event, Free | Update | Deliver)
+            not isinstance(event, Free | Update | Deliver | Paging)
             for event in self.opened.linked.events[span.start : span.end + 1]
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from remate_runtime.flat_step import FlatRecompute, expand
+from remate_runtime.flat_step import FlatPage, FlatRecompute, expand
 from remate_runtime.format import Schedule
 from remate_runtime.link import Linked, link, simulate
 
@@ -57,9 +57,27 @@ class Trials:
         if self.left <= 0:
             return None
         expanded = expand(schedule)
-        timeline = simulate(self._link(list(expanded.recomputes)))
+        timeline = simulate(self._link(list(expanded.recomputes), expanded.pages))
         return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
-    def _link(self, recomputes: list[FlatRecompute]) -> Linked:
+    def without_pages(self, values: Collection[int]) -> Outcome | None:
+        """With these values kept instead of paged."""
+        if self.left <= 0:
+            return None
+        expanded = self.opened.expanded
+        pages = [page for page in expanded.pages if page.value not in values]
+        timeline = simulate(self._link(list(expanded.recomputes), pages))
+        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+
+    def paging(self, page: FlatPage) -> Outcome | None:
+        """With one more page."""
+        if self.left <= 0:
+            return None
+        expanded = self.opened.expanded
+        timeline = simulate(self._link(list(expanded.recomputes), (*expanded.pages, page)))
+        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+
+    def _link(self, recomputes: list[FlatRecompute], pages: Sequence[FlatPage] | None = None) -> Linked:
+        """pages: default: those of the schedule."""
         self.left -= len(self.opened.graph.operations) + len(recomputes)
-        return link(self.opened.graph, recomputes)
+        return link(self.opened.graph, recomputes, self.opened.expanded.pages if pages is None else pages)

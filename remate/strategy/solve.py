@@ -11,7 +11,7 @@ from typing import get_args
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.flat_step import FlatPage, FlatRecompute
 from remate_runtime.format import StoppedBy
 from remate_runtime.support.quantities import size
 
@@ -38,7 +38,7 @@ LACKS: dict[Need, str] = {
 class Solution(msgspec.Struct, frozen=True):
     """What a search found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
     (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
-    blocks, each over one instance. order: as that of a candidate."""
+    blocks, each over one instance. order: as that of a candidate. pages: then the bound says nothing of it."""
 
     recomputes: tuple[FlatRecompute, ...]
     peak: int
@@ -52,6 +52,7 @@ class Solution(msgspec.Struct, frozen=True):
     solver: str
     menu: tuple[tuple[FlatRecompute, ...], ...] = ()
     order: tuple[int, ...] | None = None
+    pages: tuple[FlatPage, ...] = ()
 
 
 def solve(

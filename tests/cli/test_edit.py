@@ -21,6 +21,8 @@ CASES = {
     "recompute-new-plan": ["--recompute", "layers.4.gelu", "--before", "layers.4.grad.mm_weight"],
     "recompute-shared-plan": ["--recompute", "layers.2.gelu", "--before", "layers.2.grad.gelu_backward"],
     "recompute-across": ["--recompute", "layers.4", "--recompute", "layers.3.gelu", "--before", "layers.4"],
+    "page": ["--page", "layers.1.gelu", "--page", "layers.1.addmm"],
+    "page-points": ["--page", "layers.1.gelu", "--gone", "layers.4.gelu", "--back", "layers.3"],
     "plan": ["--plan", "layers.5=recompute", "--plan", "layers.0=baseline"],
 }
 

@@ -31,6 +31,8 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ('"plan": "recompute"', '"plan": "same"'),
     ],
     "L008": [('"recompute": ["addmm"]', '"recompute": ["addmm", "addmm"]')],
+    "L009": [('{"recompute": ["addmm"]', '{"page": ["addmm"]}, {"recompute": ["addmm"]')],
+    "L010": [('{"recompute": ["addmm"]', '{"page": ["gelu"]}, {"recompute": ["addmm"]')],
 }
 
 
@@ -48,7 +50,7 @@ def test_codes(remate: Remate, golden: Golden, code: str) -> None:
     golden(f"lint-{code}.txt", str(outcome))
     found = {w["code"] for w in json.loads(remate("lint", "mlp.json", "--format", "json").out)["warnings"]}
     assert code in found
-    beside = {"L008": {"L001"}, "L002": {"L005"}}  # what such a file also has
+    beside = {"L008": {"L001"}, "L002": {"L005"}, "L010": {"L005"}}  # what such a file also has
     assert found <= {code, "L006"} | beside.get(code, set())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
+from .independent_pages import ACCOUNTS, Lanes, trips
 from .independent_step import TABLES, Json, Name, Op, Step
 
 
@@ -37,7 +38,9 @@ class Simulation:
 
     def _order(self) -> None:
         step = self.step
-        self.order: list[int | None] = []
+        self.trips = trips(step, self.root, self.maker)
+        self.number = 0  # of the next thing that executes, views that are made on demand apart
+        self.order: list[int | tuple[str, str, str, int] | None] = []
         self.made: dict[str, int] = {}  # storage owner -> when it was made last
         self.shown: dict[str, int] = {}  # view -> which making of its owner it shows
         touched: dict[str, int] = {}
@@ -59,13 +62,24 @@ class Simulation:
         for gradient in self.gradients:
             self._view_order(gradient)
 
+    def _page_order(self) -> None:
+        for kind, column in (("page_out", 2), ("page_gone", 3), ("page_back", 4), ("page_ready", 5)):
+            for trip, about in enumerate(self.trips):
+                if about[column] == self.number:
+                    self.order.append((kind, about[0], about[1], trip))
+                    if kind == "page_back":
+                        self.made[about[0]] = len(self.order)
+        self.number += 1
+
     def _backward_start_order(self) -> None:
+        self._page_order()
         for value in (*self.step.outputs, *(self.step.updates[b] for b in self.buffers)):
             self._view_order(value)
         self.order.append(None)
         self.made.update(dict.fromkeys(self.buffers, len(self.order)))
 
     def _run_order(self, index: int) -> None:
+        self._page_order()
         for value in self.step.ops[index].reads:
             self._view_order(value)
         self.order.append(index)
@@ -91,6 +105,11 @@ class Simulation:
                 self.preserved = live & set(self.buffers)
                 reads = {*self.step.outputs, *self.step.updates.values(), *self.buffers}
                 self.free[at] = sorted(reads - live)
+            elif isinstance(index, tuple):
+                back = index[0] == "page_back"
+                reads, writes = (set(), {index[1]}) if back else ({index[1]}, set())
+                self.free[at] = sorted(reads - live)
+                live -= writes
             else:
                 reads, writes = set(self.step.ops[index].reads), set(self.step.ops[index].writes)
                 self.free[at] = sorted((reads - live) | (writes - live))
@@ -103,7 +122,7 @@ class Simulation:
         backward_start = self.order.index(None)
         last: dict[str, int] = {}
         for at, index in enumerate(self.order):
-            if index is not None and at > backward_start:
+            if isinstance(index, int) and at > backward_start:
                 op = self.step.ops[index]
                 last.update((self.root(value), at) for value in (*op.reads, *op.writes))
         first: dict[str, int] = {}  # the same in the step without recomputation, by operation
@@ -142,8 +161,12 @@ class Simulation:
         self.stores: dict[int, tuple[str, int, str]] = {}  # storage -> value it was made for, bytes, memory
         self.pins: dict[int, int] = {}  # storage -> holders outside the step
         self.states: dict[int, tuple[int, str]] = {}  # random op that is recomputed -> bytes, memory of its saved state
-        self.count, self.time = 0, 0
-        recomputes = {i for k, i in enumerate(self.order) if i is not None and i in self.order[:k] and self._random(i)}
+        self.count, self.time, self.stall = 0, 0, 0
+        self.away: dict[str, int] = {}  # bytes that are paged to each memory
+        self.lanes = Lanes(self.step)
+        recomputes = {
+            i for k, i in enumerate(self.order) if isinstance(i, int) and i in self.order[:k] and self._random(i)
+        }
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
         deliveries = self._deliveries()
@@ -154,11 +177,13 @@ class Simulation:
                 self._backward_start(self.free[at])
                 self._deliver(deliveries.get(at, []))
                 continue
-            if self.step.ops[index].view:
+            if isinstance(index, tuple):
+                self._page(*index)
+            elif self.step.ops[index].view:
                 self._view(index)
             else:
                 self._run(index, self.free[at], index in ran, index in recomputes, last[index] == at)
-            ran.add(index)
+            ran.add(index)  # type: ignore[arg-type]
             freed = [v for v in self.free[at] if v in self.slots]
             self._drop(freed)
             if freed:
@@ -187,6 +212,17 @@ class Simulation:
         self.count += 1
         self.stores[self.count] = value, -(-nbytes // step) * step, self._host if about.cpu else "device"
         self.pins[self.count] = 1
+
+    def _page(self, kind: str, value: str, memory: str, trip: int) -> None:
+        nbytes = self._nbytes(value)
+        if kind == "page_out":
+            self.away[ACCOUNTS[memory]] = self.away.get(ACCOUNTS[memory], 0) + nbytes
+        elif kind == "page_back":
+            self._new(value)
+        waits = self.lanes.wait(kind, memory, trip, nbytes, self.time)
+        self.time += waits
+        self.stall += waits
+        self._emit({kind: value, "to": memory})
 
     def _random(self, index: int) -> bool:
         return self.step.ops[index].line["op"] in TABLES["random"]
@@ -305,6 +341,7 @@ class Simulation:
             held[memory] = held.get(memory, 0) + nbytes
         for memory, nbytes in (extra or {}).items():
             held[memory] = held.get(memory, 0) + nbytes
+        held.update(self.away)
         gone = dict.fromkeys(held, 0)
         for store, at in self.gone.items():
             if at < len(self.events):
@@ -334,6 +371,14 @@ def simulate(file: Json) -> Json:
         "peak": of_all(found.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
+        **(
+            {
+                "paged": {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away},
+                "stall": found.stall,
+            }
+            if found.away
+            else {}
+        ),
         "time": found.time,
         "events": found.events,
     }

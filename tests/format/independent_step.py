@@ -96,6 +96,7 @@ class Step:
         self.gradients: dict[str, str] = {}
         self.updates: dict[str, str] = {}
         self.plan: dict[int, list[int]] = {}
+        self.pages: list[tuple[str, str, int | None, int | None, int | None]] = []  # value, memory, points
         self._sources()
         parts = [(i, i["id"], i.get("prefix", i["id"]), {}, "") for i in file["program"]]
         leaves: list[tuple[str, Json, dict[str, str]]] = []
@@ -216,6 +217,9 @@ class Step:
 
     def _statements(self, prefix: str, statements: list[Json]) -> None:
         for statement in statements:
+            if "page" in statement:
+                self._page(prefix, statement)
+                continue
             before = prefix + statement["before"]
             point = self.index[before] if before in self.index else self.spans[before][1][0]
             for name in statement["recompute"]:
@@ -224,6 +228,32 @@ class Step:
                 else:
                     inside = (i for i in self.spans[prefix + name][0] if not self.ops[i].view)
                     self.plan.setdefault(point, []).extend(inside)
+
+    def _page(self, prefix: str, statement: Json) -> None:
+        named = [statement.get(field) for field in ("out", "gone", "back")]
+        points = [None if not point else self._point(prefix + point) for point in named]
+        views = {w: op.reads[0] for op in self.ops if op.view for w in op.writes}
+
+        def root(value: str) -> str:
+            while value in views:
+                value = views[value]
+            return value
+
+        for name in statement["page"]:
+            full, _, number = (prefix + name).partition(":")
+            span = self.spans[full][0] if full in self.spans and full not in self.index else [self.index[full]]
+            for value in (w for index in span for w in self.ops[index].writes):
+                held = {root(v) for v in (*self.outputs, *self.gradients.values())}
+                leaves = value not in views and value not in held and not (self.types[value].cpu and self._on_device)
+                if leaves and (not number or value == f"{full}:{int(number)}"):
+                    self.pages.append((value, statement.get("to", "disk"), *points))
+
+    @property
+    def _on_device(self) -> bool:
+        return self.model["device"] != "cpu"
+
+    def _point(self, full: str) -> int:
+        return self.index[full] if full in self.index else self.spans[full][1][0]
 
 
 def _range(numbers: list[int]) -> range:

@@ -15,7 +15,7 @@ import pytest
 from remate.present.faults import FORMATS, render
 from remate.schedule_tools.analysis import open_text
 from remate_runtime.errors import ScheduleError
-from remate_runtime.flat_step import recomputes
+from remate_runtime.flat_step import statements
 from remate_runtime.format import Schedule, locate
 from remate_runtime.format.density import density_fault
 from remate_runtime.format.field_check import FieldCheck
@@ -54,7 +54,7 @@ def test_instances(depth: int) -> None:
 
 
 def test_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recomputes, "MAX_RECOMPUTES", 10_000)
+    monkeypatch.setattr(statements, "MAX_RECOMPUTES", 10_000)
     entry = '{"recompute": ["all", "all", "all", "all"], "before": "all"}'
     several = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 50)}]'))
     assert (several.code, several.where) == ("R072", "/statements")
@@ -63,7 +63,7 @@ def test_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_recomputes_in_a_block_of_many_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recomputes, "MAX_RECOMPUTES", 10_000)
+    monkeypatch.setattr(statements, "MAX_RECOMPUTES", 10_000)
     names = ", ".join(['"f"'] * 100)
     plan = f', "plans": {{"p": [{{"recompute": [{names}], "before": "b"}}]}}'
     data = doubled(8, LEAF % plan).replace(b'"block": "b8"', b'"block": "b8", "plan": "p"')

@@ -18,7 +18,7 @@ from tests.schedule_tools.hand_edits import by_hand
 from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
-from . import independent_simulator, independent_step
+from . import independent_pages, independent_simulator, independent_step
 
 ROOT = Path(__file__).parents[2]
 VALID = sorted((CORPUS / "valid").glob("*.json"))
@@ -29,12 +29,17 @@ LARGER = [
 ]
 
 
-@pytest.mark.parametrize("module", [independent_simulator, independent_step])
+@pytest.mark.parametrize("module", [independent_simulator, independent_step, independent_pages])
 def test_the_second_simulator_is_independent(module: ModuleType) -> None:
     tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
     named = [n.module or "." for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
     named += [alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names]
-    assert {name.partition(".")[0] for name in named} <= {*sys.stdlib_module_names, "__future__", "independent_step"}
+    assert {name.partition(".")[0] for name in named} <= {
+        *sys.stdlib_module_names,
+        "__future__",
+        "independent_step",
+        "independent_pages",
+    }
 
 
 def test_every_valid_file_has_its_expectation() -> None:

@@ -104,7 +104,7 @@ def schedule_from(folded: Folded, captured: Captured) -> Schedule:
 
 def predicted_peak(schedule: Schedule) -> int:
     written = expand(schedule)
-    return simulate(link(written.graph, written.recomputes)).peak
+    return simulate(link(written.graph, written.recomputes, written.pages)).peak
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -9,7 +9,21 @@ from hypothesis import strategies as st
 from remate_runtime.errors import ScheduleError
 from remate_runtime.flat_step.graph import FlatRecompute, Graph, Op, Ref, Value
 from remate_runtime.format.tensor_type import parse_type
-from remate_runtime.link.events import BackwardStart, Deliver, Event, Free, Linked, RecomputeRun, Run, Update, View
+from remate_runtime.link.events import (
+    BackwardStart,
+    Deliver,
+    Event,
+    Free,
+    Linked,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    RecomputeRun,
+    Run,
+    Update,
+    View,
+)
 from remate_runtime.link.inference import forward_alone
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -67,6 +81,7 @@ class Machine:
         self.external: set[int] = set()
         self.size: dict[int, int] = {}
         self.kept: set[int] = set()  # storages that the caller holds
+        self.copying: dict[int, tuple[int, object]] = {}  # by trip of a page: storage on the device, contents
         self.copied, self.owned = 0, set[int]()  # bytes of copies of gradients; values that own delivered ones
         for at, value in enumerate(self.graph.values):
             if value.kind not in ("op", "tangent"):
@@ -125,6 +140,20 @@ class Machine:
                             self.kept.add(self.slots[at][0])
             case Deliver(gradients=numbers):
                 self.deliver(numbers)
+            case PageOut(value=value, trip=trip):
+                self.copying[trip] = self.slots[value][0], self.contents[self.slots[value][0]]
+            case PageGone(value=value, trip=trip):
+                storage, term = self.copying[trip]
+                assert self.slots[value] == (storage, ())
+                assert self.contents[storage] is term, "written over while it is copied"
+            case PageBack(value=value, trip=trip):
+                self.store(value, "not yet there")
+                self.copying[trip] = self.slots[value][0], self.copying[trip][1]
+            case PageReady(value=value, trip=trip):
+                storage, term = self.copying.pop(trip)
+                assert self.slots[value] == (storage, ())
+                assert self.contents[storage] == "not yet there"
+                self.contents[storage] = term
 
     def deliver(self, numbers: tuple[int, ...]) -> None:
         """Each owner gets a storage of its own; what a gradient lies in is one."""

@@ -7,7 +7,7 @@ import random
 from msgspec.structs import replace
 
 from remate_runtime.flat_step.expansion import expand
-from remate_runtime.format.schedule import Recompute, Schedule
+from remate_runtime.format.schedule import Page, Recompute, Schedule, Statement
 
 
 def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
@@ -31,17 +31,29 @@ def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
     return replace(schedule, blocks=blocks)
 
 
-def rearranged(forward: list[str], points: list[str], entries: list[Recompute], draw: random.Random) -> list[Recompute]:
-    """forward, points: ids that may be recomputed, and before which."""
+def rearranged(forward: list[str], points: list[str], entries: list[Statement], draw: random.Random) -> list[Statement]:
+    """forward, points: ids that may be recomputed or paged, and before which."""
     chosen = tuple(draw.choice(forward) for _ in range(draw.randint(1, 3)))
     action = draw.choice(["insert", "delete", "move", "shuffle"])
     if action == "insert" or not entries:
-        entries.insert(draw.randint(0, len(entries)), Recompute(recompute=chosen, before=draw.choice(points)))
+        made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
+        entries.insert(draw.randint(0, len(entries)), made)
     elif action == "delete":
         entries.pop(draw.randrange(len(entries)))
     elif action == "move":
         at = draw.randrange(len(entries))
-        entries[at] = replace(entries[at], before=draw.choice(points))
+        entry = entries[at]
+        if isinstance(entry, Page):
+            entries[at] = paged(entry.page, points, draw)
+        else:
+            entries[at] = replace(entry, before=draw.choice(points))
     else:
         draw.shuffle(entries)
     return entries
+
+
+def paged(names: tuple[str, ...], points: list[str], draw: random.Random) -> Page:
+    """A page with some of its points, in order."""
+    at = sorted(draw.sample(range(len(points)), 3)) if len(points) >= 3 else [0, 0, 0]
+    out, gone, back = (points[k] if draw.random() < 0.5 else "" for k in at)
+    return Page(names, draw.choice(["disk", "host"]), out, gone, back)

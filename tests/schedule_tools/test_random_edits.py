@@ -18,6 +18,7 @@ from remate.schedule_tools.diff import compare
 from remate.schedule_tools.edit import EditError, Editor
 from remate.schedule_tools.lint import lint
 from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import held_outside, stays
 from remate_runtime.format.fingerprints import check_fingerprint, fingerprint
 from remate_runtime.format.writer import encode
 
@@ -58,7 +59,7 @@ def test_commands(seed: int) -> None:
     for _ in range(4):
         editor, before = Editor(opened), decided(opened)
         operations, backward_start = opened.graph.operations, opened.graph.backward_start
-        action = draw.choice(["keep", "recompute", "plan"])
+        action = draw.choice(["keep", "recompute", "plan", "page"])
         try:
             if action == "keep" and before:
                 name = draw.choice(sorted(before))[0]
@@ -69,6 +70,15 @@ def test_commands(seed: int) -> None:
                 name, point = draw.choice(able), operations[draw.randrange(backward_start, len(operations))].id
                 editor.recompute([name], point)
                 wanted = before + Counter([(name, point)])
+            elif action == "page":
+                held = held_outside(opened.graph)
+                able = [
+                    op.id
+                    for op in operations[:backward_start]
+                    if all(v is None or not stays(opened.graph, v, held) for v in op.writes)
+                ]
+                editor.page([draw.choice(able)], draw.choice(["disk", "host"]))
+                wanted = None
             else:
                 place = draw.choice(opened.expanded.places)
                 plan = draw.choice(["baseline", *place.block.plans])
@@ -107,7 +117,7 @@ def test_edits_by_hand(seed: int) -> None:
         verified(edited)
         lint(edited, "s.json")
         opened = edited
-    assert refused <= {"R042", "R043", "R045"}
+    assert refused <= {"R042", "R043", "R045", "R047", "R048", "R049"}
 
 
 @pytest.mark.parametrize("seed", range(3))

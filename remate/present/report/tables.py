@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from remate_runtime.format import Page, Statement, named
+
 from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
 from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
@@ -44,6 +46,9 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         ),
         ("Recomputes", f"{len(opened.expanded.recomputes):,}", f"{duration(spent)} a step", ""),
     ]
+    if timeline.lanes:
+        moved = sum(lane.nbytes for lane in timeline.lanes if lane.direction == "out")
+        cards.append(("Paged", size(moved), f"leaves and comes back; the step waits {duration(timeline.stall)}", ""))
     if solve.lower_bound is not None:
         over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
         cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
@@ -140,12 +145,18 @@ def _recomputes_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
     if not stated:
         return ""
     lines = "".join(
-        f"<li>before {code(one.before)}: {', '.join(map(code, one.recompute))}"
-        + (f' <span class="note">{remark(one.note)}</span>' if one.note else "")
-        + "</li>"
+        f"<li>{_stated(one)}" + (f' <span class="note">{remark(one.note)}</span>' if one.note else "") + "</li>"
         for one in stated
     )
     return f"<p>{code(use.plan)}</p><ul>{lines}</ul>"
+
+
+def _stated(one: Statement) -> str:
+    names = ", ".join(map(code, named(one)))
+    if not isinstance(one, Page):
+        return f"before {code(one.before)}: {names}"
+    points = [f"{field} {code(point)}" for field in ("out", "gone", "back") if (point := getattr(one, field))]
+    return f"paged to the {one.to}{''.join(f', {point}' for point in points)}: {names}"
 
 
 def kept(opened: Analysis) -> str:

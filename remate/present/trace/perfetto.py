@@ -6,9 +6,10 @@ are counters in bytes. Views, which take no time, are left out. Times in the for
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
-from remate_runtime.link import Computation, RecomputeRun
+from remate_runtime.link import PAGED_TO, Computation, RecomputeRun
 from remate_runtime.support.plain_text import plain
 
 from ...schedule_tools.analysis import Analysis
@@ -31,6 +32,7 @@ def perfetto(opened: Analysis) -> dict[str, Any]:
         events.append({**_metadata("thread_sort_index", track, ""), "args": {"sort_index": track}})
     events += _slices(opened, made.starts, made.end, scale)
     events += _memory(opened, made.starts, made.end, scale)
+    events += _lanes(opened, made.starts, scale)
     solve, timeline = opened.schedule.solve, opened.timeline
     about = {
         "producer": "remate",
@@ -101,6 +103,29 @@ def _memory(opened: Analysis, starts: list[int], end: int, scale: int) -> list[d
             found.append(_counter("memory", _time(at, scale), during))
         latest = during
     return [*found, _counter("memory", _time(end, scale), opened.timeline.after[-1])]
+
+
+def _lanes(opened: Analysis, starts: list[int], scale: int) -> list[dict[str, Any]]:
+    """Each lane as a track with its copies, and what is paged to each memory."""
+    clock, found = opened.timeline.clock, list[dict[str, Any]]()
+    if clock is None:
+        return found
+    tracks = {(lane.memory, lane.direction): len(_TRACKS) + 1 + at for at, lane in enumerate(clock.lanes)}
+    for (to, direction), track in tracks.items():
+        found.append(_metadata("thread_name", track, f"paged {direction}, {to}"))
+        found.append({**_metadata("thread_sort_index", track, ""), "args": {"sort_index": track}})
+    for copy in clock.copies:
+        track, start, end = tracks[copy.memory, copy.direction], _time(copy.begin, scale), _time(copy.end, scale)
+        where = {"pid": _PROCESS, "tid": track, "ts": start, "dur": round(end - start, 3)}
+        about = {"bytes": opened.graph.nbytes(copy.value)}
+        name = opened.graph.values[copy.value].name
+        found.append({"name": name, "cat": "page", "ph": "X", **where, "args": about})
+    for to, name in PAGED_TO.items():
+        if name in opened.timeline.memories:
+            levels = list(zip(starts, opened.timeline.memories[name].during, strict=True))
+            changes = [levels[0], *(now for before, now in pairwise(levels) if before[1] != now[1])]
+            found += [_counter(f"paged to the {to}", _time(at, scale), nbytes) for at, nbytes in changes]
+    return found
 
 
 def _counter(name: str, at: float, nbytes: int) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def plan_parts_call(schedules: Sequence[Schedule]) -> str:
     at, budget = [path for paths in kinds for path in paths], _budget_of(schedules[0])
     if len(kinds) > 1:  # what each has is the budget of its own calls
         expanded = [expand(schedule) for schedule in kinds.values()]
-        budget = str(peak_together([link(one.graph, one.recomputes) for one in expanded]))
+        budget = str(peak_together([link(one.graph, one.recomputes, one.pages) for one in expanded]))
     return _RECORD.format(at=f"at={(at if at[1:] else at[0])!r}, ", budget=budget)
 
 

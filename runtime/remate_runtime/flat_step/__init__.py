@@ -9,6 +9,7 @@ from .graph import (
     HOST,
     LIVE,
     NUMBER,
+    FlatPage,
     FlatRecompute,
     Graph,
     Number,
@@ -20,6 +21,7 @@ from .graph import (
 )
 from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
+from .page_rules import held_outside, stays
 
 __all__ = [
     "DEVICE",
@@ -27,6 +29,7 @@ __all__ = [
     "LIVE",
     "NUMBER",
     "Expanded",
+    "FlatPage",
     "FlatRecompute",
     "Graph",
     "InstanceSpan",
@@ -35,9 +38,11 @@ __all__ = [
     "Ref",
     "Value",
     "expand",
+    "held_outside",
     "lay_out",
     "numbers_in",
     "overwritable",
     "planned_number",
+    "stays",
     "to_json",
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
-from ..format.schedule import Operation, Schedule
+from ..format.schedule import LANES, Operation, Schedule
 from ..format.signature import escape, input_leaves, named_faults, output_leaves
 from ..format.substitution import at_size
 from ..format.suggest import close_names, did_you_mean
@@ -22,19 +22,19 @@ from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
 from .causes import Causes
-from .graph import LIVE, NUMBER, FlatRecompute, Graph, Op, Value, roots
+from .graph import LIVE, NUMBER, FlatPage, FlatRecompute, Graph, Op, Value, roots
 from .layout import InstanceSpan, lay_out
 from .live_scopes import scopes_of_live
-from .recomputes import flat_recomputes
+from .statements import flat_plan
 
 Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """graph: the step without plan. recomputes: in execution order.
+    """graph: the step without plan. recomputes: in execution order. pages: of the outermost statements first.
 
-    where: JSON pointer of every operation's line. stated: JSON pointer of every recomputation's name. places: all instances,
-    enclosing ones before those inside.
+    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page. places: all
+    instances, enclosing ones before those inside.
     """
 
     graph: Graph
@@ -42,6 +42,8 @@ class Expanded(msgspec.Struct, frozen=True):
     where: tuple[str, ...]
     stated: tuple[str, ...]
     places: tuple[InstanceSpan, ...]
+    pages: tuple[FlatPage, ...] = ()
+    paged: tuple[str, ...] = ()
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -84,10 +86,11 @@ class _Expansion:
             self.schedule.model,
         )
         assumed = self.schedule.solve.gradients
-        graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules)
-        stated = flat_recomputes(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
-        recomputes, named = tuple(one.recompute for one in stated), tuple(one.where for one in stated)
-        return Expanded(graph, recomputes, tuple(self.where), named, tuple(self.places))
+        lanes = {**LANES, **self.schedule.lanes}
+        graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules, lanes)
+        plan = flat_plan(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
+        where, places = tuple(self.where), tuple(self.places)
+        return Expanded(graph, plan.recomputes, where, plan.stated, places, plan.pages, plan.paged)
 
     def _costs(self) -> None:
         """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""

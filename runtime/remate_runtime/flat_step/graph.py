@@ -6,14 +6,15 @@ refers to them by number. A *view* shares its base's storage: `root[v]` is the v
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ..format.number_text import computed, parse_number
+from ..format.schedule import LANES, Lane
 from ..format.tensor_type import TensorType
-from ..format.vocabulary import Gradients
+from ..format.vocabulary import Gradients, PageMemory
 from ..operators.tables import DEVICES
 
 DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
@@ -75,7 +76,7 @@ class Graph(msgspec.Struct, frozen=True):
     updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
     delivered: what becomes of gradients that are delivered; all that is said of the step's memory assumes it.
     calls: of this step within one of the model around it, where it is that of a part. modules: that make them, each with
-    parameters of its own.
+    parameters of its own. lanes: how fast values are paged, by memory.
     """
 
     values: tuple[Value, ...]
@@ -89,6 +90,7 @@ class Graph(msgspec.Struct, frozen=True):
     delivered: Gradients = "retained"
     calls: int = 1
     modules: int = 1
+    lanes: Mapping[str, Lane] = msgspec.field(default_factory=lambda: LANES)
 
     def nbytes(self, value: int) -> int:
         """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""
@@ -147,3 +149,16 @@ class FlatRecompute(msgspec.Struct, frozen=True):
 
     op: int
     before: int
+
+
+class FlatPage(msgspec.Struct, frozen=True):
+    """The storage of `value`, which forward makes, leaves the device and comes back before its next read.
+
+    Points are indices of operations, just before which things happen; None: as the file's defaults are (`link.paging`).
+    """
+
+    value: int
+    to: PageMemory = "disk"
+    out: int | None = None
+    gone: int | None = None
+    back: int | None = None

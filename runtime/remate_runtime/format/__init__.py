@@ -15,6 +15,8 @@ from .reader import decode, load, read
 from .schedule import (
     BASELINE,
     FORMAT,
+    LANES,
+    PAGE_FEATURE,
     REVISION,
     VERSION,
     Block,
@@ -23,22 +25,37 @@ from .schedule import (
     Digest,
     Dimension,
     Instance,
+    Lane,
     Live,
     Model,
     ModuleGroup,
     Operation,
+    Page,
     Recompute,
     Schedule,
     Settings,
     Solve,
     Statement,
+    named,
 )
 from .signature import escape, fill_fault, input_leaves, is_attribute, output_leaves
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, contiguous, parse_type
-from .vocabulary import DEVICES, GRADIENTS, MEMORY_FORMATS, NON_FINITE, STOPPED_BY, Device, Dtype, Gradients, StoppedBy
+from .vocabulary import (
+    DEVICES,
+    GRADIENTS,
+    MEMORY_FORMATS,
+    NON_FINITE,
+    PAGE_MEMORIES,
+    STOPPED_BY,
+    Device,
+    Dtype,
+    Gradients,
+    PageMemory,
+    StoppedBy,
+)
 from .writer import checked_text, encode, save
 
 __all__ = [
@@ -48,9 +65,12 @@ __all__ = [
     "DTYPES",
     "FORMAT",
     "GRADIENTS",
+    "LANES",
     "MAX_FAULTS",
     "MEMORY_FORMATS",
     "NON_FINITE",
+    "PAGE_FEATURE",
+    "PAGE_MEMORIES",
     "PLANNED",
     "REVISION",
     "STOPPED_BY",
@@ -65,10 +85,13 @@ __all__ = [
     "Factor",
     "Gradients",
     "Instance",
+    "Lane",
     "Live",
     "Model",
     "ModuleGroup",
     "Operation",
+    "Page",
+    "PageMemory",
     "Real",
     "Recompute",
     "Schedule",
@@ -102,6 +125,7 @@ __all__ = [
     "is_attribute",
     "load",
     "locate",
+    "named",
     "names_of",
     "open_axes",
     "out_of_range",

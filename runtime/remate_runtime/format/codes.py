@@ -53,6 +53,9 @@ CODES: dict[str, str] = {
     "R044": "`before` names no operation or instance",
     "R045": "a recomputation stands before the first run of its operation",
     "R046": "a plan takes the reserved name baseline",
+    "R047": "a page names an unknown value",
+    "R048": "a page names a value that cannot leave the device",
+    "R049": "a point of a page is unknown, or out of order",
     # Operators
     "R050": "operator that a file may not name, or that was not permitted",
     "R051": "unknown operator",

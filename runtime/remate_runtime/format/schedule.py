@@ -15,12 +15,13 @@ import msgspec
 from ..errors import ScheduleError
 from .module_paths import count_paths
 from .name_runs import unfolded
-from .vocabulary import Device, Dtype, Gradients, StoppedBy
+from .vocabulary import Device, Dtype, Gradients, PageMemory, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
 REVISION = 1
-FEATURES: frozenset[str] = frozenset()  # names that this reader accepts in `requires`
+PAGE_FEATURE = "page"  # what a file with `page` statements requires
+FEATURES: frozenset[str] = frozenset((PAGE_FEATURE,))  # names that this reader accepts in `requires`
 BASELINE = "baseline"  # the plan without recomputation: every block has it, defined or not
 
 
@@ -49,11 +50,26 @@ class Recompute(_Object, frozen=True):
     note: str = ""
 
 
-STATEMENTS: dict[str, type[Recompute]] = {
-    "recompute": Recompute
-}  # kinds of statements of a plan, by the key that tells them
+class Page(_Object, frozen=True):
+    """Forward values (or those of whole instances) whose storages leave the device and come back before their next read.
+
+    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as soon as
+    the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a storage is
+    allocated again; "": just before the next read.
+    """
+
+    page: tuple[str, ...]
+    to: PageMemory = "disk"
+    out: str = ""
+    gone: str = ""
+    back: str = ""
+    note: str = ""
+
+
+# kinds of statements of a plan, by the key that tells them
+STATEMENTS: dict[str, type[Recompute] | type[Page]] = {"recompute": Recompute, "page": Page}
 if TYPE_CHECKING:
-    Statement = Recompute  # a union, once there are more kinds
+    Statement = Recompute | Page
     Tensors = dict[str, str]
 else:
 
@@ -61,11 +77,17 @@ else:
         """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the object."""
 
     Statement.register(Recompute)
+    Statement.register(Page)
 
     class Tensors(ABC):  # noqa: B024
         """Types by full name, in memory a plain dict; the text writes what repeats once (see `name_runs`)."""
 
     Tensors.register(dict)
+
+
+def named(statement: Statement) -> tuple[str, ...]:
+    """What a statement is about: operations, values or instances."""
+    return statement.page if isinstance(statement, Page) else statement.recompute
 
 
 def decoded(kind: type, value: Any) -> Any:
@@ -192,6 +214,9 @@ class Settings(_Object, frozen=True):
     differentiate: tuple[str, ...] = ()  # outputs, where they were named
     live: tuple[str, ...] = ()  # attributes that were declared live, as they were written
     threads: int = 0  # of torch, where costs were measured on the CPU
+    disk_budget: str = ""  # what a step may page to the disk; "": nothing
+    host_budget: str = ""  # the same of pinned memory
+    bandwidth: str = ""  # of the lanes: measured, or 50GB/s
 
 
 class Compiled(_Object, frozen=True):
@@ -256,6 +281,20 @@ class Digest(_Object, frozen=True):
     note: str = ""
 
 
+class Lane(_Object, frozen=True, kw_only=True):
+    """How fast values are paged to one memory and back: bytes per second in each direction; latency: ns of each copy."""
+
+    out: int
+    back: int
+    latency: int = 0
+
+
+LANES: dict[str, Lane] = {  # of a file that does not say it
+    "disk": Lane(out=1_000_000_000, back=1_000_000_000, latency=100_000),
+    "host": Lane(out=25_000_000_000, back=25_000_000_000, latency=10_000),
+}
+
+
 class Schedule(_Object, frozen=True, kw_only=True):
     """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
 
@@ -274,6 +313,7 @@ class Schedule(_Object, frozen=True, kw_only=True):
     statements: tuple[Statement, ...] = ()  # the plan of the whole: full ids
     digest: Digest | None = None  # None: nothing is compared
     costs: dict[str, dict[str, int]] = {}  # block -> local id of an operation -> ns of one run; absent: 0
+    lanes: dict[str, Lane] = {}  # by memory that values are paged to; absent: LANES
 
     @property
     def peak_bytes(self) -> int:

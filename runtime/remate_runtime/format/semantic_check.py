@@ -32,6 +32,7 @@ from .literals import check_argument, check_elements
 from .live_range import check_live, range_fault
 from .number_text import number_fault
 from .part_check import check_parts
+from .plan_check import check_lane, check_lanes, check_page, check_recompute
 from .schedule import (
     BASELINE,
     Block,
@@ -40,10 +41,12 @@ from .schedule import (
     Digest,
     Dimension,
     Instance,
+    Lane,
     Live,
     Model,
     ModuleGroup,
     Operation,
+    Page,
     Recompute,
     Schedule,
     Settings,
@@ -91,7 +94,9 @@ class SemanticCheck:
             Operation: self._operation,
             Constant: self._constant,
             Instance: self._instance,
-            Recompute: self._recompute,
+            Recompute: lambda recompute, where: check_recompute(self, recompute, where),
+            Page: lambda page, where: check_page(self, page, where),
+            Lane: lambda lane, where: check_lane(self, lane, where),
             Digest: self._digest.digest,
             ModuleGroup: self._digest.group,
         }
@@ -118,6 +123,8 @@ class SemanticCheck:
         for index, instance in enumerate(schedule.program):
             self._instance(instance, f"/program/{index}")
         self._statements(schedule.statements, "/statements")
+        for name, lane in schedule.lanes.items():
+            self.struct(lane, f"/lanes/{escape(name)}")
         if schedule.digest is not None:
             self._whole_digest(schedule.digest)
 
@@ -150,15 +157,16 @@ class SemanticCheck:
     # One method per struct of the format
 
     def _schedule(self, schedule: Schedule, where: str) -> None:
-        self._text(schedule.schema, f"{where}/$schema")
-        self._text(schedule.name, f"{where}/name")
-        self._text(schedule.note, f"{where}/note")
-        self._number(schedule.revision, f"{where}/revision")
+        self.text(schedule.schema, f"{where}/$schema")
+        self.text(schedule.name, f"{where}/name")
+        self.text(schedule.note, f"{where}/note")
+        self.number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
+        check_lanes(self, schedule.lanes, f"{where}/lanes")
         for block, costs in schedule.costs.items():
             for name, ns in costs.items():
                 if not 0 <= ns <= MAX_INTEGER:
-                    self._number(ns, f"{where}/costs/{escape(block)}/{escape(name)}")
+                    self.number(ns, f"{where}/costs/{escape(block)}/{escape(name)}")
         if len(schedule.namespaces) > MAX_NAMESPACES:
             self.add("R072", f"over {MAX_NAMESPACES} namespaces", f"{where}/namespaces", "list those that are needed")
         for index, name in enumerate(schedule.namespaces[:MAX_NAMESPACES]):
@@ -176,7 +184,7 @@ class SemanticCheck:
                 "sha256: and 64 hexadecimal digits, as the planner writes it",
             )
         for field in ("name", "torch", "note"):
-            self._text(getattr(model, field), f"{where}/{field}")
+            self.text(getattr(model, field), f"{where}/{field}")
         for field in ("parameters", "buffers"):
             self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         check_parts(self, model, where)
@@ -207,9 +215,9 @@ class SemanticCheck:
 
     def _solve(self, solve: Solve, where: str) -> None:
         for field in ("strategy", "solver", "cost", "note"):
-            self._text(getattr(solve, field), f"{where}/{field}")
+            self.text(getattr(solve, field), f"{where}/{field}")
         for field in _FIGURES:
-            self._number(getattr(solve, field) or 0, f"{where}/{field}")
+            self.number(getattr(solve, field) or 0, f"{where}/{field}")
         if solve.profile and not _HASH.fullmatch(solve.profile):
             self.add("R014", "not a hash", f"{where}/profile", "16 hexadecimal digits; `remate plan` writes them")
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
@@ -217,18 +225,18 @@ class SemanticCheck:
 
     def _compiled(self, compiled: Compiled, where: str) -> None:
         for field in ("budget", "peak"):
-            self._number(getattr(compiled, field) or 0, f"{where}/{field}")
+            self.number(getattr(compiled, field) or 0, f"{where}/{field}")
 
     def _settings(self, settings: Settings, where: str) -> None:
-        for field in ("budget", "strategy", "effort"):
-            self._text(getattr(settings, field), f"{where}/{field}")
+        for field in ("budget", "strategy", "effort", "disk_budget", "host_budget", "bandwidth"):
+            self.text(getattr(settings, field), f"{where}/{field}")
         for field in ("differentiate", "live"):
             for index, name in enumerate(getattr(settings, field)):
-                self._text(name, f"{where}/{field}/{index}")
+                self.text(name, f"{where}/{field}/{index}")
         check_settings(self, settings, where)
 
     def _block(self, block: Block, where: str) -> None:
-        self._text(block.note, f"{where}/note")
+        self.text(block.note, f"{where}/note")
         if block.instances and (block.forward or block.backward or block.constants):
             hint = "put the operations into a block of their own and name it in `instances`"
             self.add("R015", "a block has either operations or instances", where, hint)
@@ -264,13 +272,13 @@ class SemanticCheck:
         if isinstance(operation.workspace, str):
             self.expression(operation.workspace, f"{where}/workspace")
         elif not 0 <= operation.workspace <= MAX_INTEGER:
-            self._number(operation.workspace, f"{where}/workspace")
+            self.number(operation.workspace, f"{where}/workspace")
         if operation.source and (len(operation.source) > MAX_NAME or not _SOURCE.fullmatch(operation.source)):
             self.add("R014", "not a source line", f"{where}/source", "write file.py:Block.forward+3, without folders")
-        self._text(operation.note, f"{where}/note")
+        self.text(operation.note, f"{where}/note")
 
     def _constant(self, constant: Constant, where: str) -> None:
-        self._text(constant.note, f"{where}/note")
+        self.text(constant.note, f"{where}/note")
         fault = self._sizes.fixed_type_fault(constant.type)
         self._fault(fault, f"{where}/type")
         if fault is None:
@@ -283,15 +291,7 @@ class SemanticCheck:
         if instance.prefix:
             self.name(instance.prefix, f"{where}/prefix")
         self._references(instance.bindings, f"{where}/with")
-        self._text(instance.note, f"{where}/note")
-
-    def _recompute(self, recompute: Recompute, where: str) -> None:
-        if not recompute.recompute:
-            self.add("R013", "a recomputation that names nothing", f"{where}/recompute", "delete this entry")
-        for index, name in enumerate(recompute.recompute):
-            self.name(name, f"{where}/recompute/{index}")
-        self.name(recompute.before, f"{where}/before")
-        self._text(recompute.note, f"{where}/note")
+        self.text(instance.note, f"{where}/note")
 
     # Pieces
 
@@ -354,11 +354,11 @@ class SemanticCheck:
             self.name(name, f"{where}/{escape(name)}")
             self._fault(judge(entries[name]), f"{where}/{escape(name)}")
 
-    def _text(self, text: str, where: str) -> None:
+    def text(self, text: str, where: str) -> None:
         if len(text) > MAX_TEXT:
             self.add("R073", f"a text of more than {MAX_TEXT} characters", where, "shorten it")
 
-    def _number(self, number: int, where: str) -> None:
+    def number(self, number: int, where: str) -> None:
         if not 0 <= number <= MAX_INTEGER:
             self.add("R013", f"{str(number)[:40]} is not between 0 and 2^63 - 1", where)
 

@@ -20,6 +20,7 @@ Gradients = Literal[
     "accumulated",  # added to a `.grad` that exists, and gone then
     "consumed",  # used up by an optimizer in backward, and gone then
 ]  # what becomes of gradients that are delivered
+PageMemory = Literal["disk", "host"]  # where values are paged to: a scratch file, or pinned memory of the host
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
 Dtype = Literal[
     "f64",
@@ -54,6 +55,7 @@ Container = Literal[
 ]  # nodes of the trees of inputs and outputs, beside leaves
 
 STOPPED_BY: tuple[StoppedBy, ...] = get_args(StoppedBy)
+PAGE_MEMORIES: tuple[PageMemory, ...] = get_args(PageMemory)
 GRADIENTS: tuple[Gradients, ...] = get_args(Gradients)
 DEVICES: tuple[Device, ...] = get_args(Device)
 DTYPE_NAMES: tuple[Dtype, ...] = get_args(Dtype)

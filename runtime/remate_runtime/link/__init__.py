@@ -5,6 +5,7 @@ from __future__ import annotations
 from .contract import StepContract, step_contract
 from .deliveries import copied, freed_by_owner, gathered, last_touches
 from .events import (
+    PAGED_TO,
     Allocation,
     BackwardStart,
     Computation,
@@ -13,6 +14,11 @@ from .events import (
     Execution,
     Free,
     Linked,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    Paging,
     RecomputeRun,
     Run,
     Update,
@@ -21,21 +27,31 @@ from .events import (
 from .fitting import FittedSchedule, fitted, without_recomputes
 from .frozen import without_gradients
 from .inference import forward_alone
+from .lanes import Clock, Copy, LaneUse
 from .linker import link
 from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
 from .storages import generator_state
 
 __all__ = [
+    "PAGED_TO",
     "Account",
     "Allocation",
     "BackwardStart",
+    "Clock",
     "Computation",
+    "Copy",
     "Deliver",
     "Event",
     "Execution",
     "FittedSchedule",
     "Free",
+    "LaneUse",
     "Linked",
+    "PageBack",
+    "PageGone",
+    "PageOut",
+    "PageReady",
+    "Paging",
     "RecomputeRun",
     "ResidentBytes",
     "Run",

@@ -100,7 +100,7 @@ def deliveries(
 ) -> dict[int, tuple[int, ...]]:
     """By position in `order`, the gradients that are delivered behind it: where all that go together are complete.
 
-    touched: `last_touches`. order: operations as they execute, a negative number at `backward_start`.
+    touched: `last_touches`. order: operations as they execute, negative numbers at `backward_start` and where values are paged.
     """
     together = gathered(graph, touched)
     if len(together) < 2:
@@ -108,6 +108,8 @@ def deliveries(
     root, gradients = graph.root, graph.gradients
     last = {root[value]: backward_start for pair in gradients for value in pair}
     for at in range(backward_start + 1, len(order)):
+        if order[at] < 0:  # values are paged, and no gradient is
+            continue
         op = graph.operations[order[at]]
         for value in (*op.reads, *op.writes):
             if value is not None and root[value] in last:

@@ -6,9 +6,12 @@ hands a result out early, is a further type beside these: whoever reads events g
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from ..flat_step.graph import DEVICE, Graph
+from ..flat_step.graph import DEVICE, FlatPage, Graph
+from ..format.vocabulary import PageMemory
 
 
 class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
@@ -72,7 +75,42 @@ class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="del
     gradients: tuple[int, ...]
 
 
-Event = Run | RecomputeRun | View | Free | Update | BackwardStart | Deliver
+class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_out"):
+    """From here on the storage of `value` is copied to the memory `to`, beside what runs. trip: counts the ways out and back of a
+    step; its other events have the same number."""
+
+    value: int
+    trip: int
+    to: PageMemory
+
+
+class PageGone(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_gone"):
+    """The step waits until the copy out is complete; the slot is emptied behind it."""
+
+    value: int
+    trip: int
+    to: PageMemory
+
+
+class PageBack(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_back"):
+    """`value` gets a new storage, and the copy back begins."""
+
+    value: int
+    trip: int
+    to: PageMemory
+
+
+class PageReady(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_ready"):
+    """The step waits until the copy back is complete: the value is read next."""
+
+    value: int
+    trip: int
+    to: PageMemory
+
+
+PAGED_TO: Mapping[PageMemory, str] = {"disk": "disk", "host": "pinned"}  # the accounts of what is paged, by `to`
+Paging = PageOut | PageGone | PageBack | PageReady
+Event = Run | RecomputeRun | View | Free | Update | BackwardStart | Deliver | Paging
 Execution = Run | RecomputeRun | View  # events that call an operator
 Computation = Run | RecomputeRun  # events that take time and memory
 
@@ -81,7 +119,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
 
     value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it. delivered: of a gradient that its owner may free, the event that hands
+    the end. memory: as `Graph.memory` names it, or the one that the value is paged to. delivered: of a gradient that its owner may free, the event that hands
     it over; where the graph assumes that it does, death is right behind it.
     """
 
@@ -94,12 +132,14 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Linked(msgspec.Struct, frozen=True):
-    """A step in which everything that a schedule file leaves to be derived is an event. turn: position of the Turn."""
+    """A step in which everything that a schedule file leaves to be derived is an event. backward_start: position of the
+    forward/backward boundary. pages: that were asked for; those without effect have no events."""
 
     graph: Graph
     events: tuple[Event, ...]
     backward_start: int
     allocations: tuple[Allocation, ...]
+    pages: tuple[FlatPage, ...] = ()
 
     @property
     def forward(self) -> tuple[Event, ...]:
@@ -110,3 +150,8 @@ class Linked(msgspec.Struct, frozen=True):
     def backward(self) -> tuple[Event, ...]:
         """The events after the forward/backward boundary."""
         return self.events[self.backward_start + 1 :]
+
+    @property
+    def paged(self) -> bool:
+        """Whether any value leaves the device."""
+        return any(isinstance(event, PageOut) for event in self.events)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..flat_step.expansion import expand
-from ..flat_step.graph import FlatRecompute, Graph
-from ..format.schedule import BASELINE, Instance, Recompute, Schedule
+from ..flat_step.expansion import Expanded, expand
+from ..flat_step.graph import FlatPage, FlatRecompute, Graph
+from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule
 from ..format.substitution import PLANNED, at_size, checked_size
 from .linker import link
 from .recompute_order import RecomputeGroup, groups, ranked
@@ -45,16 +45,17 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
         return FittedSchedule(plain, 0, len(recomputes))
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    left = _left(graph, recomputes, budget)
+    left = _left(expanded, budget)
     if len(left) == len(recomputes):
         return FittedSchedule(plain, 0, len(recomputes))
-    made = replace(without_recomputes(plain), statements=_statements(graph, left))
+    made = replace(without_recomputes(plain), statements=(*_statements(graph, left), *_pages(graph, expanded.pages)))
     return FittedSchedule(made, len(recomputes) - len(left), len(recomputes))
 
 
-def _left(graph: Graph, recomputes: Sequence[FlatRecompute], budget: int) -> Sequence[FlatRecompute]:
+def _left(expanded: Expanded, budget: int) -> Sequence[FlatRecompute]:
     """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else all but as many groups as
-    can go in their order, and then single ones that can go, too."""
+    can go in their order, and then single ones that can go, too. Pages stay."""
+    graph, recomputes = expanded.graph, expanded.recomputes
     gone: set[int] = set()
 
     def left(more: Iterable[RecomputeGroup]) -> list[FlatRecompute]:
@@ -62,7 +63,7 @@ def _left(graph: Graph, recomputes: Sequence[FlatRecompute], budget: int) -> Seq
         return [recompute for recompute in recomputes if recompute.op not in ops]
 
     def fits(those: Sequence[FlatRecompute]) -> bool:
-        return simulate(link(graph, those)).peak <= budget
+        return simulate(link(graph, those, expanded.pages)).peak <= budget
 
     if fits(()):
         return ()
@@ -91,6 +92,15 @@ def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Reco
     return tuple(
         Recompute(tuple(ids[one.op] for one in group), ids[before])
         for before, group in itertools.groupby(recomputes, key=lambda one: one.before)
+    )
+
+
+def _pages(graph: Graph, pages: Sequence[FlatPage]) -> tuple[Page, ...]:
+    def point(at: int | None) -> str:
+        return "" if at is None else graph.operations[at].id
+
+    return tuple(
+        Page((graph.values[one.value].name,), one.to, point(one.out), point(one.gone), point(one.back)) for one in pages
     )
 
 

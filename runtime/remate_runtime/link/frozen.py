@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..flat_step.graph import FlatRecompute, Graph, Number, Op, Ref
+from ..flat_step.graph import FlatPage, FlatRecompute, Graph, Number, Op, Ref
 from .events import Linked, RecomputeRun, Run
 from .linker import link
 
@@ -21,7 +22,9 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
     kept = _needed(graph, [value for _, value in gradients])
     numbers = {op: at for at, op in enumerate(kept)}
     live = {graph.root[value] for _, value in gradients}
-    return link(_only(graph, gradients, kept, numbers), _needed_recomputes(linked, numbers, live))
+    new = _numbers_of_values(graph, numbers)
+    pages = [page for page in (_moved(page, kept, new) for page in linked.pages) if page is not None]
+    return link(_only(graph, gradients, kept, numbers, new), _needed_recomputes(linked, numbers, live), pages)
 
 
 def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
@@ -38,7 +41,11 @@ def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
 def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRecompute]:
     """Those of which something is still read before the next recomputation, by the new numbers of the operations. live: owners
     of the storages that are there to the end."""
-    graph, found, before = linked.graph, list[FlatRecompute](), len(numbers)
+    graph, found, before = (
+        linked.graph,
+        list[FlatRecompute](),
+        len(numbers) - 1,
+    )  # what comes behind the last run: views
     for position in range(len(linked.events) - 1, -1, -1):
         event = linked.events[position]
         if position == linked.backward_start:
@@ -58,12 +65,34 @@ def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int
     return found[::-1]
 
 
+def _numbers_of_values(graph: Graph, numbers: Mapping[int, int]) -> dict[int, int]:
+    """The values that operations with new numbers, or the caller, make, by their old numbers."""
+    values = [at for at, value in enumerate(graph.values) if value.producer < 0 or value.producer in numbers]
+    return {old: at for at, old in enumerate(values)}
+
+
+def _moved(page: FlatPage, kept: Sequence[int], new: Mapping[int, int]) -> FlatPage | None:
+    """A page by the new numbers, its points at the next operation that is left; None where nothing is left of it."""
+
+    def point(at: int | None) -> int | None:
+        found = None if at is None else bisect_left(kept, at)
+        return None if found == len(kept) else found
+
+    gone, back = point(page.gone), point(page.back)
+    if page.gone is not None and (gone is None or gone == back):
+        return None
+    return FlatPage(new[page.value], page.to, point(page.out), gone, back)
+
+
 def _only(
-    graph: Graph, gradients: tuple[tuple[int, int], ...], kept: Sequence[int], numbers: Mapping[int, int]
+    graph: Graph,
+    gradients: tuple[tuple[int, int], ...],
+    kept: Sequence[int],
+    numbers: Mapping[int, int],
+    new: Mapping[int, int],
 ) -> Graph:
     """The graph with the operations of `kept` alone, and the values that they, or the caller, make."""
-    values = [at for at, value in enumerate(graph.values) if value.producer < 0 or value.producer in numbers]
-    new = {old: at for at, old in enumerate(values)}
+    values = list(new)
 
     def argument(one: Any) -> Any:
         if isinstance(one, Ref):

@@ -6,45 +6,47 @@
 - An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
 - A random operation that is recomputed saves the generator's state before its first run.
 - A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
+- A paged value is read when it leaves and filled when it comes back, as if an operation made it: views, frees and in-place runs follow.
 - A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest run. If backward still
   reads the buffer, a copy of its old contents is kept.
 
-All of it holds for any recomputations whatever, which is why an edit of a plan can change memory and time but no gradient.
+All of it holds for any recomputations and pages whatever, which is why an edit of a plan can change memory and time but no gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from ..errors import ScheduleError
-from ..flat_step.graph import FlatRecompute, Graph
+from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..flat_step.recompute_rules import check_recomputes
 from ..format.limits import MAX_EVENTS
 from .deliveries import copied, deliveries, freed_by_owner, gradient_views, last_touches
 from .events import BackwardStart, Deliver, Event, Free, Linked, RecomputeRun, Run, Update, View
+from .paging import BACKWARD_START, Moments, Move, moves
 from .storages import Storages
 
-BACKWARD_START = -1  # stands for the forward/backward boundary among operation indices
 
-
-def link(graph: Graph, recomputes: Sequence[FlatRecompute] = ()) -> Linked:
-    """Derive the events. Raise ScheduleError R04x for a recomputation that is not legal."""
-    touched = last_touches(graph)
-    order, again, backward_start = _executions(graph, recomputes, gradient_views(graph, touched))
-    delivered = deliveries(graph, touched, order, backward_start)
-    return _assemble(graph, order, again, delivered, *_liveness(graph, order, backward_start))
+def link(graph: Graph, recomputes: Sequence[FlatRecompute] = (), pages: Sequence[FlatPage] = ()) -> Linked:
+    """Derive the events. Raise ScheduleError R04x for a recomputation or a page that is not legal."""
+    touched, moments = last_touches(graph), _moments(graph, recomputes)
+    walk = _executions(graph, moments, moves(graph, moments, pages), gradient_views(graph, touched))
+    delivered = deliveries(graph, touched, walk.order, walk.backward_start_at)
+    return replace(_assemble(graph, walk, delivered, *_liveness(graph, walk)), pages=tuple(pages))
 
 
 def _assemble(
     graph: Graph,
-    order: list[int],
-    again: list[bool],
+    walk: _Walk,
     delivered: Mapping[int, tuple[int, ...]],
     frees: list[list[int]],
     preserved: frozenset[int],
 ) -> Linked:
     """The events one by one, with the storages that they make, share, write over, free and deliver."""
     book, events, operations, backward_start = Storages(graph), list[Event](), graph.operations, 0
+    order, again = walk.order, walk.again
     gone, copies = freed_by_owner(graph), copied(graph)
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
@@ -53,8 +55,11 @@ def _assemble(
             backward_start = _backward_start(graph, book, events, free, preserved)
             _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
             continue
-        op = operations[index]
-        if op.view:
+        if index < BACKWARD_START:
+            move = walk.move_at(index)
+            book.page(move.kind, move.value, move.to, at)
+            events.append(move.kind(move.value, move.trip, move.to))
+        elif (op := operations[index]).view:
             book.view(op)
             events.append(View(index))
         else:
@@ -113,30 +118,42 @@ def _backward_start(
     return at
 
 
-def _executions(
-    graph: Graph, recomputes: Sequence[FlatRecompute], complete: Mapping[int, list[int]]
-) -> tuple[list[int], list[bool], int]:
-    """Operation index and recomputed flag of every execution in order, views put in on demand; the position of the forward/backward boundary.
-    complete: gradients that are views, by the operation behind which they are made."""
+def _moments(graph: Graph, recomputes: Sequence[FlatRecompute]) -> Moments:
     check_recomputes(graph, recomputes)
     before: dict[int, list[int]] = {}
     for recompute in recomputes:
         before.setdefault(recompute.before, []).append(recompute.op)
-    walk = _Walk(graph)
-    for index in range(len(graph.operations)):
+    order, starts = list[int](), list[int]()
+    for index, op in enumerate(graph.operations):
         if index == graph.backward_start:
-            walk.backward_start()
-        for op in before.get(index, ()):
-            walk.execute(op)
-        if not graph.operations[index].view:
-            walk.execute(index)
-        for gradient in complete.get(index, ()):
-            walk.make_view(gradient)
+            order.append(BACKWARD_START)
+        starts.append(len(order))
+        order += before.get(index, ())
+        if not op.view:
+            order.append(index)
     if graph.backward_start == len(graph.operations):
-        walk.backward_start()
-    for _, gradient in graph.gradients:
+        order.append(BACKWARD_START)
+    return Moments(order, [*starts, len(order)])
+
+
+def _executions(
+    graph: Graph, moments: Moments, paging: Mapping[int, Sequence[Move]], complete: Mapping[int, list[int]]
+) -> _Walk:
+    """Everything in order, views put in on demand. complete: gradients that are views, by the operation behind which they are
+    made."""
+    walk, ends = _Walk(graph), {end: index for index, end in enumerate(moments.starts[1:]) if index in complete}
+    for at, index in enumerate(moments.order):
+        for gradient in complete.get(ends.get(at, -1), ()):
+            walk.make_view(gradient)
+        for move in paging.get(at, ()):
+            walk.page(move)
+        if index == BACKWARD_START:
+            walk.backward_start()
+        else:
+            walk.execute(index)
+    for gradient in (*complete.get(ends.get(len(moments.order), -1), ()), *(value for _, value in graph.gradients)):
         walk.make_view(gradient)
-    return walk.order, walk.again, walk.backward_start_at
+    return walk
 
 
 class _Walk:
@@ -152,6 +169,18 @@ class _Walk:
         self._seen = [-1] * len(graph.values)  # by view: the birth of the base that it was made from
         operations = graph.operations
         self._view = [v.producer >= 0 and operations[v.producer].view for v in graph.values]
+        self._moves: list[Move] = []  # in the order they stand for them as numbers below BACKWARD_START
+
+    def page(self, move: Move) -> None:
+        self.order.append(BACKWARD_START - 1 - len(self._moves))
+        self.again.append(False)
+        self._moves.append(move)
+        if move.writes:
+            self._born[move.value] = len(self.order)
+
+    def move_at(self, index: int) -> Move:
+        """What an entry of `order` stands for that is neither an operation nor the boundary."""
+        return self._moves[BACKWARD_START - 1 - index]
 
     def execute(self, index: int) -> None:
         op = self.graph.operations[index]
@@ -179,6 +208,14 @@ class _Walk:
                 if made is not None:
                     self._seen[made] = born
 
+    def uses(self, index: int) -> tuple[Sequence[int], Sequence[int | None]]:
+        """The values that an entry of `order` reads, and those that it writes."""
+        if index > BACKWARD_START:
+            op = self.graph.operations[index]
+            return op.reads, op.writes
+        move = self.move_at(index)
+        return ((), (move.value,)) if move.writes else ((move.value,), ())
+
     def backward_start(self) -> None:
         for value in self.graph.outputs:
             self.make_view(value)
@@ -199,8 +236,9 @@ class _Walk:
         self._ran[index] = 1
 
 
-def _liveness(graph: Graph, order: list[int], backward_start: int) -> tuple[list[list[int]], frozenset[int]]:
+def _liveness(graph: Graph, walk: _Walk) -> tuple[list[list[int]], frozenset[int]]:
     """For every execution the slots to empty after it; and the updated buffers that backward reads."""
+    order, backward_start = walk.order, walk.backward_start_at
     live = {gradient for _, gradient in graph.gradients}
     updated = [buffer for buffer, _ in graph.updates]
     at_backward_start = {*graph.outputs, *(new for _, new in graph.updates), *updated}
@@ -213,17 +251,17 @@ def _liveness(graph: Graph, order: list[int], backward_start: int) -> tuple[list
             frees[at] = sorted(at_backward_start - live)
             live |= at_backward_start
             continue
-        op = graph.operations[order[at]]
-        free = [value for value in op.reads if value not in live]
-        for value in op.writes:
+        reads, writes = walk.uses(order[at])
+        free = [value for value in reads if value not in live]
+        for value in writes:
             if value is not None:
                 if value in live:
                     live.discard(value)
                 else:
                     free.append(value)
         frees[at] = free
-        live.update(op.reads)
-        read.update(op.reads)
+        live.update(reads)
+        read.update(reads)
     unread = (i for i, v in enumerate(graph.values) if v.producer < 0 and i not in read and v.kind != "tangent")
     frees[backward_start] = sorted({*frees[backward_start], *unread})
     return frees, preserved

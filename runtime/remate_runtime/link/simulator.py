@@ -14,8 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ..flat_step.graph import DEVICE, HOST, Graph, Op
-from ..format.vocabulary import Gradients
-from .events import Allocation, Linked, RecomputeRun, Run
+from ..format.vocabulary import Gradients, PageMemory
+from .events import PAGED_TO, Allocation, Linked, Paging, RecomputeRun, Run
+from .lanes import Clock, LaneUse, clock
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -33,14 +34,31 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Memory and time of the step. time: ns of all runs. turn: position of the Turn. memories: the account of each memory
+    """Memory and time of the step. time: ns of all runs. backward_start: position of the forward/backward boundary. memories: the account of each memory
     that the step uses; that of the device is always there, and it is what a budget bounds. beside: bytes of the device that
-    the other calls of a part of a model hold meanwhile; the peak counts them, `during` and `after` do not."""
+    the other calls of a part of a model hold meanwhile; the peak counts them, `during` and `after` do not. clock: where values are
+    paged; then `time` includes what the step waits for them."""
 
     time: int
     backward_start: int
     memories: Mapping[str, Account]
     beside: int = 0
+    clock: Clock | None = None
+
+    @property
+    def lanes(self) -> tuple[LaneUse, ...]:
+        """What the lanes do that values are paged in."""
+        return self.clock.lanes if self.clock is not None else ()
+
+    @property
+    def stall(self) -> int:
+        """ns that the step waits for paged values."""
+        return sum(lane.stall for lane in self.lanes)
+
+    @property
+    def paged(self) -> dict[PageMemory, int]:
+        """Bytes that the step keeps in each memory that values are paged to."""
+        return {to: self.memories[name].peak for to, name in PAGED_TO.items() if name in self.memories}
 
     @property
     def device(self) -> Account:
@@ -90,7 +108,14 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
         for memory in sorted({*by_memory, *workspace})
     }
     beside = resident_by_call(linked).beside(linked.graph, held) if linked.graph.calls > 1 else 0
-    return Timeline(sum(op.ns for _, op in computations), linked.backward_start, memories, beside)
+    time, found = sum(op.ns for _, op in computations), None
+    if paging := {at: event for at, event in enumerate(linked.events) if isinstance(event, Paging)}:
+        spent = [0] * count
+        for at, op in computations:
+            spent[at] = op.ns
+        found = clock(linked.graph, paging, spent)
+        time = found.time
+    return Timeline(time, linked.backward_start, memories, beside, found)
 
 
 class ResidentBytes(msgspec.Struct, frozen=True):

@@ -6,8 +6,9 @@ from msgspec.structs import replace
 
 from ..flat_step.graph import Graph, Op, Ref
 from ..flat_step.in_place import overwritable
+from ..format.vocabulary import PageMemory
 from ..operators.tables import DEVICES
-from .events import Allocation
+from .events import PAGED_TO, Allocation, PageBack, PageOut
 
 
 class Storages:
@@ -25,6 +26,7 @@ class Storages:
         self.states: dict[int, int] = {}  # by random operation that is recomputed: where its state was saved
         self.extra: list[Allocation] = []  # states of generators
         self.copies: list[Allocation] = []  # of gradients
+        self.away: list[Allocation] = []  # where values are paged to
         self.delivered: dict[int, int] = {}  # by storage of a gradient: where it is handed over
 
     def hold(self, value: int, store: int) -> None:
@@ -112,6 +114,13 @@ class Storages:
                 return position
         return None
 
+    def page(self, kind: type, value: int, to: PageMemory, at: int) -> None:
+        """A storage is copied out, or comes back. What is paged keeps its place there to the end of the step."""
+        if kind is PageOut:
+            self.away.append(Allocation(value, self.graph.nbytes(value), at, -1, PAGED_TO[to]))
+        elif kind is PageBack:
+            self.hold(value, self.new(value, at))
+
     def finish(self, end: int) -> tuple[Allocation, ...]:
         """All storages, those of the values first. end: number of events."""
         nbytes, graph = self.nbytes, self.graph
@@ -132,7 +141,7 @@ class Storages:
         ]
         held = graph.delivered == "retained"
         copies = (replace(one, death=end) if held or one.delivered is None else one for one in self.copies)
-        return (*made, *self.extra, *copies)
+        return (*made, *self.extra, *copies, *(replace(one, death=end) for one in self.away))
 
 
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:

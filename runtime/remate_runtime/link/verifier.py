@@ -39,7 +39,7 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
     """
     check_fingerprint(schedule)
     expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.recomputes)
+    linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     peak = simulate(linked).peak
     budget = schedule.solve.budget
     if peak > budget:

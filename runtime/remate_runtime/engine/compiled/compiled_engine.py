@@ -41,6 +41,8 @@ def _start() -> Compile:
             raise EngineError(
                 f"the engine 'compiled' does not work for a model on {device.type} here: {reason}\n  use engine='eager'"
             )
+        if step.linked.paged:
+            raise EngineError("the engine 'compiled' does not page values, as the schedule asks\n  use engine='eager'")
         if step.sharded is not None:
             raise EngineError(
                 "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n  use engine='eager'"
@@ -72,6 +74,8 @@ def _not_of_itself(step: LinkedStep, device: torch.device) -> str:
     """Why a step is not compiled where nobody asks for it; "" if it is."""
     if device.type != "cpu":
         return f"it is on {device.type}, where compiled steps are new (engine='compiled' asks for one)"
+    if step.linked.paged:
+        return "values are paged"
     return "parts of the model are sharded" if step.sharded is not None else unavailable(device.type)
 
 

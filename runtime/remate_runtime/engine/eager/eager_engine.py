@@ -7,6 +7,7 @@ its slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -20,8 +21,10 @@ from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import NOWHERE, InstructionCompiler, Slots
+from .pages import check_pages, pager_of
 from .part import Bordered, InstructionPart, bordered
 from .placed import Room
+from .random_runs import generator_restored
 
 Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
 
@@ -60,6 +63,7 @@ def compile_step(
     Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
     linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
+    check_pages(step, device)
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
     compiler = InstructionCompiler(graph, operators, device, constants, step.ranges, room.placed if room else NOWHERE)
@@ -71,6 +75,7 @@ def compile_step(
     spare = compiler.spare()
     empty = compiler.slots()  # copied for every forward; holds constants and literals
     opened = empty.copy if room is None else room.opened(empty, compiler.views, spare)
+    pager = None if compiler.pages is None else pager_of(linked, compiler.pages)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)
@@ -83,8 +88,15 @@ def compile_step(
         outputs = [slots[output.value] for output in contract.outputs]
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
+    def begun() -> Slots:
+        slots = opened()
+        if pager is not None:
+            slots[pager.slot] = pager.open()
+        return slots
+
     def forward(sources: Sequence[Any]) -> Forwarded:
-        made = run(ahead, opened(), sources)
+        with nullcontext() if pager is None else generator_restored():
+            made = run(ahead, begun(), sources)
         for buffer in contract.preserved:
             made.residue[buffer] = made.residue[buffer].clone()
         for slot in backward_start.frees:

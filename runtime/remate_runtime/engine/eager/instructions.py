@@ -18,12 +18,27 @@ from torch.profiler import record_function
 from ...errors import ExecutionError
 from ...flat_step.graph import Graph, Number, Op, Ref
 from ...format.number_text import computed, parse_number
-from ...link.events import BackwardStart, Deliver, Event, Execution, Free, RecomputeRun, Run, Update, View
+from ...link.events import (
+    BackwardStart,
+    Deliver,
+    Event,
+    Execution,
+    Free,
+    PageBack,
+    PageGone,
+    PageOut,
+    PageReady,
+    RecomputeRun,
+    Run,
+    Update,
+    View,
+)
 from ...operator_calls.bindings import binding
 from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import in_place, kernel, literal
 from ...operators import IN_PLACE
 from .first_run import counts_elements, judged, judged_placed
+from .pages import moving
 from .placed import Placed, ResultPlace, Slots, writing
 from .random_runs import replaying, saving
 
@@ -58,6 +73,7 @@ class InstructionCompiler:
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._strides = counts_elements(graph)
+        self.pages: int | None = None  # the slot of what the step pages, if it does
         self._known: dict[Any, int] = {}
         self._calls: dict[
             tuple[int, int | None], Call
@@ -106,6 +122,10 @@ class InstructionCompiler:
                         run = judged(run, self.graph, event, self.device, self._strides)
                     made = Instruction(run, (), self.graph.operations[event.op].id)
                     found.append(self.ranged(made, isinstance(event, RecomputeRun)))
+                case PageOut() | PageGone() | PageBack() | PageReady():
+                    if self.pages is None:
+                        self.pages = self.spare()
+                    found.append(Instruction(moving(event, self.pages), (), self.graph.values[event.value].name))
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
                 case Update() | BackwardStart() | Deliver():

@@ -70,6 +70,17 @@ def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> 
     return again
 
 
+@contextmanager
+def generator_restored() -> Iterator[None]:
+    """If what is run fails, the CPU's generator has the state that it had before: the call can be made again."""
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    except BaseException:
+        torch.default_generator.set_state(state)
+        raise
+
+
 def from_state(run: Callable[[], None], generator: torch.Generator, state: torch.Tensor) -> None:
     """Run with this state of the generator, which gets its own back."""
     current = generator.get_state()

@@ -46,6 +46,8 @@ def _refuse(step: LinkedStep) -> None:
             "the engine 'arena' is for a step of the whole model: of a part that is called several times each call would hold a "
             "block of its own from its forward to its backward\n  use engine='eager', or plan the model as a whole"
         )
+    if step.linked.paged:
+        raise EngineError("the engine 'arena' does not page values, as the schedule asks\n  use engine='eager'")
     if step.sharded is not None:
         raise EngineError(
             "the engine 'arena' is for whole parameters, and fully_shard has sharded parts of the model\n  use engine='eager'"

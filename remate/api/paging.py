@@ -1,0 +1,68 @@
+"""Planning with pages: how fast they are, how many there may be, and the fastest schedule with them or without."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from remate_runtime.format import Lane, PageMemory, Schedule, Settings
+
+from ..budget import BudgetError, parse_budget, parse_speed
+from ..errors import InfeasibleError
+from ..partition.hierarchy import Hierarchy
+from ..profile.bandwidth import measured_lane
+from ..strategy import Request, StepInstance, effort_named, policy
+from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, paged_solution
+from .progress import Progress
+
+COUNTED_ON = 0.85  # of the bandwidth: plans fill the lanes, and cost far more where these are slower than planned
+_LATENCY: dict[PageMemory, int] = {"disk": 100_000, "host": 10_000}  # ns, where only a bandwidth is given
+
+
+def plan_paged(
+    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
+) -> Schedule:
+    """`plan_step` where settings have a budget for what is paged. Raises BudgetError where values cannot be paged there."""
+    from .plan import schedule_of
+
+    say = progress or (lambda text: None)
+    graph = step.captured.graph
+    limits = _limits(settings, graph.device)
+    lanes = {memory: _lane(memory, settings.bandwidth) for memory in limits}
+    for memory, lane in lanes.items():
+        say(f"pages to the {memory}: counting on {lane.out / 1e9:.2f} GB/s out and {lane.back / 1e9:.2f} GB/s back")
+    if graph.device != "cpu":
+        say("the runtime of this version pages values of the CPU only: it refuses a file with pages for another device")
+    graph = replace(graph, lanes={**graph.lanes, **lanes})
+    step = replace(step, captured=replace(step.captured, graph=graph))
+    instance = StepInstance(graph, step.parts)
+    budget = parse_budget(settings.budget).resolve(instance.baseline.peak)
+    request = Request(budget, settings.gap, effort_named(settings.effort))
+    chosen = policy("auto" if settings.strategy in PAGED_STRATEGIES else settings.strategy)
+    paging = PagingLimits(limits, settings.strategy == "offload-only")
+    try:
+        solution = paged_solution(instance, request, paging, chosen, time_limit=settings.time_limit, progress=say)
+    except InfeasibleError as error:
+        raise error.at(step.planned) from None
+    return schedule_of(step, solution, budget, cost, settings=settings, name=name, note=note)
+
+
+def _limits(settings: Settings, device: str) -> dict[PageMemory, int]:
+    stated: dict[PageMemory, str] = {"disk": settings.disk_budget, "host": settings.host_budget}
+    limits = {memory: parse_budget(text).size or 0 for memory, text in stated.items() if text}
+    if "host" in limits and device == "cpu":
+        raise BudgetError(
+            "host_budget: the step runs on the CPU, whose memory is the host's\n  hint: page to the disk: disk_budget (--disk-budget)"
+        )
+    return limits
+
+
+def _lane(memory: PageMemory, bandwidth: str) -> Lane:
+    if bandwidth != "measured":
+        speed = int(COUNTED_ON * parse_speed(bandwidth))
+        return Lane(out=speed, back=speed, latency=_LATENCY[memory])
+    if memory == "host":
+        raise BudgetError(
+            "the bandwidth to pinned memory is not measured yet\n  hint: write it: bandwidth='50GB/s' (--bandwidth 50GB/s)"
+        )
+    found = measured_lane()
+    return Lane(out=int(COUNTED_ON * found.out), back=int(COUNTED_ON * found.back), latency=found.latency)

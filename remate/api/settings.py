@@ -1,0 +1,100 @@
+"""What `plan` and its like are asked, checked before anything is traced, and as the file keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from remate_runtime.format import GRADIENTS, Gradients, Settings
+
+from ..budget import BudgetError, parse_budget, parse_speed
+from ..errors import CaptureError, DimsError, UnknownNameError
+from ..strategy import effort_named, policy
+from ..strategy.paging import PAGED_STRATEGIES
+
+
+def settings_of(
+    budget: str,
+    strategy: str,
+    effort: str,
+    gap: float,
+    time_limit: float | None,
+    differentiate: Sequence[str] | None,
+    live: Sequence[str] = (),
+    paging: Mapping[str, str | int | None] | None = None,
+) -> Settings:
+    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. Raises UnknownNameError and BudgetError,
+    before minutes of tracing."""
+    requested = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
+    if not (requested.get("disk_budget") or requested.get("host_budget")):
+        requested = {}
+    effort_named(effort)
+    limit = None if time_limit is None else float(time_limit)
+    chosen = tuple(differentiate or ())
+    search: dict[str, Any] = {"strategy": strategy, "effort": effort, "gap": float(gap), "time_limit": limit}
+    return checked(
+        Settings(
+            budget=budget,
+            **search,
+            differentiate=chosen,
+            live=(live,) if isinstance(live, str) else tuple(live),
+            **requested,
+        )
+    )
+
+
+def checked(settings: Settings) -> Settings:
+    """The same settings. Raises UnknownNameError for a strategy that there is not, BudgetError for one that needs to know where values
+    may be paged to, and for what cannot be read of that."""
+    if pages(settings):
+        for text in filter(None, (settings.disk_budget, settings.host_budget)):
+            if parse_budget(text).size is None:
+                raise BudgetError(f"what is paged has a limit in bytes, not {text}\n  hint: write 64GiB")
+        if settings.bandwidth != "measured":
+            parse_speed(settings.bandwidth)
+    if settings.strategy not in PAGED_STRATEGIES:
+        policy(settings.strategy)
+    elif not pages(settings):
+        raise BudgetError(
+            f"the strategy {settings.strategy!r} pages values, and nothing says where to\n  hint: give disk_budget='64GiB' "
+            "(--disk-budget 64GiB)"
+        )
+    return settings
+
+
+def pages(settings: Settings) -> bool:
+    """Whether values may be paged."""
+    return bool(settings.disk_budget or settings.host_budget)
+
+
+def refuse_paging(settings: Settings, what: str) -> None:
+    """Raise BudgetError where values are to be paged in what is planned without pages."""
+    if pages(settings):
+        raise BudgetError(
+            f"{what}: pages are for one schedule of a whole model under one budget\n  hint: leave out disk_budget and host_budget"
+        )
+
+
+def assumed(gradients: str) -> Gradients:
+    """The word for what becomes of delivered gradients. Raises UnknownNameError."""
+    for known in GRADIENTS:
+        if gradients == known:
+            return known
+    raise UnknownNameError(
+        f"gradients cannot be {gradients[:80]!r} when they are delivered\n  hint: one of {', '.join(GRADIENTS)}"
+    )
+
+
+def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:
+    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
+    attributes that they would read at every call, and for inputs that would be padded."""
+    if fill:
+        raise CaptureError("fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill")
+    if live:
+        message = "parts of a model are planned with attributes as they are: live= is for the whole model"
+        raise CaptureError(message, hint="leave out live, or plan the whole model")
+    if dims is not None:
+        raise DimsError(
+            "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
+            "  hint: leave out dims, and give apply a schedule for each size; or plan the whole model"
+        )

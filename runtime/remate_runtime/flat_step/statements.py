@@ -1,0 +1,203 @@
+"""Plans of a schedule file -> flat recomputations and pages over indices of operations and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, takewhile
+
+import msgspec
+from msgspec.structs import replace
+
+from ..errors import ScheduleError, ScheduleFaultsError
+from ..format.limits import MAX_FAULTS, MAX_ITEMS, MAX_RECOMPUTES
+from ..format.schedule import BASELINE, Page, Recompute, Schedule, Statement, named
+from ..format.signature import escape
+from ..format.suggest import did_you_mean
+from .graph import FlatPage, FlatRecompute, Graph
+from .layout import InstanceSpan
+from .page_rules import check_page, held_outside, stays
+from .recompute_rules import check_recomputes
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """A recomputation or a page, and the JSON pointer of its name in the file."""
+
+    flat: FlatRecompute | FlatPage
+    where: str
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What all plans of a file come to. recomputes: in execution order. pages: outer statements before inner ones. stated, paged:
+    JSON pointers of their names."""
+
+    recomputes: tuple[FlatRecompute, ...]
+    stated: tuple[str, ...]
+    pages: tuple[FlatPage, ...]
+    paged: tuple[str, ...]
+
+
+class _Names(msgspec.Struct, frozen=True):
+    """What names mean in a plan. prefix: of its ids. operations, instances: by full id. held: as of `stays`."""
+
+    prefix: str
+    graph: Graph
+    operations: Mapping[str, int]
+    instances: Mapping[str, InstanceSpan]
+    held: Mapping[int, str]
+
+    def at(self, prefix: str) -> _Names:
+        return replace(self, prefix=prefix)
+
+    def point(self, name: str, code: str, where: str) -> int:
+        """The operation that a point stands before."""
+        full = self.prefix + name
+        if full in self.operations:
+            return self.operations[full]
+        if full not in self.instances:
+            raise ScheduleError(code, f"{name[:120]!r} is no operation or instance here", where, self.meant(name))
+        backward = self.instances[full].backward
+        if not backward:
+            message = f"the instance {name[:120]!r} has no backward"
+            raise ScheduleError(code, message, where, "name an operation")
+        return backward.start
+
+    def meant(self, name: str) -> str:
+        known = (n[len(self.prefix) :] for n in chain(self.operations, self.instances) if n.startswith(self.prefix))
+        return did_you_mean(name, known, "name an operation by its id")
+
+
+def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, operations: Mapping[str, int]) -> Plan:
+    """All statements (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
+    names = _Names("", graph, operations, {place.id: place for place in places}, held_outside(graph))
+    stated = [("", "/statements", schedule.statements)]
+    faults: list[ScheduleError] = []
+    for name, block in schedule.blocks.items():
+        if block.plans.get(BASELINE):
+            where = f"/blocks/{escape(name)}/plans/{BASELINE}"
+            faults.append(
+                ScheduleError("R046", "baseline is the plan without recomputation", where, "choose another name")
+            )
+    for place in places:  # enclosing places come first
+        try:
+            statements = place.plan()
+        except ScheduleError as fault:
+            faults.append(fault)
+            if len(faults) >= MAX_FAULTS:
+                break
+            continue
+        pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
+        stated.append((place.id + ".", pointer, statements))
+    _check_size(stated)
+    flat: list[Stated] = []
+    items = 0
+    for prefix, where, statements in stated:
+        for at, statement in enumerate(statements):
+            try:
+                found = _MEANING[type(statement)](statement, names.at(prefix), f"{where}/{at}")
+                items += sum(_items(graph, one.flat) for one in found)
+                flat += found
+            except ScheduleError as fault:
+                faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
+            if len(flat) > MAX_RECOMPUTES or items > MAX_ITEMS or len(faults) >= MAX_FAULTS:
+                break  # a small file can state very many
+        if len(flat) > MAX_RECOMPUTES:
+            raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations and pages", where)
+        if items > MAX_ITEMS:
+            raise ScheduleError("R072", f"recomputations of operations with over {MAX_ITEMS} arguments in all", where)
+        if len(faults) >= MAX_FAULTS:
+            break
+    if faults:
+        unique = list({(f.code, f.where, f.message): f for f in faults}.values())
+        raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
+    pages = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatPage)]
+    recomputes = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatRecompute)]
+    recomputes.sort(key=lambda one: one[0].before)  # stable: the order of statement within a point
+    return Plan(
+        tuple(flat for flat, _ in recomputes),
+        tuple(where for _, where in recomputes),
+        tuple(flat for flat, _ in pages),
+        tuple(where for _, where in pages),
+    )
+
+
+def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:
+    return len(graph.operations[flat.op].args) if isinstance(flat, FlatRecompute) else 1
+
+
+def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> None:
+    """Raise ScheduleError R072 where the plans that instances follow name very much: what is named may be empty."""
+    names, known = 0, dict[str, int]()
+    for _, where, recomputes in stated:
+        if where not in known:
+            known[where] = len(recomputes) + sum(len(named(one)) for one in recomputes)
+        names += known[where]
+        if names > MAX_RECOMPUTES:
+            raise ScheduleError(
+                "R072", f"plans that name over {MAX_RECOMPUTES} recomputations and pages in all instances", where
+            )
+
+
+def _recomputes(statement: Recompute, names: _Names, where: str) -> list[Stated]:
+    point = names.point(statement.before, "R044", f"{where}/before")
+    graph, found = names.graph, list[Stated]()
+    for at, name in enumerate(statement.recompute):
+        here, full = f"{where}/recompute/{at}", names.prefix + name
+        if full in names.operations:
+            found.append(Stated(FlatRecompute(names.operations[full], point), here))
+        elif full in names.instances:
+            inside = names.instances[full].forward
+            found += [Stated(FlatRecompute(op, point), here) for op in inside if not graph.operations[op].view]
+            if len(found) > MAX_RECOMPUTES:
+                raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations", f"{where}/recompute")
+        else:
+            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, names.meant(name))
+    check_recomputes(graph, (one.flat for one in found if isinstance(one.flat, FlatRecompute)))
+    return found
+
+
+def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
+    points = {
+        field: names.point(point, "R049", f"{where}/{field}")
+        for field in ("out", "gone", "back")
+        if (point := getattr(statement, field))
+    }
+    found: list[Stated] = []
+    for at, name in enumerate(statement.page):
+        here = f"{where}/page/{at}"
+        for value in _values(name, names, here):
+            page = FlatPage(value, statement.to, **points)
+            try:
+                check_page(names.graph, page, names.held)
+            except ScheduleError as fault:
+                raise ScheduleError(fault.code, fault.message, here, fault.hint) from None
+            found.append(Stated(page, here))
+        if len(found) > MAX_RECOMPUTES:
+            raise ScheduleError("R072", f"over {MAX_RECOMPUTES} pages", f"{where}/page")
+    return found
+
+
+def _values(name: str, names: _Names, where: str) -> list[int]:
+    """The values that a name stands for: one output, those of an operation, or those of an instance that can leave. One that
+    cannot comes alone, to be refused with the reason."""
+    graph, (operation, colon, number) = names.graph, (names.prefix + name).partition(":")
+    if not colon and operation in names.instances:
+        made = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
+        return [value for value in made if not stays(graph, value, names.held)]
+    if operation not in names.operations:
+        given = takewhile(lambda number: graph.values[number].producer < 0, range(len(graph.values)))
+        if (source := next((number for number in given if graph.values[number].name == operation), None)) is not None:
+            return [source]
+        raise ScheduleError("R047", f"{name[:120]!r} is no value or instance here", where, names.meant(name))
+    op = graph.operations[names.operations[operation]]
+    made = [value for value in op.writes if value is not None]
+    if colon:
+        full = f"{operation}:{int(number)}"
+        made = [value for value in made if graph.values[value].name == full]
+        if not made:
+            outputs = ", ".join(graph.values[v].name.removeprefix(names.prefix) for v in op.writes if v is not None)
+            raise ScheduleError("R047", f"{name[:120]!r} is no output", where, f"write {outputs}")
+    return [value for value in made if not stays(graph, value, names.held)] or made[:1]
+
+
+# What a statement stands for, by its kind (`format.schedule.STATEMENTS`).
+_MEANING: Mapping[type, Callable[..., list[Stated]]] = {Recompute: _recomputes, Page: _pages}

@@ -1,0 +1,182 @@
+"""Planning with pages: never slower than recomputing alone, within all budgets, and what the file says is what runs."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.budget import BudgetError, parse_speed
+from remate.errors import InfeasibleError
+from remate.step_measurement.allocator import peak_bytes
+from remate.strategy import Request, StepInstance
+from remate.strategy.effort import QUICK
+from remate.strategy.paging import PagingLimits, page, paged_solution
+from remate.strategy.paging.greedy import ORDERS
+from remate.strategy.solve import solve
+from remate_runtime import apply
+from remate_runtime.flat_step import Graph
+from remate_runtime.format import Lane, Page, Schedule, encode
+from remate_runtime.link import link, simulate
+
+from .folding import random_step
+from .synthetic import layers
+
+FAST = {"disk": Lane(out=50_000_000_000, back=50_000_000_000, latency=100), "host": Lane(out=10**12, back=10**12)}
+
+
+class Deep(nn.Module):
+    """Activations are most of what its step holds; nothing of it is paged by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64, bias=False) for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.nn.functional.gelu(layer(x))
+        return x.pow(2).mean()
+
+
+def planned_file(model: nn.Module, x: torch.Tensor, **options: Any) -> Schedule:
+    made = remate.plan(model, (x,), **{"cost": "cpu", "effort": "quick", "progress": None, "budget": "60%", **options})
+    assert isinstance(made, Schedule)
+    return made
+
+
+def graph_of(seed: int) -> Graph:
+    captured = layers(4) if seed % 2 else random_step(seed, 60)
+    graph = captured.graph
+    operations = tuple(op if op.ns else replace(op, ns=1000) for op in graph.operations)
+    return replace(graph, operations=operations, lanes=FAST)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("order", ORDERS)
+def test_pages_keep_the_budget_and_their_own(seed: int, order: Any) -> None:
+    graph = graph_of(seed)
+    base, limits = simulate(link(graph)), {"disk": 1 << 12, "host": 1 << 11}
+    for share in (0.95, 0.8, 0.6):
+        made = page(graph, (), int(share * base.peak), limits, order)
+        if made is None:
+            continue
+        timeline = simulate(link(graph, made.recomputes, made.pages))
+        assert (timeline.peak, timeline.time) == (made.peak, made.time)
+        assert timeline.peak <= share * base.peak
+        assert all(timeline.paged.get(memory, 0) <= limit for memory, limit in limits.items())
+        assert page(graph, (), int(share * base.peak), limits, order) == made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_mixed_is_never_slower_than_recomputing_alone(seed: int) -> None:
+    graph = graph_of(seed)
+    instance = StepInstance(graph)
+    request = Request(int(0.8 * instance.baseline.peak), effort=QUICK)
+    try:
+        plain = solve(instance, request)
+    except InfeasibleError:
+        plain = None
+    try:
+        mixed = paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=False))
+    except InfeasibleError:
+        assert plain is None
+        return
+    assert mixed.peak <= request.budget
+    assert plain is None or mixed.time <= plain.time
+    timeline = simulate(link(graph, mixed.recomputes, mixed.pages))
+    assert (timeline.peak, timeline.time) == (mixed.peak, mixed.time)
+
+
+def test_a_slow_lane_leaves_the_recomputations() -> None:
+    graph = replace(graph_of(1), lanes={"disk": Lane(out=1, back=1)})
+    instance = StepInstance(graph)
+    request, told = Request(int(0.8 * instance.baseline.peak), effort=QUICK), list[str]()
+    mixed = paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=False), progress=told.append)
+    assert not mixed.pages
+    assert mixed == solve(StepInstance(graph), request)
+    assert any("nothing is paged" in line for line in told)
+
+
+def test_a_plan_with_pages_trains_as_it_says() -> None:
+    model, x = Deep(), torch.randn(512, 64)
+    options = {"disk_budget": "1GiB", "bandwidth": "100GB/s"}
+    schedule, plain = planned_file(model, x, **options), planned_file(model, x)
+    only = planned_file(model, x, strategy="offload-only", **options)
+    assert schedule.solve.time <= min(plain.solve.time, only.solve.time)
+    assert all(isinstance(statement, Page) for statement in only.statements)
+    assert all(instance.plan == "baseline" for instance in only.program)
+    for made in (schedule, only):
+        assert made.requires == ("page",)
+        assert made.solve.lower_bound is None
+        assert made.lanes == {"disk": Lane(out=85_000_000_000, back=85_000_000_000, latency=100_000)}
+        eager = copy.deepcopy(model)
+        planned = apply(copy.deepcopy(model), made)
+
+        def run(planned: nn.Module = planned) -> None:
+            planned(x).backward()
+
+        run()
+        planned.zero_grad()
+        gc.collect()
+        assert peak_bytes(run) == remate_runtime.predicted_peak(planned) == made.solve.peak
+        eager(x).backward()
+        for ours, theirs in zip(planned.parameters(), eager.parameters(), strict=True):
+            assert ours.grad is not None
+            assert theirs.grad is not None
+            assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_same_arguments_give_the_same_file() -> None:
+    model, x = Deep(), torch.randn(512, 64)
+    options: dict[str, Any] = {
+        "budget": "60%",
+        "disk_budget": 1 << 30,
+        "bandwidth": "2GB/s",
+        "cost": "cpu",
+        "effort": "quick",
+    }
+    first, second = (encode(remate.plan(model, (x,), progress=None, **options)) for _ in range(2))
+    assert first == second
+    assert b'"disk_budget": "1073741824", "bandwidth": "2GB/s"' in first
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"host_budget": "1GiB"}, "disk_budget"),
+        ({"disk_budget": "60%"}, "in bytes"),
+        ({"disk_budget": "1GiB", "bandwidth": "fast"}, "50GB/s"),
+        ({"strategy": "mixed"}, "disk_budget"),
+        ({"strategy": "offload-only"}, "disk_budget"),
+        ({"disk_budget": "1GiB", "budget": None}, "without a budget"),
+        ({"disk_budget": "1GiB", "at": "layers.0"}, "parts of a model"),
+    ],
+)
+def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
+    with pytest.raises(BudgetError, match=reason):
+        planned_file(Deep(), torch.randn(8, 64), **options)
+
+
+def test_speeds() -> None:
+    assert parse_speed("50GB/s") == 50_000_000_000
+    assert parse_speed("2GiB/s") == 2 << 30
+    for text in ("50GB", "60%", "50%/s", "/s", "0GB/s"):
+        with pytest.raises(BudgetError):
+            parse_speed(text)
+
+
+def test_a_file_is_planned_again_with_its_pages() -> None:
+    from remate.api.replan import prepare_again, replan
+
+    model, x = Deep(), torch.randn(512, 64)
+    schedule = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s")
+    again, lost = replan(schedule, prepare_again(schedule, model, (x,)))
+    assert encode(again) == encode(schedule)
+    assert not lost
