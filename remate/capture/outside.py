@@ -138,6 +138,12 @@ class Outside:
             if isinstance(container, dict) and contents.keys() <= container.keys():
                 keys = [key for key in container if not _equal(container[key], contents.get(key, _ABSENT))]
                 found += [Changed(label, container, key, container[key]) for key in keys]
+            elif isinstance(container, list) and len(container) == len(contents):
+                found += [
+                    Changed(label, container, at, item)
+                    for at, (item, was) in enumerate(zip(container, contents, strict=True))
+                    if not _equal(item, was)
+                ]
             elif _differ(container, contents):
                 found.append(Changed(label, container, None))
         found = [one._replace(tensors=_keeps_tensors(one)) for one in found]
@@ -308,7 +314,9 @@ def _is_constant(value: Any) -> bool:
 
 
 def _put(holder: Any, name: Any, value: Any) -> None:
-    if not isinstance(holder, dict):
+    if isinstance(holder, list):
+        holder[name] = value
+    elif not isinstance(holder, dict):
         setattr(holder, name, value) if value is not _ABSENT else delattr(holder, name)
     elif value is _ABSENT:
         holder.pop(name, None)
@@ -354,9 +362,11 @@ def _values(held: Any) -> list[Any]:
     return list(held.values()) if isinstance(held, dict) else list(held or ())
 
 
-def _get(holder: Any, name: str) -> Any:
+def _get(holder: Any, name: Any) -> Any:
     if isinstance(holder, dict):
         return holder.get(name, _ABSENT)
+    if isinstance(holder, list):
+        return holder[name]
     return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
 
 

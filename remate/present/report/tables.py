@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ...profile.devices import is_estimated
 from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
 from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
@@ -45,7 +46,8 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         ("Recomputes", f"{len(opened.expanded.recomputes):,}", f"{duration(spent)} a step", ""),
     ]
     if solve.lower_bound is not None:
-        over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
+        of = " of estimated costs" * is_estimated(solve.cost)
+        over = f"proven{of}: no schedule within the budget is faster than {duration(solve.lower_bound)}"
         cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
     if trace is not None:
         far = trace.peak - timeline.peak

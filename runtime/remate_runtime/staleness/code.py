@@ -290,6 +290,8 @@ class Code:
             if isinstance(inspect.getattr_static(kind, name, None), classmethod):
                 self._class_methods.add(function)
             self.follow(function, kind)
+            base = next(base for base in kind.__mro__ if name in vars(base))
+            self._hold((f"{qualified(base)}.{name}", base, name))
 
     def _class_hash(self, kind: type, depth: int) -> str | None:
         """One hash of all methods of a class of the user's own; None of any other."""
