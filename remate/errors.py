@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from remate_runtime.errors import RemateError
 from remate_runtime.support.quantities import size
@@ -49,7 +50,7 @@ class InfeasibleError(RemateError):
     if it is lower, where gradients are not held to the end of the step, which was requested. baseline: the baseline peak, of
     which a share is requested; None where there is no such step. sizes: those that it was to be planned at, where the schedule
     was to name sizes: `b=64, t=128`. struck: the time limit had ended the search. holder: the operation that
-    takes the floor.
+    takes the floor. estimated: workspaces are estimates, so that the floor is proven for these alone.
     """
 
     def __init__(
@@ -64,12 +65,17 @@ class InfeasibleError(RemateError):
         *,
         struck: bool = False,
         holder: str = "",
+        estimated: bool = False,
     ) -> None:
         self._baseline, self._delivered, self.struck, self.holder = baseline, delivered, struck, holder
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
         late = struck and budget >= floor
-        why = "no schedule can" if budget < floor else "none was found that does" + " within the time limit" * late
+        why = (
+            "no schedule can" + " if the estimated workspaces are right" * estimated
+            if budget < floor
+            else "none was found that does" + " within the time limit" * late
+        )
         what = f"infeasible for {strategy}: " if named else ""
         who = f"smallest peak that {strategy} reaches" if named else "smallest peak found"
         share = f" ({-(-1000 * smallest // baseline) / 10:g}%)" if baseline else ""  # rounded up: it must be enough
@@ -79,6 +85,8 @@ class InfeasibleError(RemateError):
                 f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) if they may be "
                 "accumulated in a .grad that exists, or consumed by an optimizer in backward"
             )
+        if estimated:
+            other += ", or measure what operations need (cost='measured'): estimated workspaces can be several times too large"
         step, smaller = "the step", "make the step smaller (batch, sequence length)"
         if sizes:
             step, smaller = (
@@ -88,15 +96,14 @@ class InfeasibleError(RemateError):
         super().__init__(
             f"{what}{step} cannot be planned within {size(budget)}: {why}\n"
             f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})"
-            f"{f', held at {holder}' if holder else ''}\n  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
+            f"{f', held at {holder}' if holder else ''}{', by estimated workspaces' if estimated else ''}\n  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
 
-    def at(self, sizes: str) -> InfeasibleError:
-        """The same, of a step that was to be planned at `sizes`."""
+    def at(self, sizes: str, estimated: bool = False) -> InfeasibleError:
+        """The same, of a step that was to be planned at `sizes`, with costs that are estimates."""
         told = self.strategy, self._delivered, self._baseline
-        return InfeasibleError(
-            self.budget, self.smallest, self.floor, *told, sizes, struck=self.struck, holder=self.holder
-        )
+        rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated}
+        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, **rest)
 
 
 class DoesNotFitError(InfeasibleError):

@@ -16,6 +16,7 @@ from ..capture.recorded import called
 from ..dims.open_sizes import OpenSizes
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
+from ..profile.devices import is_estimated
 from ..strategy import (
     AUTO,
     NORMAL,
@@ -116,7 +117,7 @@ def frontier(
             sweep.solve(limit)
         if not sweep.found and limits:
             failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
-            raise failed.at(step.planned)
+            raise failed.at(step.planned, is_estimated(cost))
         named = name or type(called(model).model).__name__
         return [
             schedule_of(

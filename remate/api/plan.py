@@ -38,6 +38,7 @@ from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator_costs
+from ..profile.devices import is_estimated
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .meant import check_meant, checked_fill
@@ -303,7 +304,7 @@ def plan_step(
     try:
         solution = solve(instance, request, chosen, time_limit=settings.time_limit, progress=progress)
     except InfeasibleError as error:
-        raise error.at(step.planned) from None
+        raise error.at(step.planned, is_estimated(cost)) from None
     return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)
 
 

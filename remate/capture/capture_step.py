@@ -29,12 +29,12 @@ from .caches import caches_made
 from .captured import Captured
 from .explain import explained
 from .fake_module import fake_module, on_meta
+from .followed_hooks import Hooks
 from .gradient_layouts import lay_out_gradients
 from .lower import Lowering, Source
 from .origins import complete, origins
 from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
-from .reads import Hooks
 from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
 from .repeats.tracing import traced
@@ -137,7 +137,11 @@ def _refuse_changes(step: TracedModule, live: Mapping[str, Any]) -> None:
 def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Branches, Captured]:
     branches = Branches()
     try:
-        with surroundings.checkpoints_run_once(step.note_checkpoint), Hooks(step.model).followed():
+        with (
+            surroundings.checkpoints_run_once(step.note_checkpoint),
+            Hooks(step.model).followed(),
+            step.reads.watching_backward(),
+        ):
             joint = _traced(step, signature, branches)
     except Exception as error:
         _refuse_draws(step)

@@ -3,6 +3,7 @@ iterators. Whatever reads it computes something else at some later call, and not
 
 from __future__ import annotations
 
+import builtins
 import collections
 import copy
 import functools
@@ -22,13 +23,12 @@ from torch.utils import _pytree as pytree
 from remate_runtime.staleness import is_own
 
 from ..errors import CaptureError
+from .states import has_state, slots_of, state_of
 
 _MANY = 20_000  # values that are looked at
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor, types.ModuleType)
 _CONTAINERS = (dict, list, set, collections.deque)
-_ITERATORS = frozenset(
-    ("count", "cycle", "islice", "chain", "repeat", "accumulate", "zip", "enumerate", "map", "filter")
-)
+_OPENED = frozenset({"types", "collections", "argparse"})  # of Python itself: SimpleNamespace, UserDict, Namespace
 _ABSENT: Any = object()
 _OF_TORCH = frozenset(vars(nn.Module()))
 
@@ -40,7 +40,8 @@ class Outside:
         self._seen: dict[int, Any] = {}
         self._named: list[tuple[str, Any, dict[str, Any]]] = []  # label, holder of names, what they were
         self._contents: list[tuple[str, Any, Any]] = []
-        self._iterators: list[tuple[str, Any, str]] = []
+        self._states: list[tuple[str, Any, str]] = []  # of what cannot be put back: iterators, arrays, …
+        self._classes: list[tuple[type, frozenset[str]]] = []
         self._waiting: list[tuple[str, Any]] = []
         self._memories = remembered()
         for path, module in model.named_modules():
@@ -69,12 +70,15 @@ class Outside:
             self._waiting += [(label, item) for item in _values(value)]
         elif isinstance(value, tuple | frozenset):
             self._waiting += [(label, item) for item in value]
-        elif type(value).__name__ in _ITERATORS:
-            self._iterators.append((label, value, _state(value)))
+        elif has_state(value):
+            self._states.append((label, value, state_of(value)))
         elif _wraps(value):
             self._waiting.append((label, value.__wrapped__))
-        elif not isinstance(value, nn.Module) and is_own(type(value).__module__) and hasattr(value, "__dict__"):
-            self._waiting += [(label, vars(value)), (label, type(value))]
+        elif not isinstance(value, nn.Module) and (is_own(type(value).__module__) or type(value).__module__ in _OPENED):
+            self._waiting += [(label, getattr(value, "__dict__", None)), (label, type(value))]
+            for name, held in slots_of(value).items():
+                self._named.append((label, value, {name: held}))
+                self._waiting.append((label, held))
 
     def _function(self, function: types.FunctionType) -> None:
         if not is_own(function.__module__ or ""):
@@ -83,6 +87,7 @@ class Outside:
         self._waiting += [
             (f"a default of {name}", function.__defaults__),
             (f"a default of {name}", function.__kwdefaults__),
+            (f"an attribute of {name}", vars(function)),
         ]
         for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             label = f"{variable!r} in the closure of {name}"
@@ -92,12 +97,16 @@ class Outside:
                 continue
             self._named.append((label, cell, {"cell_contents": held}))
             self._waiting.append((label, held))
-        names = [one for one in _names(function.__code__) if one in function.__globals__]
-        self._note("global", function.__globals__, names)
+        names = list(dict.fromkeys(_names(function.__code__)))
+        self._note("", function.__globals__, [one for one in names if not hasattr(builtins, one)])
+        for module in (function.__globals__.get(one) for one in names):
+            if isinstance(module, types.ModuleType) and is_own(module.__name__):
+                self._note(f"{module.__name__}.", vars(module), [one for one in names if one in vars(module)])
 
     def _class(self, kind: type) -> None:
         for base in kind.__mro__:
             if is_own(base.__module__):
+                self._classes.append((base, frozenset(vars(base))))
                 for name, value in vars(base).items():
                     inner = getattr(value, "__func__", getattr(value, "fget", value))
                     if isinstance(inner, types.FunctionType) or _wraps(inner):
@@ -106,32 +115,42 @@ class Outside:
                         self._named.append((f"attribute {base.__qualname__}.{name}", base, {name: value}))
                         self._waiting.append((f"attribute {base.__qualname__}.{name}", value))
 
-    def _note(self, label: str, holder: Any, names: list[str]) -> None:
+    def _note(self, label: str, holder: dict[str, Any], names: list[str]) -> None:
+        """Globals, those too that are not there yet."""
         for name in names:
-            self._named.append(
-                (f"{label} {name!r}" if label == "global" else f"{label} ({name})", holder, {name: holder[name]})
-            )
-            self._waiting.append((self._named[-1][0], holder[name]))
+            held = holder.get(name, _ABSENT)
+            self._named.append((f"global {f'{label}{name}'!r}", holder, {name: held}))
+            if held is not _ABSENT:
+                self._waiting.append((self._named[-1][0], held))
 
     def changed(self) -> list[Changed]:
         """What is something else now."""
         found = [
-            Changed(label, holder, name)
+            Changed(label, holder, name, _get(holder, name))
             for label, holder, held in self._named
             for name, was in held.items()
             if not _equal(_get(holder, name), was)
         ]
+        for base, names in self._classes:
+            new = [name for name in vars(base) if name not in names and not name.startswith("__")]
+            found += [Changed(f"attribute {base.__qualname__}.{name}", base, name, vars(base)[name]) for name in new]
         for label, container, contents in self._contents:
             if isinstance(container, dict) and contents.keys() <= container.keys():
                 keys = [key for key in container if not _equal(container[key], contents.get(key, _ABSENT))]
-                found += [Changed(label, container, key) for key in keys]
+                found += [Changed(label, container, key, container[key]) for key in keys]
+            elif isinstance(container, list) and len(container) == len(contents):
+                found += [
+                    Changed(label, container, at, item)
+                    for at, (item, was) in enumerate(zip(container, contents, strict=True))
+                    if not _equal(item, was)
+                ]
             elif _differ(container, contents):
                 found.append(Changed(label, container, None))
         found = [one._replace(tensors=_keeps_tensors(one)) for one in found]
-        return found + [Changed(label, it, None) for label, it, state in self._iterators if _state(it) != state]
+        return found + [Changed(label, one, None) for label, one, state in self._states if state_of(one) != state]
 
     def restore(self, constants: bool = False) -> None:
-        """Put back what can be: all but iterators. constants: containers keep tensors that they have got, as caches do."""
+        """Put back what can be: all but iterators and arrays. constants: containers keep tensors that they have got, as caches do."""
         for _, holder, held in self._named:
             for name, was in held.items():
                 if _get(holder, name) is not was:
@@ -143,6 +162,9 @@ class Outside:
             if _differ(container, contents):
                 container.clear()
                 container.update(contents) if isinstance(container, dict | set) else container.extend(contents)
+        for base, names in self._classes:
+            for name in [name for name in vars(base) if name not in names and not name.startswith("__")]:
+                delattr(base, name)
         _forget(self._memories)
 
 
@@ -153,12 +175,14 @@ class Changed(NamedTuple):
         label: What errors call it.
         holder: Where it is.
         name: Its name or key there; None where it is the holder itself.
+        now: What forward made of it.
         tensors: Whether tensors were put there: results that somebody looks at later.
     """
 
     label: str
     holder: Any
     name: Any
+    now: Any = None
     tensors: bool = False
 
 
@@ -172,7 +196,7 @@ def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
     Raises:
         CaptureError: If a later call is another step, or may be.
     """
-    numbers = [one for one in changed if one.name is not None and type(_get(one.holder, one.name)) in (int, float)]
+    numbers = [one for one in changed if one.name is not None and type(one.now) in (int, float)]
     others = [one for one in changed if not one.tensors and not any(one is number for number in numbers)]
     refuse_used(numbers, run, [one.label for one in others])
     if changed:
@@ -250,15 +274,16 @@ _counting(_CountedFloat)
 
 def _is_used(one: Changed, run: Callable[[], object]) -> bool:
     was = _get(one.holder, one.name)
+    number = one.now if was is _ABSENT else was
     inherited = hasattr(one.holder, "__dict__") and one.name not in vars(one.holder)
-    overridden_attributes: Any = (_Counted if type(was) is int else _CountedFloat)(was)
+    overridden_attributes: Any = (_Counted if type(number) is int else _CountedFloat)(number)
     overridden_attributes.uses = []
     _put(one.holder, one.name, overridden_attributes)
     try:
         run()
     finally:
         _put(one.holder, one.name, was)
-        if inherited:
+        if inherited and one.name in vars(one.holder):
             delattr(one.holder, one.name)
     return bool(overridden_attributes.uses)
 
@@ -289,8 +314,10 @@ def _is_constant(value: Any) -> bool:
 
 
 def _put(holder: Any, name: Any, value: Any) -> None:
-    if not isinstance(holder, dict):
-        setattr(holder, name, value)
+    if isinstance(holder, list):
+        holder[name] = value
+    elif not isinstance(holder, dict):
+        setattr(holder, name, value) if value is not _ABSENT else delattr(holder, name)
     elif value is _ABSENT:
         holder.pop(name, None)
     else:
@@ -335,9 +362,11 @@ def _values(held: Any) -> list[Any]:
     return list(held.values()) if isinstance(held, dict) else list(held or ())
 
 
-def _get(holder: Any, name: str) -> Any:
+def _get(holder: Any, name: Any) -> Any:
     if isinstance(holder, dict):
         return holder.get(name, _ABSENT)
+    if isinstance(holder, list):
+        return holder[name]
     return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
 
 
@@ -347,12 +376,3 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, int | float | str | bool | type(None)) and type(one) is type(other):
         return one == other or (one != one and other != other)
     return False
-
-
-def _state(iterator: Any) -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python 3.12: iterators will not be pickled
-        try:
-            return repr(iterator.__reduce__())
-        except Exception:
-            return ""

@@ -23,7 +23,6 @@ from torch import nn
 
 from remate_runtime.format import Digest
 from remate_runtime.staleness import (
-    CHECKPOINTS,
     CHILDREN,
     FORWARDS_OWN_FLAG,
     MISSING,
@@ -31,29 +30,22 @@ from remate_runtime.staleness import (
     OPAQUE,
     Code,
     attribute,
-    checkpoints,
     has_fields,
     held_by,
-    hook_name,
     hook_reads,
-    is_forwards_own,
+    is_own,
     is_own_path,
-    is_torchs,
     make_digest,
-    not_called,
-    only_looks,
     record_attribute,
     replaced_forward,
     same,
 )
 
-from ..errors import CaptureError
 from .changes import Change, TraceChanges
 
 _MACHINERY = frozenset(
     {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
 )
-_KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GOES_THROUGH_ALL = nn.Module.named_modules.__code__.co_filename  # what asks a whole model for its parameters
 _BY_KEY = {nn.ModuleDict.__getitem__.__code__, nn.ModuleDict.__contains__.__code__}
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
@@ -77,6 +69,7 @@ class Reads:
         self._changed: dict[tuple[int, str], Change] = {}
         self._noting: Callable[[], None] | None = None
         self._watching = False
+        self._around = False  # whether backward is watched, too
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
         self._code = Code(met=self._meet)
         hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in model.named_modules() if path}
@@ -104,21 +97,51 @@ class Reads:
                 reads._written.setdefault(id(module), set()).add(name)
             usual(module, name, value)
 
-        self._watching = True
-        for kind in self._kinds:
-            self._watch(kind)
+        self._watch_objects()
+        before = vars(nn.Module).get("__getattribute__")
         nn.Module.__getattribute__ = read  # type: ignore[method-assign]
         nn.Module.__setattr__ = write  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del nn.Module.__getattribute__
+            _put_back(nn.Module, before)
             nn.Module.__setattr__ = usual  # type: ignore[method-assign]
-            for kind in self._patched:
-                del kind.__getattribute__
-            self._patched.clear()
-            self._watching = False
+            if not self._around:
+                self._unwatch_objects()
             self._notice_changes()
+
+    @contextmanager
+    def watching_backward(self) -> Iterator[None]:
+        """While forward and backward are traced: what hooks on tensors and `backward` of Functions read counts, too."""
+        reads = self
+
+        def read(module: nn.Module, name: str) -> Any:
+            found = object.__getattribute__(module, name)
+            frame = sys._getframe(1)
+            if name not in CHILDREN and is_own(frame.f_globals.get("__name__") or ""):
+                reads._read(module, name, found)
+            return found
+
+        self._around = True
+        self._watch_objects()
+        nn.Module.__getattribute__ = read  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del nn.Module.__getattribute__
+            self._around = False
+            self._unwatch_objects()
+
+    def _watch_objects(self) -> None:
+        self._watching = True
+        for kind in self._kinds:
+            self._watch(kind)
+
+    def _unwatch_objects(self) -> None:
+        for kind in self._patched:
+            del kind.__getattribute__
+        self._patched.clear()
+        self._watching = False
 
     @contextmanager
     def noting(self, wrote: Callable[[], None]) -> Iterator[None]:
@@ -143,7 +166,7 @@ class Reads:
                 self._read(module, own, found[own])
         if name in _MACHINERY or name.startswith("__") or name in seen or name in self._written.get(id(module), ()):
             return
-        if found is MISSING or not callable(found) or name in held_by(module):
+        if found is MISSING or not inspect.isroutine(found) or name in held_by(module):
             self._note(seen, module, name)
         else:
             self._methods[id(module), name] = getattr(found, "__func__", found)
@@ -309,62 +332,9 @@ class Reads:
                 yield from (f"{path}.{name}" for path in self._places(holder, above | {key}))
 
 
-class Hooks:
-    """The hooks of a model while it is traced: those of the model itself do not run, for they run around a scheduled
-    step too; those of submodules become part of the step, and one that returns nothing would be lost with it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._answered: dict[tuple[str, str, int], bool] = {}
-        self._looking: set[tuple[str, int]] = set()  # hooks that can be seen to compute nothing
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        saved: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        try:
-            for path, module in self._model.named_modules():
-                for key in _KEYS:
-                    hooks = vars(module).get(key)
-                    if hooks:
-                        saved.append((hooks, dict(hooks)))
-                        self._prepare(path, key, hooks)
-            yield
-        finally:
-            for hooks, before in saved:
-                hooks.clear()
-                hooks.update(before)
-        self._refuse_lost()
-
-    def _prepare(self, path: str, key: str, hooks: dict[Any, Any]) -> None:
-        for number, hook in list(hooks.items()):
-            if is_torchs(hook) or is_forwards_own(hook):
-                continue
-            if not path:
-                del hooks[number]
-            else:
-                kind = key.strip("_").removesuffix("_hooks")
-                if only_looks(kind, hook):
-                    self._looking.add((path, number))
-                hooks[number] = self._follow((path, hook_name(kind, hook), number), hook)
-
-    def _follow(self, name: tuple[str, str, int], hook: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            found = hook(*args, **kwargs)
-            self._answered[name] = self._answered.get(name, False) or found is not None
-            return found
-
-        return run
-
-    def _refuse_lost(self) -> None:
-        lost = [name for name, answered in self._answered.items() if not answered]
-        for path, name, number in lost:
-            if (path, number) not in self._looking:
-                self._refuse(path, name)
-        if lost:
-            warnings.warn(not_called([f"{path}: {name}" for path, name, _ in lost]), UserWarning, stacklevel=5)
-
-    def _refuse(self, path: str, name: str) -> None:
-        hint = "remove it while planning and training, or register it on the model itself, whose hooks do run"
-        if any(checkpoints(*item) for module in self._model.modules() for item in vars(module).items()):
-            hint = CHECKPOINTS
-        raise CaptureError(f"the hook {name!r} of a submodule would never be called by a schedule", path, hint=hint)
+def _put_back(kind: type, reading: Any) -> None:
+    """How attributes of a class are read, as before."""
+    if reading is None:
+        del kind.__getattribute__  # type: ignore[misc]
+    else:
+        kind.__getattribute__ = reading  # type: ignore[method-assign]

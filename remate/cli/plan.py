@@ -17,6 +17,7 @@ from ..budget import BudgetError, parse_budget
 from ..interrupts import Finishing
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
+from ..profile.devices import is_estimated
 from . import exit_codes
 from .costs import add_costs, chosen_costs
 from .device_memory import (
@@ -253,7 +254,8 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("paged", f"{paged:,}", "values leave the device and come back, `remate show` lists them"))
     if solve.lower_bound is not None:
         over = _overhead(solve.lower_bound, solve.baseline_time)
-        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven, no schedule of this step is faster"))
+        of = " of estimated costs" * is_estimated(solve.cost)
+        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{of}, no schedule of this step is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]

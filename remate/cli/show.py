@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..present.assumptions import assumption_lines
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, table
+from ..profile.devices import is_estimated
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
@@ -161,7 +162,10 @@ def _of_parts(opened: Analysis) -> str:
 def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
     solve, base = opened.schedule.solve, opened.baseline
     if solve.lower_bound is not None:
-        rows.append(("time, proven bound", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time)))
+        of = ", of estimates" * is_estimated(solve.cost)
+        rows.append(
+            (f"time, proven bound{of}", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time))
+        )
     gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the baseline time above the fastest"
     text = table(rows, right=(1, 2))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"

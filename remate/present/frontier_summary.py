@@ -7,6 +7,7 @@ from fractions import Fraction
 import msgspec
 
 from ..budget import BudgetError, parse_budget
+from ..profile.devices import is_estimated
 from .text import duration, json_text, percent, plain, size, table
 
 SUMMARY = "frontier.json"
@@ -56,6 +57,8 @@ class Summary(msgspec.Struct, frozen=True):
             plain(f"{self.name}: ")
             + f"baseline {size(self.baseline_peak)}, {duration(self.baseline_time)} ({self.cost} costs); "
             f"smallest peak found {size(self.smallest)}, proven floor {size(self.floor)}"
+            + " of estimated workspaces"
+            * is_estimated(self.cost)
         )
         rest = () if self.complete else ("interrupted: larger budgets were not tried",)
         return "\n".join([table(rows, right=(1, 2, 3, 4, 5, 6)), about, *rest])

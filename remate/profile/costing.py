@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph, Op
+from remate_runtime.operators import NAMESPACES, namespace
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -60,8 +62,21 @@ def costed(
                 '  hint: leave the profile out, or say cost="measured"'
             )
         device = _named(cost)
+        _warn_of_unknown(distinct.values())
         costs = {key: estimate(graph, op, device) for key, op in distinct.items()}
     return replace(graph, operations=tuple(_with_cost(graph, op, costs) for op in graph.operations))
+
+
+def _warn_of_unknown(operations: Iterable[Op]) -> None:
+    """Of operators of other libraries no estimate knows what they need while they run: it counts their arguments and results."""
+    names = sorted({op.op for op in operations if namespace(op.op) not in NAMESPACES})
+    if names:
+        warnings.warn(
+            f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step may take more than "
+            "the budget: cost='measured' measures it on the device",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:

@@ -61,3 +61,8 @@ DEVICES: dict[str, Device] = {
         Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000),
     )
 }
+
+
+def is_estimated(cost: str) -> bool:
+    """Whether times and workspaces of these costs are estimates, so that floors and bounds are proven for them alone."""
+    return cost in DEVICES

@@ -1,166 +1,152 @@
-"""What forward changes from call to call outside of buffers: refused where it computes with it, and left as it was."""
+"""What forward counts in, wherever that is: refused where it computes with the count, allowed where it does not."""
 
 from __future__ import annotations
 
+import argparse
+import array
 import collections
-import functools
-import itertools
+import contextvars
+import threading
+import types
+import warnings
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import remate
-import remate_runtime
 from remate.errors import CaptureError
+from remate_runtime import apply
+from tests.runtime.stepping import schedule_of
 
-X = torch.randn(6, 8)
-COUNT = 0
-COUNTS = {"calls": 0}
-TABLES: dict[int, torch.Tensor] = {}
-NUMBERS = itertools.count()
-LOG: collections.deque[Any] = collections.deque()
+from . import counted_elsewhere
 
-
-class Holder:
-    calls = 0
+STATE: Any = None
+X = torch.ones(2, 4)
 
 
-HOLDER = Holder()
+class Slotted:
+    __slots__ = ("n",)
+
+    def __init__(self) -> None:
+        self.n = 0
 
 
-class Linear(nn.Module):
+class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.linear = nn.Linear(8, 8)
-        self.calls, self.holder = 0, Holder()
-        self.cycle = itertools.cycle([1.0, 1.0, 1.0, 2.0])
+        self.lin = nn.Linear(4, 4)
 
-    def loss(self, x: torch.Tensor, scale: float) -> torch.Tensor:
-        return self.linear(x).square().mean() * scale
-
-
-class InGlobal(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        global COUNT
-        COUNT += 1
-        return self.loss(x, 2.0 if COUNT > 100 else 1.0)
+        return self.lin(x).sum()
 
 
-class InDict(Linear):
+class OfTheClass(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        COUNTS["calls"] += 1
-        return self.loss(x, 2.0 if COUNTS["calls"] > 100 else 1.0)
+        type(self).count = getattr(type(self), "count", 0) + 1
+        return self.lin(x).sum() * (2.0 if type(self).count > 5 else 1.0)
 
 
-class InGlobalObject(Linear):
+class OnlyCounted(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        HOLDER.calls += 1
-        return self.loss(x, 2.0 if HOLDER.calls > 100 else 1.0)
+        type(self).count = getattr(type(self), "count", 0) + 1
+        return self.lin(x).sum()
 
 
-class InObject(Linear):
+class OnlyCountedInAnItem(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.holder.calls += 1
-        return self.loss(x, 2.0 if self.holder.calls % 100 == 99 else 1.0)
+        STATE[0] += 1
+        return self.lin(x).sum()
 
 
-class InAttribute(Linear):
+class OfAnAttribute(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return self.loss(x, 2.0 if self.calls >= 100 else 1.0)
+        STATE.n += 1
+        return self.lin(x).sum() * (2.0 if STATE.n > 5 else 1.0)
 
 
-class InIterator(Linear):
+class OfAnItem(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.loss(x, 2.0 if next(NUMBERS) > 100 else 1.0)
+        STATE[0] += 1
+        return self.lin(x).sum() * (2.0 if STATE[0] > 5 else 1.0)
 
 
-class InCycle(Linear):
+class OfAnotherModule(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.loss(x, next(self.cycle))
+        counted_elsewhere.count += 1
+        return self.lin(x).sum() * (2.0 if counted_elsewhere.count > 5 else 1.0)
 
 
-class InDefault(Linear):
-    def forward(self, x: torch.Tensor, seen: Any = [0]) -> torch.Tensor:  # noqa: B006
-        seen[0] += 1
-        return self.loss(x, 2.0 if seen[0] > 100 else 1.0)
+class OfAVariable(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        STATE.set(STATE.get() + 1)
+        return self.lin(x).sum() * (2.0 if STATE.get() > 5 else 1.0)
 
 
-def planned(model: nn.Module) -> Any:
-    return remate.plan(model, (X,), budget="100%", cost="cpu", cache=False)
+class OfAnIterator(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin(x).sum() * (2.0 if next(STATE) > 90 else 1.0)
+
+
+def function() -> None:
+    pass
+
+
+def local() -> Any:
+    made = threading.local()
+    made.n = 0
+    return made
+
+
+function.n = 0  # type: ignore[attr-defined]
+COUNTERS: dict[str, tuple[type[Net], Callable[[], Any]]] = {
+    "class": (OfTheClass, lambda: None),
+    "function": (OfAnAttribute, lambda: function),
+    "namespace": (OfAnAttribute, lambda: types.SimpleNamespace(n=0)),
+    "arguments": (OfAnAttribute, lambda: argparse.Namespace(n=0)),
+    "slots": (OfAnAttribute, Slotted),
+    "thread": (OfAnAttribute, local),
+    "module of Python": (OfAnotherModule, lambda: None),
+    "context": (OfAVariable, lambda: contextvars.ContextVar("count", default=0)),
+    "array of NumPy": (OfAnItem, lambda: np.zeros(1)),
+    "array": (OfAnItem, lambda: array.array("d", [0.0])),
+    "UserList": (OfAnItem, lambda: collections.UserList([0])),
+    "iterator of a list": (OfAnIterator, lambda: iter(list(range(99)))),
+    "generator": (OfAnIterator, lambda: (each for each in range(99))),
+}
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Any:
+    yield
+    function.n = counted_elsewhere.count = 0  # type: ignore[attr-defined]
+    for kind in (OfTheClass, OnlyCounted):
+        if "count" in vars(kind):
+            del kind.count  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("counter", COUNTERS)
+def test_a_count_that_is_computed_with_is_refused(counter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, make = COUNTERS[counter]
+    monkeypatch.setitem(globals(), "STATE", make())
+    with pytest.raises(CaptureError, match="forward changes what it computes with"):
+        schedule_of(kind(), (X,))
 
 
 @pytest.mark.parametrize(
-    "kind", [InGlobal, InDict, InGlobalObject, InObject, InAttribute, InIterator, InCycle, InDefault]
+    ("kind", "state"), [(OnlyCounted, None), (OnlyCountedInAnItem, [0]), (OnlyCountedInAnItem, {0: 0})]
 )
-@pytest.mark.filterwarnings("ignore:forward (reads and then changes|changes)")
-def test_a_counter_that_forward_computes_with_is_refused(kind: Any) -> None:
-    before = COUNT, dict(COUNTS), HOLDER.calls
-    with pytest.raises(CaptureError, match="from call to call"):
-        planned(kind())
-    assert before == (COUNT, dict(COUNTS), HOLDER.calls)
-
-
-class Counts(Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        global COUNT
-        COUNT += 1
-        COUNTS["calls"] += 1
-        self.calls += 1
-        return self.loss(x, 1.0)
-
-
-def test_what_only_counts_is_planned_with_a_warning() -> None:
-    before = COUNT, dict(COUNTS)
-    model = Counts()
-    with pytest.warns(UserWarning, match="computes nothing with it"):
-        applied = remate_runtime.apply(model, planned(model))
-    assert before == (COUNT, dict(COUNTS))
-    assert model.calls == 0
-    assert torch.equal(applied(X), model(X))
-
-
-@functools.lru_cache(maxsize=4)
-def positions(length: int) -> torch.Tensor:
-    return torch.arange(float(length))[:, None]
-
-
-def table(length: int) -> torch.Tensor:
-    if length not in TABLES:
-        TABLES[length] = torch.arange(float(length))[:, None]
-    return TABLES[length]
-
-
-class Remembers(Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.linear(x) * positions(x.size(0))).square().mean()
-
-
-class Tabulates(Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (self.linear(x) * table(x.size(0))).square().mean()
-
-
-@pytest.mark.parametrize("kind", [Remembers, Tabulates])
-def test_results_that_functions_remember_are_made_for_real(kind: Any) -> None:
+def test_a_count_that_is_not_is_allowed(kind: type[Net], state: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "STATE", state)
     model = kind()
-    applied = remate_runtime.apply(model, planned(model))
-    for _ in range(2):
-        assert torch.equal(applied(X), model(X))
-    assert type(positions(6)) is torch.Tensor
-    assert all(type(tensor) is torch.Tensor for tensor in TABLES.values())
-
-
-class Logs(Linear):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.linear(x)
-        LOG.append(h.detach())
-        return h.square().mean()
-
-
-def test_nothing_of_a_trace_stays_in_a_log() -> None:
-    with pytest.warns(UserWarning, match="global 'LOG'"):
-        planned(Logs())
-    assert not LOG
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        schedule = schedule_of(model, (X,))
+    assert "count" not in vars(kind)
+    model(X)
+    planned = apply(model, schedule)
+    planned(X)
+    model(X)
+    planned(X)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from remate_runtime import BindError, apply
-from remate_runtime.errors import RemateError
+from remate_runtime.errors import ExecutionError, RemateError
 
 from .small import data, seeded
 from .stepping import schedule_of
@@ -110,3 +110,21 @@ def test_another_default_type_is_refused_at_calls():
     finally:
         torch.set_default_dtype(torch.float32)
     planned(x).backward()
+
+
+@pytest.mark.parametrize("write", ["numpy", "data", "weight"])
+def test_writes_that_torch_does_not_notice_are_noticed_in_checked_calls(write):
+    model, x = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)), verify=2)
+    for checked in (True, False, True):
+        loss = planned(x).square().mean()
+        if write == "numpy":
+            x.numpy()[0] += 1
+        else:
+            (x if write == "data" else model[0].weight).data.mul_(2)
+        if checked:
+            with pytest.raises(ExecutionError, match="was written to between forward and backward"):
+                loss.backward()
+        else:
+            loss.backward()
+    planned(x).sum().backward()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from remate_runtime.format import Page, Statement, named
 
+from ...profile.devices import is_estimated
 from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
 from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
@@ -50,7 +51,8 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         moved = sum(lane.nbytes for lane in timeline.lanes if lane.direction == "out")
         cards.append(("Paged", size(moved), f"leaves and comes back; the step waits {duration(timeline.stall)}", ""))
     if solve.lower_bound is not None:
-        over = f"proven: no schedule within the budget is faster than {duration(solve.lower_bound)}"
+        of = " of estimated costs" * is_estimated(solve.cost)
+        over = f"proven{of}: no schedule within the budget is faster than {duration(solve.lower_bound)}"
         cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
     if trace is not None:
         far = trace.peak - timeline.peak

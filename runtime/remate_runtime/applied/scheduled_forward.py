@@ -20,7 +20,7 @@ from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
 from ..format.signature import output_leaves
 from ..format.substitution import checked_size
-from ..self_check import Program
+from ..self_check import Checksums, Program
 from ..staleness.beside import example_call
 from ..staleness.first_call import make_caches
 from ..staleness.live_numbers import LiveNumbers
@@ -151,7 +151,7 @@ class ScheduledForward:
             model=model,
             args=args,
             kwargs=kwargs,
-            run=lambda: self.run(call, sharded),
+            run=lambda: self.run(call, sharded, checked=True),
             observe=lambda: steps.observed(device, sources()),
             graph=steps.graph,
             updated=lambda: {slot.name: slot.get() for slot in slots if slot.name in steps.updated},
@@ -164,14 +164,16 @@ class ScheduledForward:
             fsdp2=sharded is not None,
         )
 
-    def run(self, call: Call, sharded: Fsdp2 | None = None) -> Any:
-        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of."""
+    def run(self, call: Call, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:
+        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of. checked: backward
+        looks whether what it reads is what it was, too, however it was written to."""
         device = self.device
         step = call.step
         tensors = [*call.inputs, *self._bound.tensors(device)]
         self._written.refuse(call.given)
         sources = [*tensors, *call.numbers]
-        return step.build(run_step(step.steps.wanted(device, sources, sharded), sources, self._detached))
+        contents = Checksums().content if checked and sharded is None else None
+        return step.build(run_step(step.steps.wanted(device, sources, sharded), sources, self._detached, contents))
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

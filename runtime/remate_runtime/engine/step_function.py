@@ -31,6 +31,9 @@ _TWICE = (
 )
 
 
+Contents = Callable[[torch.Tensor], Any]  # equal for tensors that hold the same
+
+
 class StepFunction(NamedTuple):
     """A step that is ready to run on a device. still_resident: called in backward where an optimizer was to have used up the
     gradients of the first delivery, and has not."""
@@ -45,6 +48,7 @@ class _Frame:
     """What one forward leaves for its backward. Holds no tensor that knows its autograd node: no reference cycle."""
 
     __slots__ = (
+        "contents",
         "first",
         "given",
         "hook",
@@ -58,8 +62,9 @@ class _Frame:
         "watched",
     )
 
-    def __init__(self, step: StepFunction, sources: Sequence[Any]) -> None:
+    def __init__(self, step: StepFunction, sources: Sequence[Any], contents: Contents | None) -> None:
         self.step = step
+        self.contents = contents
         self.sources: Sequence[Any] = sources  # until forward has run
         self.residue: Any = None
         self.watched: list[_Held] = []
@@ -85,26 +90,30 @@ class _Frame:
 
 class _Held(NamedTuple):
     """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what is
-    looked at once, when backward begins, and freed then: backward frees such tensors one by one."""
+    looked at once, when backward begins, and freed then: backward frees such tensors one by one. content: what it held, of a call
+    that is checked."""
 
     tensor: torch.Tensor
     version: int
     what: str
     until: int | None
+    content: Any = None
 
 
-def run_step(step: StepFunction, sources: Sequence[Any], detached: Detached | None = None) -> Sequence[torch.Tensor]:
+def run_step(
+    step: StepFunction, sources: Sequence[Any], detached: Detached | None = None, contents: Contents | None = None
+) -> Sequence[torch.Tensor]:
     """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's sources). Returns the contract's outputs.
 
     If gradients are wanted the tensors carry autograd history; otherwise nothing is kept. detached: refuses gradients that the step
-    was planned without.
+    was planned without. contents: says what tensors hold, so that it is noticed what writes into them without a new version.
     """
     contract = step.contract
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
             warn_of_saved_hooks()
-            frame = _Frame(step, sources)
+            frame = _Frame(step, sources, contents)
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
                 token = _Segment.apply(frame, at, token, *arguments[at])
@@ -145,7 +154,8 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     _update(contract, sources, made.updates)
     held = [(sources[w.at], w.what, w.until) for w in contract.watched_sources]
     held += [(made.outputs[w.at], w.what, None) for w in contract.watched_outputs]
-    frame.watched = [_Held(tensor, _version(tensor), what, until) for tensor, what, until in held]
+    contents = frame.contents or _not_looked_at
+    frame.watched = [_Held(tensor, _version(tensor), what, until, contents(tensor)) for tensor, what, until in held]
     frame.sources, frame.residue = (), made.residue
     # An alias per output gets the autograd history; the engine's tensor shares storage and version with it.
     return [_own(output, tensor).detach() for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
@@ -164,6 +174,7 @@ def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.
 def _begin(frame: _Frame) -> None:
     _check_mode(frame)
     _check_unchanged(frame)
+    _check_contents(frame)
     frame.watched = [held for held in frame.watched if held.until is not None]
     frame.given, tangents = _take_tangents(frame)
     refuse_watched(frame.inner, frame.given)
@@ -239,6 +250,23 @@ def _check_unchanged(frame: _Frame) -> None:
                 f"expected {held.version})\n  modify it after backward (optimizer steps too; in backward, each parameter "
                 "when its own gradient has come), or give the step a clone of it"
             )
+
+
+def _check_contents(frame: _Frame) -> None:
+    """Raise ExecutionError for a tensor that holds something else though nobody wrote to it as far as torch knows."""
+    contents, frame.contents = frame.contents, None
+    if contents is None:
+        return
+    for held in frame.watched:
+        if contents(held.tensor) != held.content:
+            raise ExecutionError(
+                f"{held.what} was written to between forward and backward, by .data or through NumPy, where torch does not notice: "
+                "what is recomputed from it is not what forward computed\n  write to it after backward, or give the step a clone"
+            )
+
+
+def _not_looked_at(tensor: torch.Tensor) -> None:
+    return None
 
 
 def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:

@@ -15,7 +15,8 @@ gradients.
 from __future__ import annotations
 
 from .check import SelfCheck
+from .checksum import Checksums
 from .policy import CHECK_FIRST, Checks, Verify, checks_of
 from .program import Program
 
-__all__ = ["CHECK_FIRST", "Checks", "Program", "SelfCheck", "Verify", "checks_of"]
+__all__ = ["CHECK_FIRST", "Checks", "Checksums", "Program", "SelfCheck", "Verify", "checks_of"]

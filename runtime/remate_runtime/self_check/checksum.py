@@ -47,6 +47,11 @@ class Checksums:
                     at += part.numel()
         return Checksum(tensor.dtype, tuple(tensor.shape), total)
 
+    def content(self, tensor: torch.Tensor) -> Checksum | None:
+        """The checksum of a tensor of torch's own class; None of others, which may not be where they were."""
+        ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+        return self.of(tensor) if ordinary and tensor.device.type != "meta" else None
+
     def _weighed(self, words: torch.Tensor, at: int) -> int:
         """The sum of some elements of a chunk, the first at `at`, each times the weight of its place, modulo 2**64."""
         weights = self._weights.get(words.device)

@@ -35,6 +35,7 @@ from .digest import NOW, Made, at_path, code_of, compare_digest, make_digest
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .first_call import FirstCall, make_caches
 from .guard import Guard, not_called
+from .inner_values import NONE, array_hash, inner, is_array, is_bytes_of_array, may_change
 from .ownership import is_own, is_own_path, qualified
 from .parts import digest_of_parts, part_digest
 from .same_forward import ignores_identity
@@ -56,6 +57,7 @@ __all__ = [
     "FORWARDS_OWN_FLAG",
     "MAX_CONSTANT",
     "MISSING",
+    "NONE",
     "NOW",
     "OPAQUE",
     "Code",
@@ -66,6 +68,7 @@ __all__ = [
     "Made",
     "NothingToTrainError",
     "NumericalDifference",
+    "array_hash",
     "at_path",
     "attribute",
     "beyond_eager",
@@ -87,6 +90,9 @@ __all__ = [
     "hook_reads",
     "hooks_of",
     "ignores_identity",
+    "inner",
+    "is_array",
+    "is_bytes_of_array",
     "is_config",
     "is_forwards_own",
     "is_own",
@@ -94,6 +100,7 @@ __all__ = [
     "is_torchs",
     "make_caches",
     "make_digest",
+    "may_change",
     "not_called",
     "only_looks",
     "part_digest",

@@ -18,6 +18,7 @@ from torch import nn
 from .library import Library
 from .names import NOTHING, Names, Place, cell_contents, is_code
 from .ownership import has_own_file, is_own, is_own_function, name_in_value, qualified
+from .questions import Ask, question
 from .syntax import Reference, canonical, class_reads, function_tree, references
 from .values import (
     OPAQUE,
@@ -55,7 +56,8 @@ class Code:
     functions: hash by qualified name, None where the source cannot be read. values: globals by `module.name`. held: for
     every global in `values`, and every function and method that was followed by name, what holds it, and its key there.
     cells: what closures hold. members: methods that are called on `self`, by
-    class. described: classes of the objects that were described. library: the functions of packages.
+    class. described: classes of the objects that were described. questions: to the process, by name. library: the functions of
+    packages.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Code:
         self.members: dict[type, set[str]] = {}
         self.described: set[str] = set()
         self.objects: dict[int, Any] = {}  # described, by id
+        self.questions: dict[str, Ask] = {}
         self.library = Library(self._in_library, self.members)
 
     def fields(self, thing: Any) -> Sequence[str]:
@@ -204,16 +207,22 @@ class Code:
         for name in ("__defaults__", "__kwdefaults__"):
             attributes[name] = getattr(function, name, None)
         for name, held in attributes.items():
-            value = recorded(held, seen, tensors=True) if held else OPAQUE
+            value = OPAQUE if held is None else recorded(held, seen, tensors=True)
             if value is not OPAQUE:
                 yield name, value
 
     def _class_values(self, kind: type, names: Collection[str]) -> None:
-        """Plain attributes of the user's classes that are read of a class itself: `type(self).depth`, `cls.rate`."""
+        """What is read of a class of the user's itself: `type(self).depth`, `cls.rate`, `type(self).function`."""
         for name in sorted(names):
             base = next((base for base in kind.__mro__ if name in vars(base)), None)
-            if base is not None and is_own(base.__module__) and not is_code(vars(base)[name]):
-                self._value((f"{qualified(base)}.{name}", base, name), vars(base)[name])
+            if base is None or not is_own(base.__module__):
+                continue
+            place, found = (f"{qualified(base)}.{name}", base, name), vars(base)[name]
+            if is_code(found):
+                self._static(found, kind)
+                self._hold(place)
+            else:
+                self._value(place, found)
 
     def _reference(self, bound: Names, reference: Reference) -> None:
         """Follow one reference."""
@@ -227,6 +236,8 @@ class Code:
             return
         resolved = bound.resolve(reference)
         found, place = unwrapped(resolved.found), resolved.place
+        if (asked := question(found, resolved.rest)) is not None:
+            self.questions[asked[0]] = asked[1]
         if isinstance(found, type):
             self._class(found)
             if place is not None and is_own(found.__module__) and not issubclass(found, nn.Module):
@@ -279,6 +290,8 @@ class Code:
             if isinstance(inspect.getattr_static(kind, name, None), classmethod):
                 self._class_methods.add(function)
             self.follow(function, kind)
+            base = next(base for base in kind.__mro__ if name in vars(base))
+            self._hold((f"{qualified(base)}.{name}", base, name))
 
     def _class_hash(self, kind: type, depth: int) -> str | None:
         """One hash of all methods of a class of the user's own; None of any other."""

@@ -52,6 +52,8 @@ class Guard:
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
+        self._questions = code.questions
+        self._answers: dict[str, Any] | None = None  # of the first call, which is compared with the model itself
         self._watched = None if deferred else self._watch(code)
 
     def check(self) -> None:
@@ -65,6 +67,22 @@ class Guard:
                 raise StaleModelError(_told([*self._rebound(), *faults], found))
             self._warn_of_observers()
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
+            self._questions = code.questions
+        if self._questions:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Raise StaleModelError if the process answers what forward asks of it otherwise than at the first call."""
+        answers = {name: ask() for name, ask in self._questions.items()}
+        was, self._answers = self._answers or answers, {**answers, **(self._answers or {})}
+        if told := [
+            f"{name} was {was[name]!r}, is {now!r}" for name, now in answers.items() if was.get(name, now) != now
+        ]:
+            raise StaleModelError(
+                "forward asks the process what it answers otherwise since the first call:\n  - "
+                + "\n  - ".join(told)
+                + f"\n  set it back, or apply the schedule anew: then the first call is compared with the model; else {REPLAN}"
+            )
 
     def _rebound(self) -> Iterator[str]:
         """Functions that another one stands for now."""

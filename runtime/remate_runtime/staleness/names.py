@@ -116,7 +116,7 @@ def _holder(found: Any, name: str) -> tuple[Mapping[str, Any] | None, type | Non
     """What holds an attribute of a module, a class of the user's or a config, and the class, if one does; None for anything else."""
     if isinstance(found, type):
         base = next((base for base in found.__mro__ if name in vars(base)), None) if is_own(found.__module__) else None
-        return (None, None) if base is None else (vars(base), base)
+        return (None, None) if base is None or not is_own(base.__module__) else (vars(base), base)
     if isinstance(found, types.ModuleType) or is_config(found):
         held = held_by(found)
         return (held, None) if name in held else (None, None)

@@ -137,6 +137,8 @@ def references(function: Function) -> list[Reference]:
             found[Reference(node.id, (*names, *_attributes(node, above)), False, module)] = None
             continue
         free = not places[id(node)].binds(node.id)
+        if free and _is_written(node, above):
+            continue
         if free or node.id == first:
             top: ast.AST = node
             called = above.get(id(node))
@@ -163,8 +165,17 @@ def class_reads(function: Function, is_class_method: bool) -> frozenset[str]:
     """Attributes that a function takes of anything but `self`: `type(self).depth`, of a class method's first parameter, too."""
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters and not is_class_method else ""
-    taken = (node for node in ast.walk(function) if isinstance(node, ast.Attribute))
+    taken = (node for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
     return frozenset(node.attr for node in taken if not (isinstance(node.value, ast.Name) and node.value.id == first))
+
+
+def _is_written(node: ast.AST, above: dict[int, ast.AST]) -> bool:
+    """Whether something in what a name stands for is set there, and nothing of it read: `STATE["calls"] += 1`."""
+    while isinstance(outer := above.get(id(node)), ast.Attribute | ast.Subscript) and outer.value is node:
+        if not isinstance(outer.ctx, ast.Load):
+            return True
+        node = outer
+    return False
 
 
 def _attributes(node: ast.AST, above: dict[int, ast.AST]) -> tuple[str, ...]:

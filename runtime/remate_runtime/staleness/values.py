@@ -22,13 +22,13 @@ import torch
 from torch import nn
 
 from ..operator_calls.overloads import SHORT_DTYPES
+from .inner_values import NONE, array_hash, inner, is_array, is_bytes_of_array
 from .ownership import is_own, name_in_value
 
 _LONG = 200  # characters of a text that is written down
 MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
 _MANY = 64  # plain values inside one attribute that are written down
 _DEEP = 12  # containers in containers that are looked into
-_BYTES = 1 << 20  # of a NumPy array that is compared
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 _UNSEEN = (torch.Tensor, nn.Module, torch.Generator, torch.device, torch.cuda.Stream)
 _BY_TEXT = (bytes, range, slice, re.Pattern, operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -104,11 +104,8 @@ class _Describing:
             return _text(repr(value))
         if isinstance(value, functools.partial):
             return {"is": "functools.partial", "of": self._items(_partial(value), above, ordered)}
-        if is_array(value):
-            kind = f"{value.dtype}{list(value.shape)}"
-            return (
-                {"hash": short_hash(kind + value.tobytes().hex())} if value.nbytes <= _BYTES else {"length": value.size}
-            )
+        if is_array(value) and is_bytes_of_array(value):
+            return {"hash": array_hash(value)}
         function = unwrapped(value)
         if isinstance(function, (type, *FUNCTIONS)) or _is_compiled_function(function):
             return self._function(function, above, ordered)
@@ -116,6 +113,9 @@ class _Describing:
             return self._object(value, above, ordered)
         if isinstance(value, CONTAINERS):
             return self._container(value, above, ordered)
+        parts = inner(value)
+        if parts is not NONE:
+            return {"object": name_in_value(type(value)), "items": self._items(parts, above, ordered)}
         return {"object": name_in_value(type(value))}
 
     def _items(self, items: Sequence[Any], above: tuple[int, ...], ordered: bool) -> list[Any]:
@@ -210,11 +210,6 @@ def is_constant(value: Any) -> bool:
         and value.device.type != "meta"
         and value.numel() <= MAX_CONSTANT
     )
-
-
-def is_array(value: Any) -> bool:
-    """Whether it is an array, or a scalar, of NumPy."""
-    return type(value).__module__ == "numpy" and hasattr(value, "tobytes") and hasattr(value, "nbytes")
 
 
 def _partial(value: functools.partial[Any]) -> list[Any]:

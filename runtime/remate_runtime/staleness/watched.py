@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from .attributes import HOOKS, global_hooks, hooks_of
+from .inner_values import NONE, inner, is_array, is_bytes_of_array, may_change
 from .ownership import is_own, qualified
 from .values import (
     CONTAINERS,
     MISSING,
     held_by,
-    is_array,
     is_constant,
     parts_of_value,
     requested,
@@ -136,9 +136,15 @@ class Watched:
                     self._known.add(id(one))
                     self._tensors.append(one)
                 continue
-            if is_array(one) and type(one).__name__ == "ndarray":
+            if is_array(one) and is_bytes_of_array(one):
                 self._known.add(id(one))
                 self._arrays.append((one, one.tobytes()))
+                continue
+            if not isinstance(one, CONTAINERS) and may_change(one) and inner(one) is not NONE:
+                self._known.add(id(one))
+                self._alive.append(one)
+                self.ask(functools.partial(_written, one))
+                waiting += inner(one)
                 continue
             if type(one) is itertools.count:
                 self._requested.append((functools.partial(repr, one), repr(one)))
@@ -248,6 +254,11 @@ class Watched:
                     return False
                 self._values[at] = now
         return True
+
+
+def _written(value: Any) -> str:
+    """What decides a value whose class is of Python's library, as text."""
+    return repr(inner(value))
 
 
 def _items(mapping: Mapping[Any, Any]) -> list[tuple[Any, int]]:

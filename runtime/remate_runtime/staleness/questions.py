@@ -1,0 +1,60 @@
+"""Questions to the process that the user's code asks: default dtype, threads, deterministic algorithms, process groups. The schedule
+computes with the answers of the first call, which the self-check compares; the guard asks again at every later call."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+Ask = Callable[[], Any]
+_OF_TORCH = (
+    "get_default_dtype",
+    "get_default_device",
+    "get_num_threads",
+    "get_num_interop_threads",
+    "get_deterministic_debug_mode",
+    "get_float32_matmul_precision",
+    "are_deterministic_algorithms_enabled",
+    "is_deterministic_algorithms_warn_only_enabled",
+    "is_anomaly_enabled",
+)
+_OF_ATTENTION = ("flash_sdp_enabled", "math_sdp_enabled", "mem_efficient_sdp_enabled", "cudnn_sdp_enabled")
+_OF_GROUPS = ("is_initialized", "get_world_size", "get_backend")
+_FLAGS = "torch.backends"  # modules whose attributes are settings
+
+
+def question(found: Any, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
+    """The question that a name of the user's code asks, by its name and how to ask it; None if it asks nothing of the process.
+
+    Args:
+        found: What the name leads to.
+        rest: Attributes of it that the code takes.
+    """
+    if isinstance(found, types.ModuleType):
+        if rest and found.__name__.startswith(_FLAGS) and not callable(getattr(found, rest[0], None)):
+            return f"{found.__name__}.{rest[0]}", functools.partial(getattr, found, rest[0], None)
+        return None
+    for name, function in _functions().items():
+        if found is function:
+            return f"{name}()", functools.partial(_asked, function)
+    return None
+
+
+def _functions() -> dict[str, Any]:
+    modules = [("torch", torch, _OF_TORCH), ("torch.backends.cuda", torch.backends.cuda, _OF_ATTENTION)]
+    if (distributed := sys.modules.get("torch.distributed")) is not None:
+        modules.append(("torch.distributed", distributed, _OF_GROUPS))
+    return {f"{label}.{name}": getattr(module, name, None) for label, module, names in modules for name in names}
+
+
+def _asked(function: Any) -> Any:
+    try:
+        answer = function()
+    except Exception as error:  # there is no process group
+        return type(error).__name__
+    return answer if isinstance(answer, bool | int | str) else str(answer)

@@ -1,0 +1,3 @@
+"""A module of Python that a forward counts in."""
+
+count = 0
