@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from remate_runtime.engine.eager.pages import Pager, StepPages
+from remate_runtime.engine import Pager, StepPages
 from remate_runtime.format import Lane
 
 _LARGE, _SMALL = 64 << 20, 4 << 10  # bytes

@@ -15,6 +15,7 @@ from __future__ import annotations
 from .compiled.artefacts import Artefacts, ns_of
 from .compiled.prediction import PredictedMemory, check_available, predict_memory
 from .compiled_step import CompiledStep, Engine, Forwarded
+from .eager.pages import Pager, StepPages
 from .experimental.cuda_graphs import in_cuda_graphs
 from .registry import ENGINES, engine_of
 from .saved_hooks import of_torch
@@ -27,8 +28,10 @@ __all__ = [
     "CompiledStep",
     "Engine",
     "Forwarded",
+    "Pager",
     "PredictedMemory",
     "StepFunction",
+    "StepPages",
     "Steps",
     "check_available",
     "engine_of",
