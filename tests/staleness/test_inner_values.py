@@ -1,4 +1,4 @@
-"""Values of Python's own library and arrays, what classes hold, and what backward alone reads: digest and guard compare them."""
+"""Digest and guard compare values of Python's own library and arrays, what classes hold, and what backward alone reads."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ ASKING += "        return (y * (1.5 if {} else 0.5)).mean()\n"
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_of_the_process_that_changes_later_is_refused(sources: Sources, question: str) -> None:
-    """At the first call another answer than when planned is the self-check's matter: it need not change the step."""
+    """At the first call another answer than when planned is the self-check's matter: it may not change the step."""
     threads = torch.get_num_threads()
     model = sources.load(ASKING.format(question)).Net()
     exec(QUESTIONS[question].format(1))
