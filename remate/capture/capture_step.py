@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from torch.fx import Node
 
 from remate_runtime.flat_step import Graph
-from remate_runtime.staleness import make_caches
+from remate_runtime.staleness import either, make_caches
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..errors import CaptureError
@@ -35,6 +35,7 @@ from .lower import Lowering, Source
 from .origins import complete, origins
 from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
+from .reads import values_read
 from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
 from .repeats.tracing import traced
@@ -82,6 +83,7 @@ def capture(
     options: dict[str, Any] = {"sizes": sizes, "live": live, "stepwise": stepwise, "digested": digested}
     Signature(*call)  # what no schedule can hold is refused before anything runs
     outside = Outside(model)
+    before = values_read(model) if digested else {}
     with caches_made(model, kept=digested) as caches:
         try:
             found, changed = _capture(*call, differentiate, outside, **options)
@@ -99,7 +101,11 @@ def capture(
             found, changed = _capture(*call, differentiate, outside, **options)
         judge(changed, functools.partial(make_caches, model, *call[1:]))
         outside.restore()
-    return replace(found, model=replace(found.model, caches=caches.paths))
+    digest = found.digest
+    if again and digest is not None:  # containers that the first call fills
+        values = {name: either(before.get(name, now), now) for name, now in digest.values.items()}
+        digest = replace(digest, values=values)
+    return replace(found, digest=digest, model=replace(found.model, caches=caches.paths))
 
 
 def _capture(

@@ -332,6 +332,13 @@ class Reads:
                 yield from (f"{path}.{name}" for path in self._places(holder, above | {key}))
 
 
+def values_read(model: nn.Module) -> dict[str, Any]:
+    """The globals that a model's code reads, described as they are now."""
+    code = Code()
+    make_digest(model, {}, {}, code)
+    return code.values
+
+
 def _put_back(kind: type, reading: Any) -> None:
     """How attributes of a class are read, as before."""
     if reading is None:

@@ -1,4 +1,4 @@
-"""State of values that are neither containers nor objects of the user's: iterators, generators, arrays, variables of a context."""
+"""State of values that are neither containers nor objects of the user's: iterators, arrays, variables of a context."""
 
 from __future__ import annotations
 

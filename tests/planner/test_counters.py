@@ -44,12 +44,16 @@ class Net(nn.Module):
 
 
 class OfTheClass(Net):
+    count: int  # not there at first
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         type(self).count = getattr(type(self), "count", 0) + 1
         return self.lin(x).sum() * (2.0 if type(self).count > 5 else 1.0)
 
 
 class OnlyCounted(Net):
+    count: int  # not there at first
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         type(self).count = getattr(type(self), "count", 0) + 1
         return self.lin(x).sum()
@@ -124,7 +128,7 @@ def afresh() -> Any:
     function.n = counted_elsewhere.count = 0  # type: ignore[attr-defined]
     for kind in (OfTheClass, OnlyCounted):
         if "count" in vars(kind):
-            del kind.count  # type: ignore[attr-defined]
+            delattr(kind, "count")
 
 
 @pytest.mark.parametrize("counter", COUNTERS)

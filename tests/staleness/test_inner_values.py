@@ -1,4 +1,4 @@
-"""Values of Python's own library and arrays, what classes hold, and what backward alone reads: digest and guard compare them."""
+"""Digest and guard compare values of Python's own library and arrays, what classes hold, and what backward alone reads."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ ASKING += "        return (y * (1.5 if {} else 0.5)).mean()\n"
 
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_of_the_process_that_changes_later_is_refused(sources: Sources, question: str) -> None:
-    """At the first call another answer than when planned is the self-check's matter: it need not change the step."""
+    """At the first call another answer than when planned is the self-check's matter: it may not change the step."""
     threads = torch.get_num_threads()
     model = sources.load(ASKING.format(question)).Net()
     exec(QUESTIONS[question].format(1))
@@ -167,3 +167,35 @@ def test_an_answer_of_the_process_that_changes_later_is_refused(sources: Sources
     finally:
         exec(QUESTIONS[question].format(1))
         torch.set_num_threads(threads)
+
+
+CACHING = """
+import torch
+from torch import nn
+
+TABLES = {}
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if 4 not in TABLES:
+            TABLES[4] = torch.arange(4.0)
+        return (self.lin(x) * TABLES[4]).mean()
+"""
+
+
+def test_a_global_that_the_first_call_fills_may_be_empty_or_filled(sources: Sources) -> None:
+    schedule = decode(encode(schedule_of(sources.load(CACHING).Net(), (X,))))
+    module = sources.load(CACHING)
+    model = module.Net()
+    planned = apply(model, schedule, verify="never")
+    planned(X)
+    model(X)
+    planned(X)
+    module.TABLES[4] = torch.arange(4.0) + 1
+    with pytest.raises(StaleModelError, match="TABLES"):
+        planned(X)

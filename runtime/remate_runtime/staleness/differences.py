@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..format.module_paths import fold_paths
-from .values import OPAQUE, same
+from .values import OPAQUE, accepts, same
 
 _SETTINGS = 4  # assignments that a message writes down
 _CHECKPOINTING = "gradient_checkpointing"  # the flag of modules of transformers and diffusers
@@ -80,7 +80,7 @@ class Differences:
     def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Changed globals; those that only one side reads are reported only if nothing else explains them."""
         for name in was:
-            if name in now and not same(was[name], now[name]):
+            if name in now and not accepts(was[name], now[name]):
                 self._code.append(f"global {name!r} was {shown(was[name])}{self._when}, is {shown(now[name])}")
         if not self._code and not self._modules:
             self._alone += [f"global {name!r} was {shown(was[name])}{self._when}" for name in was if name not in now]

@@ -15,7 +15,7 @@ from .code import NO_FIELDS, Code
 from .differences import Differences
 from .moved import moved
 from .ownership import is_own, package_version, qualified
-from .values import ABSENT, MISSING, OPAQUE, attribute, held_by, hiding, same
+from .values import ABSENT, MISSING, OPAQUE, accepts, attribute, held_by, hiding, same
 
 Entry = tuple[str, str, Mapping[str, Any], tuple[str, ...]]  # path, class, attributes as `Reads` has them, hooks
 NOW: Any = object()  # of an attribute: what it is now
@@ -233,13 +233,6 @@ def _is_setting(value: Any) -> bool:
 def at_index(value: Any, index: int) -> Any:
     """What a digest says of an attribute at one path of its group."""
     return value["each"][index] if isinstance(value, dict) and "each" in value else value
-
-
-def accepts(was: Any, now: Any) -> bool:
-    """Whether an attribute is what was recorded, or one of the two that were."""
-    if isinstance(was, dict) and "either" in was:
-        return any(same(item, now) for item in was["either"])
-    return same(was, now)
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -28,9 +28,9 @@ from .attributes import (
 )
 from .code import Code
 from .differences import CHECKPOINTS, Differences
-from .digest import accepts, at_index, at_path, code_of, compare_digest, make_digest
+from .digest import at_index, at_path, code_of, compare_digest, make_digest
 from .ownership import qualified
-from .values import MISSING, held_by, hiding, underlying
+from .values import MISSING, accepts, held_by, hiding, underlying
 from .watched import Watched
 
 _HINT = (
@@ -193,7 +193,9 @@ def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
         modules=tuple(map(group, digest.modules)),
         objects=tuple(map(group, digest.objects)),
         functions=code.functions,
-        values=dict(code.values),
+        values={
+            name: was if accepts(was := digest.values.get(name), now) else now for name, now in code.values.items()
+        },
         patched=dict(code.library.patched),
     )
 

@@ -1,5 +1,7 @@
-"""Questions to the process that the user's code asks: default dtype, threads, deterministic algorithms, process groups. The schedule
-computes with the answers of the first call, which the self-check compares; the guard asks again at every later call."""
+"""Questions to the process that the user's code asks: default dtype, threads, deterministic algorithms, process groups.
+
+The self-check compares the first call with the model. The guard asks again at every later call.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """What a schedule notices when the model is no longer the planned one, and what that costs.
 
-    python -m tools.bench.trust [--layers 12] [--steps 5] [--only GROUP]
+    python -m tools.bench.trust [changes] [gpt2] [files] [cost] [--layers 12] [--steps 5] [--only CLASS]
 
-The table has a row for each class of changes. *early*: the change comes between planning and `apply`, in a process that reads the
-file. *late*: after `apply` and one good step. Each net is tried alone: `digest` (early) and `guard` (late) without the self-check, the
-`self-check` (verify="first" for early changes, verify=1 for late ones) without digest and guard. So a case may stand in several columns.
-*exact*: the schedule computes what the changed model computes. *silent*: none of these. Every model that is not changed is a
-case as well, and counts as *refused* where something speaks against it.
+The table has a row for each class of changes. *early*: the change comes between planning and `apply`, which reads the file as
+another process does. *late*: after `apply` and one good step. Each net is tried alone: digest (early) and guard (late)
+without the self-check; the self-check without digest and guard, with verify="first" for early changes and verify=1 for late
+ones. So a case can count in several columns. *exact*: the schedule computes what the changed model computes. *silent*: none of
+these. *unchanged, refused*: how often a net speaks against the model that nobody changed.
 Then a GPT-2, files from strangers, and costs.
 """
 
@@ -20,7 +20,7 @@ import torch
 
 from ..text import environment, table
 from .cases import Case, cases
-from .cost import cost, strangers
+from .cost import cost, guards, strangers
 from .gpt2 import cases as gpt2_cases
 from .models import Sources
 from .outcome import Answer, answer
@@ -68,7 +68,7 @@ def _alarms(case: Case) -> int:
 
 def numbers(name: str, row: Row) -> tuple[str, ...]:
     """A row of the table."""
-    early, late = ([one[at] for one in row.planned] for at in (1, 2))
+    early, late = [one for _, one, _ in row.planned], [one for _, _, one in row.planned]
     counts = [len(row.planned) + len(row.refused), len(row.refused)]
     for answers in (early, late):
         counts += [sum(a.net for a in answers), sum(a.check for a in answers)]
@@ -116,14 +116,21 @@ def changes(only: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", help="what to print: changes, gpt2, files, cost; all by default")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--only", default="", help="classes of changes whose names contain this, and nothing else")
+    parser.add_argument("--only", default="", help="classes of changes whose names contain this")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(environment(), changes(args.only), sep="\n\n", flush=True)
-    if not args.only:
-        print("", gpt2_cases(), strangers(), cost(args.layers, args.steps), sep="\n\n")
+    sections = {
+        "changes": lambda: changes(args.only),
+        "gpt2": gpt2_cases,
+        "files": strangers,
+        "cost": lambda: f"{cost(args.layers, args.steps)}\n\n{guards()}",
+    }
+    print(environment(), flush=True)
+    for name in args.sections or sections:
+        print("", sections[name](), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class Case(NamedTuple):
     Attributes:
         group: The class of changes.
         name: What is changed.
-        schedule: Plans the model, through its text as in another process; once for all cases of it. None: it is refused.
+        schedule: Plans the model once, through its text as in another process. None: it is refused.
         build: Makes the model anew.
         args: What it is called with.
     """

@@ -1,8 +1,9 @@
-"""What trust costs: `apply`, the check of every call, and a step beside them; and what becomes of files from strangers."""
+"""What trust costs: `apply`, the check of every call, and a step beside them; what becomes of files from strangers."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import time
 from collections.abc import Callable
 from statistics import median
@@ -17,9 +18,11 @@ from remate_runtime.flat_step import expand
 from remate_runtime.operator_calls import operators
 from remate_runtime.staleness import Code, Guard, compare_digest
 from tests.runtime.hostile_files import files as hostile_files
+from tests.runtime.stepping import schedule_of
 from tests.runtime.strangers import inputs as small_inputs
 from tests.runtime.strangers import model as small_model
 
+from ..self_check import MODELS
 from ..text import table
 from .gpt2 import gpt2
 
@@ -64,7 +67,7 @@ class Dropouts(nn.Module):
 
 
 def live_attributes(count: int) -> str:
-    """What it takes more of a step's CPU time that so many attributes are read at every call: of two models, in turn."""
+    """What reading so many attributes at every call adds to a step's CPU time: of two models, in turn."""
     x, found = torch.randn(2, 8), []
     for live in ([], ["h.*.p"]):
         model = Dropouts(count)
@@ -98,3 +101,20 @@ def cost(layers: int, steps: int) -> str:
         ("deepcopy, applied again", f"{timed(lambda: copy.deepcopy(planned), 2) * 1e3:.0f} ms"),
     ]
     return table([("cost", ""), *rows])
+
+
+def guards() -> str:
+    """The check of every call, and the comparison at `apply`, for small models of several kinds."""
+    rows = [("model", "modules", "check at every call", "comparison at apply")]
+    for name, build in MODELS.items():
+        torch.manual_seed(0)
+        model, kwargs = build()
+        digest = schedule_of(model, (), kwargs).digest
+        assert digest is not None
+        code = Code(digest.fields)
+        compare_digest(digest, "", model, code)
+        guard = Guard(model, digest, code)
+        compared = timed(functools.partial(compare_digest, digest, "", model), 5)
+        count = sum(1 for _ in model.modules())
+        rows.append((name, str(count), f"{timed(guard.check, 300) * 1e6:.0f} us", f"{compared * 1e3:.1f} ms"))
+    return table(rows)

@@ -1,4 +1,4 @@
-"""Kinds of values that a forward may read, each with one change of it: as text, so that they can be put into any place of a model."""
+"""Kinds of values that a forward may read, each with one change, as text, so that any place of a model can have them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Place(NamedTuple):
-    """Where a value stands; `{h}` is its name, `{make}` what makes it, `{read}` the number that forward wants of it.
+    """Where a value is; `{h}` is its name, `{make}` what makes it, `{read}` the number that forward wants of it.
 
     Attributes:
         held: Python that forward reaches it by.
@@ -37,7 +37,8 @@ PLACES: dict[str, Place] = {
     "closure": Place(
         "{h}()",
         *_at("m.{h}.__closure__[0].cell_contents"),
-        above="def make_{h}(held):\n    def inner():\n        return held\n\n    return inner\n\n\n{h} = make_{h}({make})",
+        above="def make_{h}(held):\n    def inner():\n        return held\n\n"
+        "    return inner\n\n\n{h} = make_{h}({make})",
     ),
     "default": Place(
         "{h}()",
@@ -100,7 +101,8 @@ PLACES: dict[str, Place] = {
         "",
         *_at("hook(n.mark_{h}).keywords['held']"),
         above="def hook_{h}(module, args, output, held=None):\n    return (output * ({read_held})).sin()",
-        init="self.mark_{h} = nn.Identity()\n        self.mark_{h}.register_forward_hook(functools.partial(hook_{h}, held={make}))",
+        init="self.mark_{h} = nn.Identity()\n"
+        "        self.mark_{h}.register_forward_hook(functools.partial(hook_{h}, held={make}))",
         forward="z = z + self.mark_{h}(y)",
     ),
     "hook, an object": Place(
