@@ -58,7 +58,7 @@ class PartSchedules(msgspec.Struct, frozen=True):
     def peak_bytes(self) -> int:
         """Predicted peak of all parts together: bytes beyond parameters, buffers, inputs and optimizer state."""
         expanded = [expand(one) for one in self.schedules]
-        return peak_together([link(one.graph, one.recomputes) for one in expanded])
+        return peak_together([link(one.graph, one.recomputes, one.pages) for one in expanded])
 
 
 class PartKind(msgspec.Struct, frozen=True):

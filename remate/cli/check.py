@@ -126,6 +126,7 @@ def _summary(path: str, opened: Analysis) -> str:
     ours = reserved(opened.linked) if opened.graph.calls == 1 else None
     operations, recomputes = len(opened.graph.operations), len(opened.expanded.recomputes)
     instances = count(len(opened.schedule.program), "instance")
+    pages = f", {count(len(opened.expanded.pages), 'page')}" if opened.expanded.pages else ""
     overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else "no costs recorded"
     return "\n".join(
         [
@@ -133,7 +134,7 @@ def _summary(path: str, opened: Analysis) -> str:
             *_sizes(opened),
             *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
-            f"{count(recomputes, 'recomputation')}",
+            f"{count(recomputes, 'recomputation')}{pages}",
             f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; baseline {size(base.peak)}"
             + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
             f"  {delivered_line(opened)}",
