@@ -231,7 +231,7 @@ class Step:
 
     def _page(self, prefix: str, statement: Json) -> None:
         named = [statement.get(field) for field in ("out", "gone", "back")]
-        points = [None if not point else self._point(prefix + point) for point in named]
+        out, gone, back = (None if not point else self._point(prefix + point) for point in named)
         views = {w: op.reads[0] for op in self.ops if op.view for w in op.writes}
 
         def root(value: str) -> str:
@@ -246,7 +246,7 @@ class Step:
                 held = {root(v) for v in (*self.outputs, *self.gradients.values())}
                 leaves = value not in views and value not in held and not (self.types[value].cpu and self._on_device)
                 if leaves and (not number or value == f"{full}:{int(number)}"):
-                    self.pages.append((value, statement.get("to", "disk"), *points))
+                    self.pages.append((value, statement.get("to", "disk"), out, gone, back))
 
     @property
     def _on_device(self) -> bool:

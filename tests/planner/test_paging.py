@@ -23,7 +23,7 @@ from remate.strategy.paging.greedy import ORDERS
 from remate.strategy.solve import solve
 from remate_runtime import apply
 from remate_runtime.flat_step import Graph
-from remate_runtime.format import Lane, Page, Schedule, encode
+from remate_runtime.format import Lane, Page, PageMemory, Schedule, encode
 from remate_runtime.link import link, simulate
 
 from .folding import random_step
@@ -46,7 +46,8 @@ class Deep(nn.Module):
 
 
 def planned_file(model: nn.Module, x: torch.Tensor, **options: Any) -> Schedule:
-    made = remate.plan(model, (x,), **{"cost": "cpu", "effort": "quick", "progress": None, "budget": "60%", **options})
+    given: Any = {"cost": "cpu", "effort": "quick", "progress": None, "budget": "60%", **options}
+    made = remate.plan(model, (x,), **given)
     assert isinstance(made, Schedule)
     return made
 
@@ -62,7 +63,8 @@ def graph_of(seed: int) -> Graph:
 @pytest.mark.parametrize("order", ORDERS)
 def test_pages_keep_the_budget_and_their_own(seed: int, order: Any) -> None:
     graph = graph_of(seed)
-    base, limits = simulate(link(graph)), {"disk": 1 << 12, "host": 1 << 11}
+    base = simulate(link(graph))
+    limits: dict[PageMemory, int] = {"disk": 1 << 12, "host": 1 << 11}
     for share in (0.95, 0.8, 0.6):
         made = page(graph, (), int(share * base.peak), limits, order)
         if made is None:
@@ -135,14 +137,7 @@ def test_a_plan_with_pages_trains_as_it_says() -> None:
 
 def test_the_same_arguments_give_the_same_file() -> None:
     model, x = Deep(), torch.randn(512, 64)
-    options: dict[str, Any] = {
-        "budget": "60%",
-        "disk_budget": 1 << 30,
-        "bandwidth": "2GB/s",
-        "cost": "cpu",
-        "effort": "quick",
-    }
-    first, second = (encode(remate.plan(model, (x,), progress=None, **options)) for _ in range(2))
+    first, second = (encode(planned_file(model, x, disk_budget=1 << 30, bandwidth="2GB/s")) for _ in range(2))
     assert first == second
     assert b'"disk_budget": "1073741824", "bandwidth": "2GB/s"' in first
 

@@ -7,6 +7,7 @@ there. One thread copies out and one copies back, beside the operations; what is
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Sequence
@@ -92,15 +93,22 @@ class _Scratch:
         try:
             self._file = tempfile.TemporaryFile(prefix="remate-", buffering=0)  # noqa: SIM115 (closed when it is collected)
             self.number = self._file.fileno()
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self.number, 0, max(1, nbytes))
-            else:
-                os.ftruncate(self.number, nbytes)
+            _reserve(self.number, max(1, nbytes))
         except OSError as error:
             raise ExecutionError(
                 f"a scratch file of {nbytes:,} bytes for paged values cannot be made in {self.folder}: {error.strerror}"
                 "\n  free space there, or name a folder on a larger disk in TMPDIR before Python starts; nothing has run yet"
             ) from None
+
+
+def _reserve(number: int, nbytes: int) -> None:
+    """Take the space of a file, where the system can. Raises OSError if there is not so much."""
+    try:
+        os.posix_fallocate(number, 0, nbytes)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        os.ftruncate(number, nbytes)  # a full disk is noticed by the copies then
 
 
 class _Copy:
