@@ -57,7 +57,7 @@ def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
         ({"slowdown": -0.1}, "no share of the time"),
         ({"slowdown": 10}, "10 times the step"),
         ({"budget": "60%", "slowdown": "10%"}, "leave one of them out"),
-        ({"at": "0"}, "need a budget"),
+        ({"at": "0", "budget": "min"}, "need a budget"),
     ],
 )
 def test_what_cannot_be_meant_is_asked(options: dict[str, Any], told: str) -> None:
