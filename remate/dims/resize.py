@@ -16,7 +16,8 @@ from .requested_sizes import Asking
 def resized(
     asking: Asking, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's."""
+    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's, and with its
+    gaps between rows."""
     call = (tuple(args), dict(kwargs))
     leaves = trees.tensors(call)
     mode = detect_fake_mode(leaves) or FakeTensorMode(allow_non_fake_inputs=True)
@@ -34,10 +35,13 @@ def resized(
 
 
 def _like(leaf: torch.Tensor, shape: list[int], mode: FakeTensorMode) -> torch.Tensor:
-    strides, step = [0] * len(shape), 1
+    strides, step, example_step = [0] * len(shape), 1, 1
     for axis in sorted(range(len(shape)), key=lambda axis: (leaf.stride(axis), -axis)):
-        strides[axis] = step
-        step *= shape[axis]
+        given = leaf.stride(axis)
+        is_gap = given != example_step and (given == 0 or given > step)  # a slice of a wider tensor, or an expanded one
+        strides[axis] = given if is_gap else step
+        if given:
+            step, example_step = strides[axis] * shape[axis], given * leaf.shape[axis]
     if leaf.device.type == "meta":
         made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device="meta")
     else:

@@ -49,12 +49,17 @@ def measured_at(
 
 
 def _at_size(graph: Graph, operations: Collection[int], sizes: Mapping[str, int]) -> Graph:
-    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing."""
+    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing: they become
+    views, and what they compute has no producer, because it is no view of what they read."""
     chosen = [graph.operations[at] for at in operations]
     touched = {value for op in chosen for value in (*op.reads, *op.writes) if value is not None}
     touched |= {graph.root[value] for value in touched}
     values = tuple(
-        replace(value, type=value.type.at(sizes)) if at in touched and isinstance(value.type, SizedType) else value
+        replace(
+            value,
+            type=value.type.at(sizes) if at in touched and isinstance(value.type, SizedType) else value.type,
+            producer=value.producer if value.producer < 0 or graph.operations[value.producer].view else -1,
+        )
         for at, value in enumerate(graph.values)
     )
     every = tuple(

@@ -18,6 +18,7 @@ from remate_runtime.applied import refuse_transforms
 from remate_runtime.bind import refuse_sharded
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule, checked_text, decode
+from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.recorded import RecordedCall
 from .plan_file import applied, other_budget, refused_call, save, schedules_at, summary
@@ -78,6 +79,11 @@ class Auto:
                 self._decide_again(error, args, kwargs)
         return (self.plain if self._scheduled is None else self._scheduled).forward(*args, **kwargs)
 
+    @property
+    def calls_aside(self) -> int:
+        """Calls that the model's own forward answered although it has schedules: no schedule is for their sizes."""
+        return getattr(getattr(self._scheduled, "_remate_step", None), "calls_aside", 0)
+
     def copied_to(self, model: nn.Module) -> None:
         """A copy has the schedules that this model has by now, or plans on its own."""
         twin = Auto(plain_view(model), self.settings)
@@ -112,6 +118,11 @@ class Auto:
                 raise
             self._leave(str(error))
             return
+        except Exception as error:  # a defect of remate is no reason to stop a training that can go on without
+            if self.settings.on_refused == "error":
+                raise
+            self._leave(f"planning failed, which is a defect of remate: {type(error).__name__}: {error}")
+            return
         self._scheduled, self._decided = found.model, True
         self.outcome = Outcome(found.schedules, found.planned, time.monotonic() - began)
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
@@ -131,7 +142,7 @@ class Auto:
         """From now on, the model's own forward."""
         self._scheduled, self._decided, self.outcome = None, True, Outcome(refused=why)
         told = f"the {type(self.plain).__name__} trains by its own forward, without a memory budget: {why}"
-        warnings.warn(told, SteppedAsideWarning, stacklevel=8)
+        warnings.warn(told, SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def _own(self, call: RecordedCall) -> Scheduled:
         """What the file has for this call, else a new plan, which is written there."""
@@ -204,7 +215,7 @@ class Auto:
         try:
             save(self.settings.file, schedules)
         except (OSError, RemateError) as error:
-            warnings.warn(f"the schedule could not be kept: {error}", UserWarning, stacklevel=9)
+            warnings.warn(f"the schedule could not be kept: {error}", UserWarning, stacklevel=frames_to_caller())
 
 
 def state_of(model: Any) -> Auto | None:

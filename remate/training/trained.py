@@ -47,6 +47,7 @@ class _Seen:
         self.taken = False
         self.outcome = Outcome()
         self.began: Outcome | None = None  # the outcome when the step under way began
+        self.calls_aside = 0  # when it began
         self.scheduled = 0  # steps
 
     @property
@@ -81,6 +82,7 @@ class Trained(Listener):
         state = seen.state
         busy = any(other.steps.measures_memory for other in self._alive.values())
         seen.began = None if state is None else state.outcome
+        seen.calls_aside = 0 if state is None else state.calls_aside
         seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy)
 
     def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
@@ -94,9 +96,15 @@ class Trained(Listener):
         state = seen.state
         if state is not None:
             seen.outcome = state.outcome
-            seen.scheduled += bool(state.outcome.schedules)
-            if state.outcome is not seen.began or not state.outcome.schedules:
-                seen.steps.drop()  # it was planned in this step
+            by_schedule = bool(state.outcome.schedules) and state.calls_aside == seen.calls_aside
+            seen.scheduled += by_schedule
+            if (
+                state.outcome is not seen.began
+            ):  # it was planned in this step, and in those of others that are under way
+                for other in self._alive.values():
+                    other.steps.drop()
+            if not by_schedule:
+                seen.steps.drop()
             seen.steps.end(scheduled=True)
             return
         seen.steps.end(scheduled=False)

@@ -299,3 +299,27 @@ def test_a_live_attribute_and_a_size_in_one_number() -> None:
     with pytest.raises(DimsError, match=r"takes .*alpha.* at one of them and .* at the other[^!]*one after the other"):
         remate.plan(Scaled(apart=False), (torch.randn(6, 4),), **options)
     remate.plan(Scaled(apart=True), (torch.randn(6, 4),), **options)
+
+
+class Columns(nn.Module):
+    """Takes its input column by column, as recurrent networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.RNNCell(1, 4), nn.Linear(4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(x.size(0), 4)
+        for column in x.split(1, dim=1):
+            h = self.cell(column, h)
+        return self.head(h)
+
+
+def test_rows_of_a_wider_tensor_keep_their_gap_at_other_sizes() -> None:
+    """The input `data[:, :-1]`: 9 numbers from row to row, whatever the batch."""
+    model = Columns()
+    schedule = planned(model, (torch.randn(17, 9)[:, :-1],), "auto")
+    assert schedule.model.inputs["args"] == [{"tensor": "f32[b,8]{9,1}", "name": "x"}]
+    applied = remate_runtime.apply(model, schedule)
+    x = torch.randn(7, 9)[:, :-1]
+    assert torch.equal(applied(x), model(x))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remate.cli import main
-from remate_runtime import load
+from remate_runtime import SteppedAsideWarning, load
 
 from ..cli.processes import environment
 
@@ -216,3 +216,28 @@ def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: py
     assert main(["plan", str(tmp_path / "none.py"), "--from-script", "-o", str(file)]) == 2
     status, out, _ = train(capsys, "--file", str(file), "--dims", "none", script)
     assert (status, out) == (0, by_python(script))
+
+
+def test_steps_that_the_schedule_steps_aside_for_are_not_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = written(tmp_path, PLAIN)
+    with pytest.warns(SteppedAsideWarning) as told:
+        status, _, err = train(capsys, "--dims", "none", script)
+    assert status == 0
+    assert "remate: Net, 3 steps by a schedule" in err
+    assert [warning.filename for warning in told] == [script]
+
+
+def test_a_defect_of_planning_does_not_stop_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr("remate.training.state.planned_again", fails)
+    script = written(tmp_path, PLAIN)
+    with pytest.warns(SteppedAsideWarning, match="planning failed"):
+        status, out, err = train(capsys, script)
+    assert (status, out) == (0, by_python(script))
+    assert "Net was left alone: planning failed, which is a defect of remate: IndexError: out of range" in err

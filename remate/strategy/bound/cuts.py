@@ -21,7 +21,7 @@ SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
 # Of the work of the effort: a relaxation that takes more says that integers take too long. HiGHS cannot be ended while it works on
 # the root of a search, and that alone takes tens to hundreds of times as long as the relaxation.
-LIGHT = 0.05
+LIGHT = 0.005
 HOPEFUL = 0.9  # of what is proven: a relaxation that says less is no reason to ask for integers
 
 

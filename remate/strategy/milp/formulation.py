@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
+from msgspec import structs
 from pyomo.core.expr.numeric_expr import LinearExpression
 
 from remate_runtime.link import ResidentBytes
@@ -185,7 +186,7 @@ class Formulation:
         stage: str = "",
     ) -> Result:
         """Least extra time under `budget` bytes, up to `gap` (share of the step's time); any time of the step that is not
-        above `enough` ns will do."""
+        above `enough` ns will do. Both searches together take the work of the effort."""
         gap, goal = 100.0 * gap, enough / self.percent - 100.0
         options: dict[str, Any] = {"stage": stage, "work": effort.work}
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
@@ -195,13 +196,18 @@ class Formulation:
             return relaxed
         options |= {"target": goal, "nodes": effort.nodes}
         near = self._near(deadline, relaxed, absolute_gap=gap / 2, **options)
+        left = effort.work - near.work
         if near.x is not None:
             if near.objective <= max(goal, relaxed.objective + gap):
-                return Result("gap", near.x, near.objective, relaxed.objective)
+                return Result("gap", near.x, near.objective, relaxed.objective, near.work)
+            if left <= 0:
+                return Result("iterations", near.x, near.objective, relaxed.objective, near.work)
             first = near.x
         else:
             first = self._start(start)
-        return self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
+        options["work"] = left if near.x is not None else effort.work
+        found = self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
+        return structs.replace(found, work=found.work + near.work)
 
     def _near(self, deadline: Deadline, relaxed: Result, **options: Any) -> Result:
         """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at

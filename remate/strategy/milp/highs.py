@@ -19,6 +19,7 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from ..deadline import Deadline
 
 SEED = 20260101
+CHECK = 300  # iterations of a relaxation that a check of a search counts as: between two of them whole relaxations are solved
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -27,8 +28,8 @@ SOLVER = "highs " + ".".join(
 
 class Result(msgspec.Struct, frozen=True):
     """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x: values by column
-    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status. work: of a relaxation,
-    in rows of the model times simplex iterations."""
+    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status. work: as `solve`
+    counts it."""
 
     status: str
     x: np.ndarray | None
@@ -128,13 +129,13 @@ class HighsModel:
         relax: bool = False,
     ) -> Result:
         """Minimise. target: objective that is good enough. nodes: of this solve at most. work: at most, in rows of the model
-        times simplex iterations of a relaxation, or times checks (of a node, a round of cuts, a dive) of a search. Nodes
-        and work, unlike seconds, give the same result every time. start: a first solution by column (NaN: left open).
+        times simplex iterations of a relaxation, or times `CHECK` for each check (of a node, a round of cuts, a dive) of a
+        search. Nodes and work, unlike seconds, give the same result every time. start: a first solution by column (NaN: left open).
         relax: the linear relaxation."""
         highs = self.highs
         self._deadline, self._stage = deadline, stage
         most = int(min(work / max(1, self.rows), 2**31 - 1))
-        self._checks = most
+        self._checks = most // CHECK
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
         highs.setOptionValue("time_limit", highs.getRunTime() + deadline.remaining())
@@ -147,13 +148,13 @@ class HighsModel:
         if start is not None and not relax:
             self._start(start)
         highs.run()
-        return self._result(absolute_gap, relative_gap, relax)
+        return self._result(most, relax)
 
     def _start(self, start: np.ndarray) -> None:
         known = np.flatnonzero(~np.isnan(start))
         self.highs.setSolution(len(known), known.astype(np.int32), start[known])
 
-    def _result(self, absolute_gap: float, relative_gap: float, relax: bool) -> Result:
+    def _result(self, most: int, relax: bool) -> Result:
         status = self.highs.getModelStatus()
         info = self.highs.getInfo()
         found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
@@ -168,15 +169,16 @@ class HighsModel:
         bound = info.mip_dual_bound if name != "infeasible" else float("inf")
         if name == "optimal" and objective - bound > 1e-6 * max(1.0, abs(objective)):
             name = "gap"  # closed to the gap requested, not to zero
-        return Result(name, x, objective, bound)
+        return Result(name, x, objective, bound, float(self.rows * CHECK * (most // CHECK - self._checks)))
 
     def _check(self, event: Any) -> None:
         deadline = self._deadline
         if deadline is None:
             return
-        self._checks -= 1
+        in_search = event.data_out.simplex_iteration_count < 0
+        self._checks -= in_search
         # Said each time: HiGHS remembers an interrupt, and would end every later solve of this model, too.
-        event.interrupt(deadline.stopped() or (self._checks < 0 and event.data_out.simplex_iteration_count < 0))
+        event.interrupt(deadline.stopped() or (self._checks < 0 and in_search))
         now = time.monotonic()
         if deadline.progress is not None and now - self._said >= EVERY:
             self._said = now

@@ -31,7 +31,7 @@ from .windows import RecomputeWindows, recompute_windows
 
 SEED = 20260101
 NODES = 2  # times those of the effort, in one program
-WORK = 1 / 1000  # of that of the effort: programs are many, and most are solved at once
+WORK = 3 / 10  # of that of the effort: programs are many, and most are solved at once
 USUAL = 500  # forward operations of a step that gets all the neighbourhoods of the effort
 FIRST, FEWEST, MOST = 150, 40, 300  # recomputes that a program may choose among
 GROW, SHRINK = 1.15, 0.7  # their number, where programs are solved, or are not

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from msgspec.structs import replace
+
 from ..base import Candidate, Context, Proposal, Proposals, Request
 from ..feedback import Answer, Heard, feedback
 from ..instance import StepInstance
@@ -38,14 +40,17 @@ def retention(
 def corrected(
     request: Request, context: Context, model: Formulation, start: Chosen | None, stage: str
 ) -> Proposals[Heard[Chosen]]:
-    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first solution."""
-    latest = start
+    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first solution.
+    All solves together take the work of the effort: the first brings most."""
+    latest, left = start, request.effort.work
 
     def ask(budget: float) -> Answer[Chosen] | None:
-        nonlocal latest
+        nonlocal latest, left
+        effort = replace(request.effort, work=left)
         result = model.solve(
-            context.deadline, budget, request.effort, gap=TIGHT, enough=context.enough, start=latest, stage=stage
+            context.deadline, budget, effort, gap=TIGHT, enough=context.enough, start=latest, stage=stage
         )
+        left = max(0.0, left - result.work)
         if result.x is None:
             return None
         latest = model.chosen(result)

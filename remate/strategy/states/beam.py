@@ -27,6 +27,9 @@ from .space import UPDATE, Move, Space, State, bits, space_of
 REACHES = (0.5, 1.0, 0.25)  # powers of the distance
 SHORT = 32  # items whose real cost is looked at
 FIRST = 4  # width after the greedy passes; it grows by as much
+OF_A_STEP = (
+    100  # operations of a step up to which it gets all states of the effort: each takes as much longer as the step is
+)
 FAR = 1 << 60  # ns: what cannot be made again goes last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
 GROWS = 2.5  # times as many states as the layers before that wider ones visit, at least: where fewer are left they would not end
@@ -51,7 +54,8 @@ def beam(instance: StepInstance, request: Request, context: Context) -> Proposal
 
     def search(budget: int) -> Proposals[int | None]:
         peaks: list[int] = []
-        for recomputes in walks(instance.view(space_of), budget, request.effort.states, context.deadline):
+        states = request.effort.states * OF_A_STEP // max(OF_A_STEP, len(instance.graph.operations))
+        for recomputes in walks(instance.view(space_of), budget, states, context.deadline):
             found = yield Proposal(recomputes)
             peaks.append(found.peak)
             if found.peak > request.budget:

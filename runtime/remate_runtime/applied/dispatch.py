@@ -20,6 +20,7 @@ from ..format.tensor_type import parse_type
 from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
 from ..staleness.trust import Stale
+from ..support.callers import frames_to_caller
 from ..support.plain_text import plain
 from ..support.quantities import size
 from .padding import PaddedCall
@@ -28,7 +29,6 @@ from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
 from .scheduled_forward import Call, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
-_CALLER = 8  # frames between a warning and the call of the model
 _TOLD = 8  # different reasons for stepping aside that are warned of
 
 
@@ -54,16 +54,17 @@ class Dispatch:
         self.checks = checks
         self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
-        self.calls = 0
+        self.calls = self.calls_aside = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
         self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
 
     def stepped_aside(self, why: str) -> None:
         """Warn, once for each reason, that the model's own forward runs."""
+        self.calls_aside += 1
         if why not in self._told and len(self._told) < _TOLD:
             self._told.add(why)
-            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=_CALLER)
+            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # what torch.export and torch.jit ask a forward for

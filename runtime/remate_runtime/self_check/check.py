@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
+from ..support.callers import frames_to_caller
 from . import ranks
 from .checksum import Checksums
 from .comparison import OTHER_OPERATORS, Found, Kind, Tolerance, differences
@@ -34,7 +35,6 @@ from .policy import Checks, Turns
 from .program import Program
 from .snapshot import Snapshot
 
-_INNER = ("remate_runtime", "torch", "contextlib")
 _SHOWN = 8
 _FINE, _ROUNDING, _REAL = range(3)
 
@@ -92,15 +92,7 @@ class SelfCheck:
             return
         if once:
             self._told.add(once)
-        warnings.warn(text, StaleModelWarning, stacklevel=_frames_to_caller())
-
-
-def _frames_to_caller() -> int:
-    """How many frames lie between a warning and the code that calls the model."""
-    frame, count = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INNER:
-        frame, count = frame.f_back, count + 1
-    return count - 1
+        warnings.warn(text, StaleModelWarning, stacklevel=frames_to_caller())
 
 
 def _is_watched() -> bool:

@@ -1,0 +1,98 @@
+"""The scripts of `examples/scripts`, as people write them: by `remate train` unchanged, and by `remate.auto` in one line, they print
+and save what they do by Python, bit for bit."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from remate.cli import main
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "scripts"
+NAMES = (
+    "diffusion",
+    "gan",
+    "graph",
+    "language_model",
+    "lbfgs",
+    "lora",
+    "recurrent",
+    "vision",
+    "vision_language",
+)
+FAST = ("graph", "gan")
+LINE = re.compile(r"# (.*remate\.auto\(.*)")
+NEEDS = {"lora": "peft"}
+COST = {"graph": "measured"}  # elsewhere, estimates: they are there at once
+
+every = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=[
+                *([] if name in FAST else [pytest.mark.slow]),
+                pytest.mark.skipif(
+                    name in NEEDS and find_spec(NEEDS[name]) is None, reason=f"there is no {NEEDS.get(name)}"
+                ),
+            ],
+        )
+        for name in NAMES
+    ],
+)
+
+
+def saved(path: Path) -> tuple[list[Any], Any]:
+    return pytree.tree_flatten(torch.load(path, weights_only=True))
+
+
+def assert_same(path: Path, other: Path) -> None:
+    (ours, form), (theirs, other_form) = saved(path), saved(other)
+    assert form == other_form
+    assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def by_python(path: Path, save: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", [str(path), "--save", str(save)])
+    capsys.readouterr()
+    runpy.run_path(str(path), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def test_all_scripts_are_tested() -> None:
+    assert {path.stem for path in SCRIPTS.glob("*.py")} == set(NAMES)
+
+
+@every
+def test_unchanged_and_in_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, changed = SCRIPTS / f"{name}.py", tmp_path / f"{name}.py"
+    wanted = by_python(script, tmp_path / "eager.pt", monkeypatch, capsys)
+
+    cost = COST.get(name, "cpu")
+    status = main(["train", "--cost", cost, "--effort", "quick", str(script), "--save", str(tmp_path / "train.pt")])
+    said = capsys.readouterr()
+    assert (status, said.out) == (0, wanted)
+    assert re.search(r"remate: \w+, [1-9]\d* steps by a schedule", said.err)
+    assert "was left alone" not in said.err
+    assert_same(tmp_path / "eager.pt", tmp_path / "train.pt")
+
+    text = script.read_text(encoding="utf-8")
+    assert len(LINE.findall(text)) == 1
+    line = (
+        LINE.sub(r"\1", text)
+        .replace("remate.auto(", "functools.partial(remate.auto, cost=COST, effort='quick')(")
+        .replace("COST", repr(cost))
+    )
+    changed.write_text(f"import functools, remate\n{line}", encoding="utf-8")
+    assert by_python(changed, tmp_path / "auto.pt", monkeypatch, capsys) == wanted
+    assert_same(tmp_path / "eager.pt", tmp_path / "auto.pt")
