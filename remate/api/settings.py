@@ -26,7 +26,7 @@ def settings_of(
 ) -> Settings:
     """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. device: a GPU that is not here. Raises UnknownNameError and BudgetError,
     before minutes of tracing."""
-    requested = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
+    requested: dict[str, Any] = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
     if not (requested.get("disk_budget") or requested.get("host_budget")):
         requested = {}
     effort_named(effort)
