@@ -16,6 +16,7 @@ from ..capture.recorded import called
 from ..dims.requested_sizes import AUTO, read
 from ..errors import DimsError
 from ..schedule_tools.device_memory import check_known
+from .elsewhere import warn_of_costs
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
 from .progress import Told, telling
@@ -111,6 +112,7 @@ def fit(
     settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
     call = called(model, args, kwargs)
     check_meant(call)
+    warn_of_costs(cost, None, call)
     with call.in_effect():
         asking = read(dims, call.model, call.args, call.kwargs)
     if asking is None:

@@ -32,6 +32,7 @@ from ..strategy import (
     policy,
     solve,
 )
+from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
 from .meant import check_meant
 from .plan import prepare, schedule_of
 from .progress import Progress, Told, telling
@@ -43,7 +44,7 @@ def frontier(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budgets: Sequence[str | int] = ("80%", "60%", "40%"),
-    cost: str = "measured",
+    cost: str | None = None,
     *,
     profile: str | Path | None = None,
     cache: bool = True,
@@ -59,6 +60,7 @@ def frontier(
     name: str = "",
     note: str = "",
     progress: Told = "auto",
+    device: str | None = None,
 ) -> list[Schedule]:
     """Plan one training step under each of several budgets.
 
@@ -82,6 +84,7 @@ def frontier(
         name: As for `remate.plan`.
         note: As for `remate.plan`.
         progress: As for `remate.plan`.
+        device: As for `remate.plan`.
 
     Returns:
         Schedules by ascending budget. Each is at least as fast as those of smaller budgets. Budgets for which no
@@ -100,11 +103,14 @@ def frontier(
         [True, True]
     """
     requested = [parse_budget(budget) for budget in budgets]
-    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
+    gpu = gpu_elsewhere(device)
+    cost = cost_for(gpu, cost)
+    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live, device=device)
     options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     check_meant(called(model, args, kwargs))
-    costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live}
+    warn_of_costs(cost, gpu, called(model, args, kwargs))
+    costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live, "gpu": gpu}
     costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in requested))
     with telling(progress) as say:
         step = prepare(model, args, kwargs, cost, **costs, progress=say)

@@ -38,9 +38,10 @@ from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator_costs
-from ..profile.devices import is_estimated
+from ..profile.devices import Device, is_estimated
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
+from .elsewhere import cost_for, gpu_elsewhere, on_device, refuse_other_device, warn_of_costs
 from .meant import check_meant, checked_fill
 from .progress import Progress, Told, aloud, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
@@ -74,6 +75,7 @@ class Options(TypedDict, total=False):
     disk_budget: str | int | None
     host_budget: str | int | None
     bandwidth: str
+    device: str | None
 
 
 @overload
@@ -82,7 +84,7 @@ def plan(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budget: str | int | None = None,
-    cost: str = "measured",
+    cost: str | None = None,
     *,
     at: None = None,
     **options: Unpack[Options],
@@ -95,7 +97,7 @@ def plan(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budget: str | int | None = None,
-    cost: str = "measured",
+    cost: str | None = None,
     *,
     at: str | Sequence[str],
     **options: Unpack[Options],
@@ -107,7 +109,7 @@ def plan(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     budget: str | int | None = None,
-    cost: str = "measured",
+    cost: str | None = None,
     *,
     at: str | Sequence[str] | None = None,
     profile: str | Path | None = None,
@@ -129,6 +131,7 @@ def plan(
     disk_budget: str | int | None = None,
     host_budget: str | int | None = None,
     bandwidth: str = "measured",
+    device: str | None = None,
 ) -> Schedule | PartSchedules:
     """Plan one training step of a model under a memory budget.
 
@@ -145,8 +148,9 @@ def plan(
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
             knee of the curve of peak and time, which is printed. For parts and for `cost="compiled"` it is 60%; parts that
             need more get their smallest peak.
-        cost: Source of times and workspaces. `"measured"`: the model's device. `"cpu"`, `"a100"`, `"h100"`, `"h200"`: a
-            roofline model. `"compiled"`: measured, with a budget that holds under `apply(..., engine="compiled")`.
+        cost: Source of times and workspaces. `"measured"`: the model's device (default). `"cpu"`, `"a100"`, `"h100"`,
+            `"h200"`: a roofline model; the default with `device`. `"compiled"`: measured, with a budget that holds under
+            `apply(..., engine="compiled")`.
         at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
             see how it calls them. The budget is for all their calls together.
         profile: File of measured costs to reuse and to complete. Default: the user's cache.
@@ -178,6 +182,8 @@ def plan(
             back before they are read. The fastest schedule is taken, with pages or without. Default: nothing is paged.
         host_budget: The same to pinned memory of the host, for a model on CUDA.
         bandwidth: Speed of paging, `"2GB/s"`, or `"measured"`. Plans count on 85% of it.
+        device: A GPU that is not here, `"cuda:h100"`: plans the step that CUDA runs there, for a model on the CPU or the
+            meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
 
     Returns:
         The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
@@ -202,16 +208,20 @@ def plan(
     from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, slowdown)
+    gpu = gpu_elsewhere(device)
+    cost = cost_for(gpu, cost)
     default = budget is None and slowdown is None and (at is not None or cost == COMPILED)
     if default:
         budget = DEFAULT_SHARE
     goal = goal_of(budget, slowdown)
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
     paging = {"disk_budget": disk_budget, "host_budget": host_budget, "bandwidth": bandwidth}
-    settings = settings_of("" if goal else written, strategy, effort, gap, time_limit, differentiate, live, paging)
+    asked = strategy, effort, gap, time_limit, differentiate, live, paging, device
+    settings = settings_of("" if goal else written, *asked)
     costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
     costs["gradients"] = assumed(gradients)
     check_meant(called(model, args, kwargs))
+    warn_of_costs(cost, gpu, called(model, args, kwargs))
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
@@ -220,12 +230,13 @@ def plan(
         from .parts import plan_at
 
         refuse_for_parts(dims, live, fill)
+        refuse_other_device(gpu, "parts of a model")
         limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "or_smallest": default}
         with telling(progress) as say:
             return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs, progress=say)
     in_bytes = not goal and parse_budget(settings.budget).share is None
     costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, in_bytes)}
-    costs["live"] = live
+    costs |= {"live": live, "gpu": gpu}
     with telling(progress) as say:
         step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=say)
         fill = checked_fill(fill or {}, step.captured.model)
@@ -251,13 +262,13 @@ def prepare(
     gradients: Gradients = "retained",
     live: Sequence[str] = (),
     open_sizes: OpenSizes = FIXED,
+    gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> Hierarchy:
     """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of sizes
-    if `open_sizes` asks for it. gradients: as of `plan`."""
+    if `open_sizes` asks for it. gradients: as of `plan`. gpu: one that is not here, to capture the step of."""
     say = progress or (lambda text: None)
-    call = called(model, args, kwargs)
-    with call.in_effect():
+    with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")

@@ -18,6 +18,7 @@ from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, operator_costs
 from ..schedule_tools.notes import carry_notes
 from ..strategy import effort_named
+from .elsewhere import gpu_of_file
 from .plan import Progress, plan_step, prepare
 from .settings import checked
 
@@ -51,6 +52,7 @@ def prepare_again(
     dims = requested_again(schedule, argument_names(call.model, len(call.args)))
     costs["gradients"] = schedule.solve.gradients
     costs["open_sizes"] = OpenSizes(dims, parse_budget(requested.budget).share is None)
+    costs["gpu"] = gpu_of_file(schedule)
     return prepare(call, cost=cost, differentiate=differentiate, live=requested.live, progress=progress, **costs)
 
 

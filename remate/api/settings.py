@@ -22,10 +22,11 @@ def settings_of(
     differentiate: Sequence[str] | None,
     live: Sequence[str] = (),
     paging: Mapping[str, str | int | None] | None = None,
+    device: str | None = None,
 ) -> Settings:
-    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. Raises UnknownNameError and BudgetError,
+    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. device: a GPU that is not here. Raises UnknownNameError and BudgetError,
     before minutes of tracing."""
-    requested = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
+    requested: dict[str, Any] = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
     if not (requested.get("disk_budget") or requested.get("host_budget")):
         requested = {}
     effort_named(effort)
@@ -39,6 +40,7 @@ def settings_of(
             differentiate=chosen,
             live=(live,) if isinstance(live, str) else tuple(live),
             **requested,
+            device=device or "",
         )
     )
 
@@ -52,6 +54,8 @@ def checked(settings: Settings) -> Settings:
                 raise BudgetError(f"what is paged has a limit in bytes, not {text}\n  hint: write 64GiB")
         if settings.bandwidth != "measured":
             parse_speed(settings.bandwidth)
+        if settings.device:
+            refuse_paging(settings, f"steps for {settings.device}, which is not here, page nothing")
     if settings.strategy not in PAGED_STRATEGIES:
         policy(settings.strategy)
     elif not pages(settings):

@@ -85,10 +85,20 @@ def _computable(func: OpOverload, made: Any) -> bool:
     )
 
 
+_CPU = torch.device("cpu")
+
+
 def _computed(func: OpOverload, flat: list[Any], spec: Any) -> Any:
-    args, kwargs = _pytree.tree_unflatten(flat, spec)
+    """On the CPU, wherever the step runs: the device may not be here, and its kernels would run for nothing."""
     with no_dispatch(), torch.no_grad():
+        args, kwargs = _pytree.tree_unflatten([_on_cpu(leaf) for leaf in flat], spec)
         return func(*args, **kwargs)
+
+
+def _on_cpu(leaf: Any) -> Any:
+    if isinstance(leaf, torch.device):
+        return _CPU
+    return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _tensors(made: Any) -> list[torch.Tensor]:

@@ -31,6 +31,8 @@ class Signature:
         self._tied = tied | tied_buffers
         self.tensors = [*trees.tensors(args), *trees.tensors(kwargs)]
         self.device = _device([*self._parameters.values(), *self._buffers.values(), *self.tensors])
+        held = [*self._parameters.values(), *self._buffers.values()]
+        self._fake = any(map(torch_api.is_fake, held or self.tensors))
         self._check_tensors()
         self.names = {*self._parameters, *self._buffers}
         self.inputs: list[str] = []
@@ -65,7 +67,11 @@ class Signature:
         }
         device = "cuda" if self.device.type == "cuda" else "cpu"
         made = fingerprint(graph, shared)
-        return Model(fingerprint=made, torch=torch.__version__.split("+")[0], device=device, **shared)
+        where: dict[str, Any] = {"device": device}
+        if device == "cuda":
+            where["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability(self.device))
+            where["captured"] = "by rules" if self._fake else ""
+        return Model(fingerprint=made, torch=torch.__version__.split("+")[0], **where, **shared)
 
     def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
@@ -154,7 +160,10 @@ def _device(tensors: list[torch.Tensor]) -> torch.device:
     if device.type not in ("cpu", "cuda", "meta"):
         raise CaptureError(f"the model is on {device}", hint="schedules are for cpu and cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise CaptureError("the model is on a (fake) CUDA device, and there is none here", hint="capture it on the CPU")
+        raise CaptureError(
+            "the model is on a (fake) CUDA device, and there is none here",
+            hint='leave the model on the CPU, and plan it with device="cuda:h100"',
+        )
     return device
 
 

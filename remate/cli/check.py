@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from remate_runtime.format import Solve
 
     from ..capture.captured import Captured
+    from ..profile.devices import Device
     from ..schedule_tools.analysis import Analysis
     from ..schedule_tools.staleness import StalenessCause
     from .build_file import Target
@@ -228,13 +229,14 @@ class _Model:
     def __init__(self, target: str, step: bool, allowed: tuple[str, ...]) -> None:
         self.target, self.step, self._allowed = target, step, allowed
         self._made: Any = None
-        self._captured: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Captured] = {}
+        self._captured: dict[tuple[tuple[str, ...], tuple[str, ...], bool, str | None], Captured] = {}
 
     def differences(self, opened: Analysis, sound: bool) -> list[StalenessCause]:
         """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
         from remate_runtime.errors import BindError
         from remate_runtime.format import output_leaves
 
+        from ..api.elsewhere import gpu_of_file
         from ..schedule_tools.staleness import StalenessCause, differences, digest_differences
 
         recorded = opened.schedule.model
@@ -244,9 +246,10 @@ class _Model:
 
             found = part_differences(opened, self._target().call, used)
             return found or (self._beside(opened) if self.step and sound else [])
-        key = used, tuple(recorded.live), bool(recorded.dims)
+        gpu = gpu_of_file(opened.schedule)
+        key = used, tuple(recorded.live), bool(recorded.dims), gpu and gpu.name
         if key not in self._captured:
-            self._captured[key] = self._capture(*key)
+            self._captured[key] = self._capture(*key[:3], gpu)
         live = self._captured[key]
         try:
             here = self._at_the_same_size(opened, live)
@@ -290,17 +293,17 @@ class _Model:
         self._made = load_target(self.target)
         return self._made
 
-    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool) -> Captured:
+    def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool, gpu: Device | None) -> Captured:
+        from ..api.elsewhere import on_device
         from ..errors import CaptureError
         from ..live_attributes.capturing import captured
 
-        made = self._target()
-        with made.call.in_effect():
+        with on_device(gpu, self._target().call) as call, call.in_effect():
             options: Any = {"probing": False, "stepwise": sized}
             try:
-                return captured(made.model, made.args, made.kwargs, list(used), attributes, **options)
+                return captured(call.model, call.args, call.kwargs, list(used), attributes, **options)
             except CaptureError:  # another model may have neither these outputs nor these attributes
-                return captured(made.model, made.args, made.kwargs, None, (), **options)
+                return captured(call.model, call.args, call.kwargs, None, (), **options)
 
 
 def _stale(path: str, model: str, found: list[StalenessCause]) -> str:

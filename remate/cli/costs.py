@@ -16,7 +16,7 @@ def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured")
     said = "measured here (default), or" if default else "in place of those of the file: measured, or"
     compiled = "; compiled (plan, replan): measured, for a budget that holds under --engine compiled"
     parser.add_argument(
-        "--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, cpu{compiled}"
+        "--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, t4, cpu{compiled}"
     )
     parser.add_argument(
         "--profile",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ..api.elsewhere import cost_for, priced_as_another
+from ..profile.devices import Device, named_gpu
 from .build_file import Target, load_target
+from .output import say_aside
 from .progress import Reporter
 from .streams import unguarded_streams
 from .usage import UsageError
@@ -29,6 +32,23 @@ def from_script(args: argparse.Namespace) -> Target:
     return placed(Target(call.model, call.args, call.kwargs, call.state), args.device, args.threads)
 
 
+def split_device(args: argparse.Namespace) -> Device | None:
+    """The GPU that `--device` names, which is not here: the model stays where it is, and costs are by default those of the
+    GPU. None for a device to move the model to. Raises ProfileError."""
+    gpu = named_gpu(args.device)
+    if gpu is not None:
+        args.device, args.gpu = None, args.device
+    args.cost = cost_for(gpu, args.cost)
+    return gpu
+
+
+def tell_costs(args: argparse.Namespace, gpu: Device | None, target: Target) -> None:
+    """Say so if the costs are not those of the device of the step."""
+    on = next((tensor.device.type for tensor in target.model.parameters()), "cpu")
+    if said := priced_as_another(args.cost, "cuda" if gpu is not None or on == "cuda" else "cpu"):
+        say_aside(f"warning: {said}")
+
+
 def placed(target: Target, device: str | None, threads: int | None = None) -> Target:
     """The model and its inputs on `device` (None: where they are). threads: of torch on the CPU."""
     import torch
@@ -43,7 +63,9 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
     except RuntimeError:
         raise UsageError(f"{device!r} is no device\n  hint: write cpu, cuda or cuda:0") from None
     if place.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("there is no CUDA device on this machine\n  hint: --device cpu, or plan with --cost h200")
+        raise UsageError(
+            "there is no CUDA device on this machine\n  hint: --device cpu; remate plan --device cuda:h100 plans for a GPU that is not here"
+        )
     try:
         model = target.model.to(place)
     except (RuntimeError, NotImplementedError) as error:

@@ -17,7 +17,7 @@ from ..present.text import PEAK_NOTE
 from . import exit_codes, output
 from .costs import add_costs, chosen_costs
 from .output import say
-from .plan import DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
+from .plan import DEVICE, DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -41,6 +41,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--steps", metavar="N", type=_steps, default=9, help="budgets in a range, default 9")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
     add_costs(parser)
+    parser.set_defaults(cost=None, gpu=None)
     parser.add_argument(
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
@@ -60,7 +61,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--device", help=DEVICE)
     parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     output.add_force(parser)
@@ -81,11 +82,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     folder = Path(args.output)
     _folder(folder, budgets, args.force)
-    from .device import check_trains, loaded
+    from .device import check_trains, loaded, split_device, tell_costs
     from .progress import Reporter
 
+    gpu = split_device(args)
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
+    tell_costs(args, gpu, target)
     from ..api.frontier import Sweep
     from ..api.plan import prepare
     from ..api.settings import settings_of
@@ -94,11 +97,11 @@ def run(args: argparse.Namespace) -> int:
     from .dims import dims_of
 
     requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of("", *requested)
+    settings = settings_of("", *requested, device=args.gpu)
     options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
-        chosen["gradients"] = args.gradients
+        chosen |= {"gradients": args.gradients, "gpu": gpu}
         largest = not any(budget.strip().endswith("%") for budget in budgets)
         chosen["open_sizes"] = OpenSizes(dims_of(args.dims), largest)
         step = prepare(target.call, cost=args.cost, **chosen, progress=report)

@@ -51,6 +51,7 @@ AT = (
     "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all their calls "
     "together, and parts that do different steps are written as several files into the folder -o"
 )
+DEVICE = "move the model there first: cpu, cuda, cuda:1; or plan for a GPU that is not here: cuda:h100, cuda:a100, cuda:t4, …"
 DIMS = (
     "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges by name: "
     "input_ids=b,t labels=b,t t=16..1024/8; an axis without a name is a dash"
@@ -93,6 +94,7 @@ def configure(commands: Any) -> None:
         "-o", "--output", metavar="S.json", required=True, help="the schedule file to write; - for standard output"
     )
     add_costs(parser)
+    parser.set_defaults(cost=None, gpu=None)
     parser.add_argument(
         "--disk-budget",
         metavar="SIZE",
@@ -128,7 +130,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
+    parser.add_argument("--device", help=DEVICE)
     parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
     parser.add_argument("--note", default="", help="a remark to keep in the file")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -170,14 +172,17 @@ def run(args: argparse.Namespace) -> int:
 
     from ..api.goals import goal_of, plan_for_goal
     from ..profile.costing import COMPILED
-    from .device import check_trains, from_script, loaded
+    from .device import check_trains, from_script, loaded, split_device, tell_costs
     from .progress import Reporter
 
+    gpu = split_device(args)
     goal = None if args.device_memory else goal_of(args.budget, args.slowdown)
     if goal and (args.at or args.cost == COMPILED):
         raise UsageError("--at and --cost compiled need a budget\n  hint: --budget 60%")
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
+    tell_costs(args, gpu, target)
+    from ..api.elsewhere import refuse_other_device
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_paging, settings_of
@@ -189,16 +194,17 @@ def run(args: argparse.Namespace) -> int:
     fill = fill_of(args.fill)
     requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
     paging = {"disk_budget": args.disk_budget, "host_budget": args.host_budget, "bandwidth": args.bandwidth}
-    settings = settings_of("" if goal else args.budget or "", *requested, paging)
+    settings = settings_of("" if goal else args.budget or "", *requested, paging, args.gpu)
     if args.at or goal or args.cost == COMPILED:
         refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
     if args.at:
+        refuse_other_device(gpu, "parts of a model")
         plan_parts(args, target, settings)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
-        options["gradients"] = args.gradients
+        options |= {"gradients": args.gradients, "gpu": gpu}
         options["open_sizes"] = OpenSizes(
             dims_of(args.dims), largest=not goal and not (args.budget or "").strip().endswith("%")
         )

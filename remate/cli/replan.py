@@ -76,10 +76,13 @@ def run(args: argparse.Namespace) -> int:
 
 def load_model(args: argparse.Namespace, schedule: Schedule) -> Target:
     """What `FILE.py:build` makes, on the schedule's class of device, unless another one is requested."""
+    from ..api.elsewhere import gpu_of_file
     from .build_file import load_target
     from .device import placed
 
     target = load_target(args.model)
+    if args.device is None and gpu_of_file(schedule) is not None:
+        return target
     there = next((p.device.type for p in target.model.parameters()), schedule.model.device)
     return placed(target, args.device or (None if there == schedule.model.device else schedule.model.device))
 

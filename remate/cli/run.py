@@ -13,7 +13,7 @@ from ..present.text import count, duration, plain, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, say_aside, write_output, written
 from .sizes import add_at, checked_at
-from .usage import replan_command
+from .usage import UsageError, replan_command
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
+DRY = (
+    "one step without its kernels, by tensors that have types and storages but no memory: types, layouts, storages and the peak "
+    "are checked for the schedule's device, which need not be here"
+)
 
 
 def configure(commands: Any) -> None:
@@ -50,6 +54,7 @@ def configure(commands: Any) -> None:
         default="eager",
         help="what executes the schedule: eager (default), arena, compiled or auto",
     )
+    parser.add_argument("--dry", action="store_true", help=DRY)
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_at(parser)
     add_force(parser)
@@ -72,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     if args.memory_trace:
         check_output(args.memory_trace, MEMORY_TRACE, args.force)
     schedule = load(args.schedule)
+    if args.dry:
+        return _dry(args, schedule)
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
     checked_at(args.schedule, schedule, args.at)
     call, dims, plain = _sized(schedule, target, args.at)
@@ -90,6 +97,36 @@ def run(args: argparse.Namespace) -> int:
         return exit_codes.STALE
     over = trial.peak > schedule.budget_of(args.engine) and not schedule.model.at
     return exit_codes.FINDINGS if over else exit_codes.FINE
+
+
+def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
+    if args.device or args.engine != "eager" or args.memory_trace:
+        raise UsageError(
+            "--dry runs the engine eager on the schedule's own device: leave out --device, --engine, --memory-trace"
+        )
+    if schedule.model.at:
+        raise UsageError("--dry is for schedules of whole models, and this one is for parts of a model")
+    from .device import loaded
+
+    target = loaded(args.model, None, args.threads, args.quiet)
+    checked_at(args.schedule, schedule, args.at)
+    call, _, plain = _sized(schedule, target, args.at)
+    from ..api.dry_run import dry_run
+    from ..api.elsewhere import on_device_of
+    from ..capture.recorded import RecordedCall
+
+    with on_device_of(schedule, RecordedCall.of(target.model, *call, target.state)) as made, made.in_effect(cast=False):
+        ran = dry_run(made, plain, args.allow)
+    says = f"predicted {size(ran.predicted)} ({ran.peak - ran.predicted:+,} bytes)"
+    if ran.states is not None:
+        says = "as predicted" + (f", but for {count(ran.states, 'state')} of generators" if ran.states else "")
+    on = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
+    say(
+        f"{args.schedule}: {ran.operations:,} operations ran dry for {on}: {count(ran.gradients, 'gradient')}\n"
+        f"peak of storages {size(ran.peak)}, {says}; workspaces of kernels are not in it ({size(ran.workspaces)} of the "
+        "predicted peak)"
+    )
+    return exit_codes.FINDINGS if ran.states is None else exit_codes.FINE
 
 
 def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:

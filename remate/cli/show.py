@@ -74,7 +74,10 @@ def _head(opened: Analysis, limit: int | None) -> str:
     schedule, model = opened.schedule, opened.schedule.model
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
-    lines = [plain(f"{schedule.name}: {model.name}, {mode}, {model.device}, torch {model.torch}{autocast}")]
+    device = f"{model.device} ({model.architecture}{', captured ' * bool(model.captured)}{model.captured})"
+    if not model.architecture:
+        device = model.device
+    lines = [plain(f"{schedule.name}: {model.name}, {mode}, {device}, torch {model.torch}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
     lines += [plain(line) for line in (parts_line(schedule), gradients_of_outputs(model), sizes_line(schedule)) if line]
     lines += [plain(line) for line in assumption_lines(model, limit)]

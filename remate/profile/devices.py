@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
+from ..errors import ProfileError
+
+_Rates = tuple[dict[str, float], dict[str, float]]  # of matrix products, of elementwise arithmetic
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    """What torch asks of a GPU before it chooses kernels. memory: bytes."""
+
+    name: str
+    capability: tuple[int, int]
+    memory: int
+
 
 class Device(msgspec.Struct, frozen=True):
     """matrix, vector: peak FLOP/s by dtype, of matrix products and of elementwise arithmetic. bandwidth: bytes/s of
     main memory. efficiency: share of these that well-shaped kernels reach (matrix, vector and bandwidth). launch_ns:
-    least time of an operation, from Python's call to the end of an empty kernel. kind: "cpu" or "cuda".
+    least time of an operation, from Python's call to the end of an empty kernel. kind: "cpu" or "cuda". gpu: None for a CPU.
     """
 
     name: str
@@ -18,6 +30,7 @@ class Device(msgspec.Struct, frozen=True):
     bandwidth: float
     efficiency: tuple[float, float, float]
     launch_ns: int
+    gpu: Gpu | None = None
 
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
@@ -43,24 +56,94 @@ _HOPPER_VECTOR = {"f64": 33.5e12, "f32": 66.9e12, "f16": 133.8e12, "bf16": 133.8
 # NVIDIA A100 80 GB SXM data sheet: FP64 tensor 19.5 TFLOP/s, FP32 19.5, TF32 156, FP16 and BF16 312, INT8 624.
 _AMPERE_MATRIX = {"f64": 19.5e12, "f32": 19.5e12, "tf32": 156e12, "f16": 312e12, "bf16": 312e12, "i8": 624e12}
 _AMPERE_VECTOR = {"f64": 9.7e12, "f32": 19.5e12, "f16": 78e12, "bf16": 39e12}
+# NVIDIA HGX B200 data sheet, an eighth of it, without sparsity: FP64 37 TFLOP/s, FP32 75, TF32 1125, FP16 and BF16 2250,
+# FP8 and INT8 4500.
+_BLACKWELL_MATRIX = {
+    "f64": 37e12,
+    "f32": 75e12,
+    "tf32": 1125e12,
+    "f16": 2250e12,
+    "bf16": 2250e12,
+    "f8e4m3": 4500e12,
+    "f8e5m2": 4500e12,
+    "i8": 4500e12,
+}
+_BLACKWELL_VECTOR = {"f64": 37e12, "f32": 75e12, "f16": 150e12, "bf16": 150e12}
+# NVIDIA Ada architecture whitepaper, GeForce RTX 4090: FP32 82.6 TFLOP/s, FP64 1/64 of it; with FP32 accumulation, without
+# sparsity: TF32 82.6, FP16 and BF16 165.2, FP8 330.3; INT8 660.6.
+_ADA_MATRIX = {
+    "f64": 1.29e12,
+    "f32": 82.6e12,
+    "tf32": 82.6e12,
+    "f16": 165.2e12,
+    "bf16": 165.2e12,
+    "f8e4m3": 330.3e12,
+    "f8e5m2": 330.3e12,
+    "i8": 660.6e12,
+}
+_ADA_VECTOR = {"f64": 1.29e12, "f32": 82.6e12, "f16": 82.6e12, "bf16": 82.6e12}
+# NVIDIA L40S data sheet, without sparsity: FP32 91.6 TFLOP/s, TF32 183, FP16 and BF16 362, FP8 733, INT8 733.
+_L40S_MATRIX = {
+    "f64": 1.43e12,
+    "f32": 91.6e12,
+    "tf32": 183e12,
+    "f16": 362e12,
+    "bf16": 362e12,
+    "f8e4m3": 733e12,
+    "f8e5m2": 733e12,
+    "i8": 733e12,
+}
+_L40S_VECTOR = {"f64": 1.43e12, "f32": 91.6e12, "f16": 91.6e12, "bf16": 91.6e12}
+# NVIDIA T4 data sheet: FP32 8.1 TFLOP/s, FP16 on tensor cores 65, INT8 130. Without units for BF16 and TF32: the rate of FP32.
+_TURING_MATRIX = {"f64": 0.254e12, "f32": 8.1e12, "f16": 65e12, "bf16": 8.1e12, "i8": 130e12}
+_TURING_VECTOR = {"f64": 0.254e12, "f32": 8.1e12, "f16": 16.2e12, "bf16": 8.1e12}
 
 # One core with AVX2 at 3 GHz: two FMA units of eight floats make 96 GFLOP/s; one core streams about 12 GB/s of a
 # server's memory. 16-bit types have no units of their own there and are converted.
 _CPU_MATRIX = {"f64": 48e9, "f32": 96e9, "f16": 24e9, "bf16": 48e9}
 _CPU_VECTOR = {"f64": 24e9, "f32": 48e9, "f16": 12e9, "bf16": 12e9}
 
+
+def _gpu(name: str, title: str, sm: tuple[int, int], gigabytes: int, rates: _Rates, bandwidth: float) -> Device:
+    gpu = Gpu(title, sm, gigabytes * 10**9)
+    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, gpu)
+
+
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
+        # bandwidth: 8 TB/s of HBM3e
+        _gpu("b200", "NVIDIA B200", (10, 0), 180, (_BLACKWELL_MATRIX, _BLACKWELL_VECTOR), 8e12),
         # bandwidth: 4.8 TB/s of HBM3e
-        Device("h200", "cuda", _HOPPER_MATRIX, _HOPPER_VECTOR, 4.8e12, _EFFICIENCY_CUDA, _LAUNCH_CUDA),
+        _gpu("h200", "NVIDIA H200", (9, 0), 141, (_HOPPER_MATRIX, _HOPPER_VECTOR), 4.8e12),
         # bandwidth: 3.35 TB/s of HBM3 (SXM)
-        Device("h100", "cuda", _HOPPER_MATRIX, _HOPPER_VECTOR, 3.35e12, _EFFICIENCY_CUDA, _LAUNCH_CUDA),
+        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12),
         # bandwidth: 2.039 TB/s of HBM2e (80 GB SXM)
-        Device("a100", "cuda", _AMPERE_MATRIX, _AMPERE_VECTOR, 2.039e12, _EFFICIENCY_CUDA, _LAUNCH_CUDA),
+        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12),
+        # bandwidth: 1,008 GB/s of GDDR6X
+        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12),
+        # bandwidth: 864 GB/s of GDDR6
+        _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9),
+        # bandwidth: 320 GB/s of GDDR6
+        _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9),
         Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000),
     )
 }
+_PREFIX = "cuda:"
+
+
+def named_gpu(device: str | None) -> Device | None:
+    """The device that `cuda:h100` names; None for what names no GPU by its model (`cpu`, `cuda`, `cuda:1`, nothing).
+
+    Raises ProfileError for a name that is not in the table.
+    """
+    if device is None or not device.startswith(_PREFIX) or device.removeprefix(_PREFIX).isdecimal():
+        return None
+    found = DEVICES.get(device.removeprefix(_PREFIX))
+    if found is None or found.gpu is None:
+        names = ", ".join(_PREFIX + name for name, known in DEVICES.items() if known.gpu)
+        raise ProfileError(f"{device[:80]!r} is no GPU that can be planned for\n  hint: one of {names}")
+    return found
 
 
 def is_estimated(cost: str) -> bool:

@@ -4,7 +4,7 @@ classical strategies would pay at the same budgets.
     python -m tools.bench.suite                       # everything; a quarter of an hour
     python -m tools.bench.suite gpt2 unet --budgets 60%,40%
 
-Costs: roofline model of an H200, so anyone gets the same plans. Budget and peak: share of the peak without recomputation, of
+The step is that of CUDA on an H200, captured without one; costs: roofline model of an H200, so anyone gets the same plans. Budget and peak: share of the peak without recomputation, of
 bytes beyond parameters, buffers and inputs. Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one
 solve, from nothing, on one thread. Blocks, Chen, Rotor: overhead of per-block checkpointing, of Chen's segments and of
 Rotor's dynamic programme at the same budget, - where they do not fit; an exclamation mark where one is faster than ours,
@@ -28,6 +28,7 @@ from remate.api.plan import prepare, schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
+from remate.profile.devices import named_gpu
 from remate.strategy import Candidate, Context, Deadline, Request, Solution, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
 from remate_runtime.format import encode
@@ -38,6 +39,7 @@ from .text import environment, table
 RESULTS = Path(__file__).with_name("results")
 BUDGETS = ("90%", "80%", "70%", "60%", "50%", "40%", "30%", "20%")
 COST = "h200"
+DEVICE = f"cuda:{COST}"
 SHORT = {"checkpoint-blocks": "blocks", "chen-sqrt": "Chen", "rotor": "Rotor"}
 
 
@@ -74,7 +76,7 @@ class Report(msgspec.Struct, frozen=True):
 def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     started = time.monotonic()
     built, args, kwargs = model.build()
-    step = prepare(built, args, kwargs, COST)
+    step = prepare(built, args, kwargs, COST, gpu=named_gpu(DEVICE))
     seconds = time.monotonic() - started
     about = StepInstance(step.captured.graph, step.parts)
     limits = [(text, parse_budget(text).resolve(about.baseline.peak)) for text in budgets]
@@ -168,7 +170,7 @@ def _cells(report: Report, row: Row) -> list[str]:
 def _import_all() -> None:
     """Plan something small: what is imported once is not solving."""
     layers = [part for _ in range(4) for part in (nn.Linear(32, 32), nn.GELU())]
-    remate.plan(nn.Sequential(*layers), (torch.zeros(256, 32),), budget="80%", cost=COST)
+    remate.plan(nn.Sequential(*layers), (torch.zeros(256, 32),), budget="100%", device=DEVICE)
 
 
 def main() -> None:
@@ -182,7 +184,10 @@ def main() -> None:
         parser.error(f"no model {', '.join(unknown)}; one of {', '.join(LARGE)}")
     torch.set_num_threads(1)
     _import_all()
-    text = [f"python -m tools.bench.suite; costs: {COST}; {environment()}", (__doc__ or "").split("\n\n")[-1]]
+    text = [
+        f"python -m tools.bench.suite; step and costs: {DEVICE}; {environment()}",
+        (__doc__ or "").split("\n\n")[-1],
+    ]
     for name in chosen.models:
         text.append(lines(examine(LARGE[name], chosen.budgets.split(","), chosen.time_limit)))
         print(text[-1], flush=True)

@@ -6,6 +6,7 @@ whether the live tensors are still those that were compared, and compares again 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -91,6 +92,7 @@ class ModelBinding:
         faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
         self._children = _children(modules, planned.training, mode_overrides)
         self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
+        check_device(planned, self.device())
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
 
@@ -170,6 +172,28 @@ class ModelBinding:
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
                 faults.append(f"parameter {name!r}: not in the schedule, it would get no gradient")
+
+
+def check_device(planned: Model, device: torch.device) -> None:
+    """Raise BindError for a step that was captured for a GPU without one, on a model on the CPU: it holds operators and layouts
+    that nothing but CUDA runs. Warn of a GPU of another architecture."""
+    if not planned.captured or device.type == "meta":
+        return
+    if device.type != planned.device:
+        raise BindError(
+            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the model is on "
+            f"{device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
+        )
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return  # tensors without memory, for a device that is not here
+    here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    if here != planned.architecture:
+        warnings.warn(
+            f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run other kernels here. "
+            f"{REPLAN} on this machine to plan its own step",
+            UserWarning,
+            stacklevel=4,
+        )
 
 
 def check_autocast(planned: str | None, device: torch.device) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from ..errors import ScheduleError
 from .module_paths import count_paths
 from .name_runs import unfolded
-from .vocabulary import Device, Dtype, Gradients, PageMemory, StoppedBy
+from .vocabulary import Captured, Device, Dtype, Gradients, PageMemory, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
@@ -180,6 +180,8 @@ class Model(_Object, frozen=True):
     torch: str
     device: Device
     training: bool
+    architecture: str = ""  # of the GPU whose kernels were chosen: sm_90
+    captured: Captured = ""  # how, if not on the device itself
     at: tuple[str, ...] = ()  # where it stands in the model around it, if it is a part of one: paths, as in a digest
     calls: int = 1  # of each of these modules in a step of the model around
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
@@ -213,6 +215,7 @@ class Settings(_Object, frozen=True):
     time_limit: float | None = None  # seconds
     differentiate: tuple[str, ...] = ()  # outputs, where they were named
     live: tuple[str, ...] = ()  # attributes that were declared live, as they were written
+    device: str = ""  # GPU that was named, cuda:h100: the step is captured for it again
     threads: int = 0  # of torch, where costs were measured on the CPU
     disk_budget: str = ""  # what a step may page to the disk; "": nothing
     host_budget: str = ""  # the same of pinned memory

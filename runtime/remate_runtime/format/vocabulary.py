@@ -22,6 +22,7 @@ Gradients = Literal[
 ]  # what becomes of gradients that are delivered
 PageMemory = Literal["disk", "host"]  # where values are paged to: a scratch file, or pinned memory of the host
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
+Captured = Literal["", "by rules"]  # without the device, by torch's dispatch and rules for what only it knows
 Dtype = Literal[
     "f64",
     "f32",

@@ -228,7 +228,7 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
 def storage_address(tensor: torch.Tensor) -> int:
     """Where the storage of a tensor begins; 0 if it is empty. Of one without memory (fake tensors), what stands for it."""
     try:
-        return tensor.untyped_storage().data_ptr()
+        return tensor.untyped_storage().data_ptr() or _without_memory(tensor)
     except (RuntimeError, NotImplementedError):
         return storage_identity(tensor)
 
@@ -236,9 +236,19 @@ def storage_address(tensor: torch.Tensor) -> int:
 def address(tensor: torch.Tensor) -> int:
     """Where the elements of a tensor begin. Of one without memory (fake tensors), what stands for its storage."""
     try:
-        return tensor.data_ptr()
+        return tensor.data_ptr() or _without_memory(tensor)
     except (RuntimeError, NotImplementedError):
         return storage_identity(tensor)
+
+
+def _without_memory(tensor: torch.Tensor) -> int:
+    """What stands for the storage of a fake tensor, which versions of torch say is at 0; of an empty tensor 0."""
+    return storage_identity(tensor) if is_fake(tensor) and tensor.numel() else 0
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a type and a storage, but no memory."""
+    return hasattr(tensor, "fake_mode")
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

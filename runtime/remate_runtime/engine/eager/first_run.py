@@ -16,7 +16,7 @@ from ...errors import ExecutionError
 from ...flat_step.graph import Graph, Op, Ref
 from ...format.tensor_type import TensorType
 from ...link.events import Execution, View
-from ...operator_calls.overloads import TORCH_DTYPES, described, laid_out, storage_address
+from ...operator_calls.overloads import TORCH_DTYPES, described, is_fake, laid_out, storage_address
 
 Slots = list[Any]
 SLACK = 1 << 20  # bytes that a storage may have beyond the declared ones: kernels of some devices pad
@@ -47,7 +47,7 @@ def judged(
             if value is None:
                 continue
             made, declared = slots[value], graph.values[value].type
-            _check_type(op, made, declared, device, strides)
+            _check_type(op, made, declared, device, strides or is_fake(made))
             at = storage_address(made)
             if view:
                 _check_view(op, at, read)

@@ -1,0 +1,1 @@
+"""The step that CUDA runs, captured where there is no GPU."""

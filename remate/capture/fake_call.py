@@ -1,0 +1,51 @@
+"""A model and a call of it on a device, without memory: parameters, buffers and inputs are fake tensors meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from .recorded import RecordedCall
+
+
+@contextlib.contextmanager
+def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
+    """The call as `model.to(device)` and its arguments there would make it. The model is the same object, and has its own tensors
+    again afterwards."""
+    fakes = _Fakes(device)
+    with contextlib.ExitStack() as stack:
+        for module in call.model.modules():
+            registers: Any = (module._parameters, module._buffers)
+            for registered in registers:
+                stack.callback(registered.update, dict(registered))
+                registered.update({key: fakes.of(tensor) for key, tensor in registered.items()})
+            if isinstance(module, torch.nn.RNNBase):
+                stack.callback(setattr, module, "_flat_weights", module._flat_weights)
+                module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+        args, kwargs = pytree.tree_map_only(torch.Tensor, fakes.of, (call.args, call.kwargs))
+        yield RecordedCall.of(call.model, args, kwargs, call.state)
+
+
+class _Fakes:
+    """One fake tensor for each tensor."""
+
+    def __init__(self, device: str) -> None:
+        self._mode, self._device = FakeTensorMode(allow_non_fake_inputs=True), device
+        self._made: dict[int, tuple[Any, Any]] = {}  # with the tensor, so that its id stays its own
+
+    def of(self, tensor: Any) -> Any:
+        if tensor is None:
+            return None
+        if id(tensor) not in self._made:
+            with self._mode:
+                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device)
+            needs = tensor.requires_grad
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
+            fake = torch.nn.Parameter(empty, needs) if is_parameter else empty.requires_grad_(needs)
+            self._made[id(tensor)] = tensor, fake
+        return self._made[id(tensor)][1]

@@ -1,0 +1,250 @@
+"""The step of a GPU, planned where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import remate
+import remate_runtime
+from remate.api.dry_run import dry_run
+from remate.api.elsewhere import on_device_of, priced_as_another
+from remate.capture.capture_step import capture
+from remate.capture.cuda.attention import Call, TensorFacts, choice
+from remate.capture.cuda.on_cuda import on_cuda
+from remate.capture.recorded import RecordedCall
+from remate.cli import main
+from remate.errors import CaptureError, ProfileError
+from remate.profile.devices import DEVICES, named_gpu
+from remate_runtime.errors import BindError
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="steps of named GPUs are captured where there is none"
+)
+GIB = 1 << 30
+NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn", -1: "none"}
+
+
+class Encoder(nn.Module):
+    """Attention, dropout, layer norm, RMS norm and a loss."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True, **options)
+        self.norm, self.head = nn.RMSNorm(64), nn.Linear(64, 50)
+
+    def forward(self, x, y):
+        return F.cross_entropy(self.head(self.norm(self.layer(x))).flatten(0, 1), y.flatten())
+
+
+def example(**options):
+    torch.manual_seed(0)
+    return Encoder(**options), (torch.randn(4, 16, 64), torch.zeros(4, 16, dtype=torch.long))
+
+
+def operators(model, args, capability=(9, 0)):
+    """Types of the results by operator, as `model` would run on a GPU."""
+    with on_cuda(RecordedCall.of(model, args, {}), capability, "a GPU", 80 * GIB) as call:
+        graph = capture(call.model, call.args, call.kwargs).graph
+    assert graph.device == "cuda"
+    made = {}
+    for op in graph.operations:
+        made.setdefault(op.op, []).append([None if w is None else str(graph.values[w].type) for w in op.writes])
+    return made
+
+
+def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13)):
+    def facts(heads):
+        shape = (2, heads, 128, head)
+        return TensorFacts(dtype, True, shape, (heads * 128 * head, 128 * head, head, 1))
+
+    masked = TensorFacts(dtype, False, (128, 128), (128, 1)) if mask else None
+    grouped = groups != 8
+    call = Call(capability, cudnn, torch, facts(8), facts(groups), facts(groups), masked, dropout, False, grouped, True)
+    return NAMES[choice(call)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("math", "flash", "flash", "cudnn", "cudnn")),
+        ({"dropout": 0.1}, ("math", "flash", "flash", "flash", "flash")),
+        ({"mask": True}, ("math", "efficient", "efficient", "cudnn", "cudnn")),
+        ({"mask": True, "groups": 2}, ("math", "math", "math", "cudnn", "cudnn")),
+        ({"head": 256, "dropout": 0.1}, ("math", "flash", "efficient", "flash", "flash")),
+        ({"head": 320}, ("math", "efficient", "efficient", "efficient", "efficient")),
+        ({"dtype": torch.float32}, ("efficient", "efficient", "efficient", "efficient", "efficient")),
+        ({"dtype": torch.float64}, ("math", "math", "math", "math", "math")),
+        ({"dtype": torch.float16, "head": 33}, ("math", "flash", "flash", "flash", "flash")),
+    ],
+)
+def test_attention_runs_the_kernel_of_the_architecture(options, expected):
+    found = tuple(attention(capability, **options) for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
+    assert found == expected
+
+
+def test_newer_versions_choose_otherwise():
+    assert attention((9, 0), head=160) == "cudnn"
+    assert attention((9, 0), head=160, cudnn=92400, torch=(2, 14)) == "flash"
+    assert attention((8, 0), mask=True, groups=2, cudnn=92400, torch=(2, 14)) == "efficient"
+
+
+def test_the_operators_are_those_of_cuda():
+    model, args = example()
+    found = operators(model, args)
+    assert found["aten._scaled_dot_product_efficient_attention"]
+    assert len(found["aten.native_dropout"]) == 3
+    assert found["aten._fused_rms_norm"] == [["f32[4,16,64]", "f32[4,16,1]"]]
+    half, (x, y) = example(dropout=0.0)
+    found = operators(half.bfloat16(), (x.bfloat16(), y))
+    assert found["aten._scaled_dot_product_cudnn_attention"][0][1] == "f32[4,4,16,1]"
+    assert found["aten.native_layer_norm"][0] == ["bf16[4,16,64]", "f32[4,16,1]", "f32[4,16,1]"]
+
+
+def test_autocast_is_that_of_cuda():
+    model, args = example(dropout=0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = operators(model, args)
+    assert found["aten._log_softmax"] == [["bf16[64,50]"]]
+    assert "aten._scaled_dot_product_cudnn_attention" in found
+    assert not torch.is_autocast_enabled("cuda")
+
+
+def test_convolutions_are_laid_out_as_cudnn_does():
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    found = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
+    assert found["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
+
+
+def test_nothing_of_the_process_is_changed():
+    model, args = example()
+    before = {name: (id(p), p.device.type) for name, p in model.named_parameters()}
+    functions = dict(vars(torch.cuda))
+    operators(model, args)
+    assert {name: (id(p), p.device.type) for name, p in model.named_parameters()} == before
+    assert dict(vars(torch.cuda)) == functions
+    assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::silu_backward", "CUDA")
+    assert torch.accelerator.current_accelerator() is None
+    assert torch.autograd.is_multithreading_enabled()
+    model(*args).backward()
+
+
+def test_a_failed_capture_leaves_nothing_either():
+    class Broken(nn.Linear):
+        def forward(self, x):
+            raise RuntimeError("no")
+
+    model = Broken(4, 4)
+    with pytest.raises(CaptureError, match="no"):
+        operators(model, (torch.randn(2, 4),))
+    assert model.weight.device.type == "cpu"
+    assert not torch.cuda.is_available()
+
+
+def test_what_no_rule_covers_is_refused_by_name():
+    class Ctc(nn.Linear):
+        def forward(self, x, y):
+            return torch.ctc_loss(super().forward(x).log_softmax(-1), y, (5, 5), (2, 2))
+
+    with pytest.raises(CaptureError, match="ctc_loss"):
+        operators(Ctc(4, 4), (torch.randn(5, 2, 4), torch.ones(2, 2, dtype=torch.long)))
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_a_file_says_what_it_was_planned_for(where):
+    with torch.device(where):
+        model, args = example()
+    schedule = remate.plan(model, args, budget="100%", device="cuda:a100", progress=None)
+    assert (schedule.model.device, schedule.model.architecture, schedule.model.captured) == (
+        "cuda",
+        "sm_80",
+        "by rules",
+    )
+    settings = schedule.solve.settings
+    assert settings is not None
+    assert (schedule.solve.cost, settings.device) == ("a100", "cuda:a100")
+    assert {p.device.type for p in model.parameters()} == {where}
+
+
+def test_a_model_on_the_cpu_is_refused():
+    model, args = example()
+    schedule = remate.plan(model, args, budget="100%", device="cuda:h100", progress=None)
+    with pytest.raises(BindError, match=r"step of a GPU \(sm_90.*\n.*model.to\('cuda'\)"):
+        remate_runtime.apply(model, schedule)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": "cuda:h9"}, "cuda:b200, cuda:h200, cuda:h100"),
+        ({"device": "cpu"}, "names no GPU"),
+        ({"device": "cuda:h100", "cost": "measured"}, "needs the device"),
+        ({"device": "cuda:h100", "at": "layer"}, "parts of a model cannot be planned"),
+    ],
+)
+def test_what_cannot_be_planned_elsewhere_is_refused(options, said):
+    with pytest.raises((ProfileError, CaptureError), match=said):
+        remate.plan(*example(), budget="100%", progress=None, **options)
+
+
+def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
+    model, args = example()
+    with pytest.warns(UserWarning, match="runs on the CPU.*device='cuda:h200' plans the step of a h200"):
+        remate.plan(model, args, budget="100%", cost="h200", progress=None)
+    assert not priced_as_another("h200", "cuda")
+    assert not priced_as_another("measured", "cpu")
+    assert "costs of a CPU" in priced_as_another("cpu", "cuda")
+
+
+@pytest.mark.parametrize("device", ["cuda:h100", None])
+def test_a_dry_run_holds_the_predicted_peak(device):
+    model, args = example()
+    schedule = remate.plan(model, args, budget="100%", device=device, cost=None if device else "cpu", progress=None)
+    with on_device_of(schedule, RecordedCall.of(model, args, {})) as call:
+        ran = dry_run(call, schedule)
+    assert ran.states == 0 if device else ran.states is not None
+    assert ran.gradients == len(list(model.parameters()))
+    assert all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
+
+
+BUILD = """
+import torch
+def build():
+    torch.manual_seed(0)
+    layers = (layer for _ in range(4) for layer in (torch.nn.Linear(64, 64), torch.nn.SiLU(), torch.nn.Dropout(0.1)))
+    return torch.nn.Sequential(*layers), (torch.randn(256, 64),)
+"""
+
+
+def test_the_command_plans_checks_plans_again_and_runs_dry(tmp_path: Path, capsys):
+    (tmp_path / "train.py").write_text(BUILD)
+    target, file, again = (str(tmp_path / name) for name in ("train.py:build", "s.json", "again.json"))
+    assert main(["plan", target, "--budget", "80%", "--device", "cuda:t4", "-o", file, "--quiet"]) == 0
+    assert main(["check", file, "--model", target]) == 0
+    assert "fits" in capsys.readouterr().out
+    assert main(["replan", file, "--model", target, "-o", again, "--quiet"]) == 0
+    assert Path(file).read_bytes() == Path(again).read_bytes()
+    assert main(["run", file, "--model", target, "--dry"]) == 0
+    assert "ran dry for cuda (sm_75)" in capsys.readouterr().out
+    assert main(["show", file]) == 0
+    assert "cuda (sm_75, captured by rules)" in capsys.readouterr().out
+
+
+def test_a_layout_that_the_file_does_not_have_is_noticed(tmp_path: Path, capsys):
+    (tmp_path / "train.py").write_text(BUILD)
+    target, file = str(tmp_path / "train.py:build"), tmp_path / "s.json"
+    assert main(["plan", target, "--budget", "80%", "--device", "cuda:t4", "-o", str(file), "--quiet"]) == 0
+    text = file.read_text()
+    file.write_text(text.replace('"f32[256,64]", "bool[256,64]"', '"f32[256,64]", "bool[256,64]{1,256}"', 1))
+    assert main(["run", str(file), "--model", target, "--dry"]) != 0
+
+
+def test_every_gpu_has_rates_and_a_capability():
+    gpus = {name: device for name, device in DEVICES.items() if device.gpu}
+    assert set(gpus) == {"a100", "h100", "h200", "b200", "rtx4090", "l40s", "t4"}
+    assert all(device.kind == "cuda" and {"f32", "f16", "bf16"} <= device.matrix.keys() for device in gpus.values())
+    assert named_gpu("cuda:1") is None
+    assert named_gpu("cuda:l40s") is DEVICES["l40s"]
