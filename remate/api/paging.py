@@ -48,7 +48,7 @@ def plan_paged(
 
 def _limits(settings: Settings, device: str) -> dict[PageMemory, int]:
     stated: dict[PageMemory, str] = {"disk": settings.disk_budget, "host": settings.host_budget}
-    limits = {memory: parse_budget(text).size or 0 for memory, text in stated.items() if text}
+    limits: dict[PageMemory, int] = {memory: parse_budget(text).size or 0 for memory, text in stated.items() if text}
     if "host" in limits and device == "cpu":
         raise BudgetError(
             "host_budget: the step runs on the CPU, whose memory is the host's\n  hint: page to the disk: disk_budget (--disk-budget)"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from remate_runtime.flat_step import InstanceSpan
@@ -57,14 +59,16 @@ def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
         out, back = leaving[0].get(op.id, ()), leaving[1].get(op.id, ())
         if out != back and op.id in known:
             moved.setdefault(home[index].id, []).append(_choice(new, index, home[index], out, back, 0))
-    groups: dict[tuple, list[str]] = {}
+    groups: dict[tuple[Any, ...], list[str]] = {}
     for place in new.expanded.places:
         named = plans.get(place.id, place.instance.plan), place.instance.plan
         choices, paged = tuple(changed.get(place.id, ())), tuple(moved.get(place.id, ()))
         if choices or paged or named[0] != named[1]:
             key = place.block_name, named if named[0] != named[1] else None, choices, paged
             groups.setdefault(key, []).append(place.id)
-    return tuple(_decision(*key, names) for key, names in groups.items())
+    return tuple(
+        _decision(block, plan, choices, paged, names) for (block, plan, choices, paged), names in groups.items()
+    )
 
 
 def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:

@@ -64,7 +64,7 @@ def test_equal_layers_share_one_template_and_plans_are_named() -> None:
     assert plans["h.2"] == plans["h.3"]
     assert {plans[name].rpartition("-")[0] for name in ("h.1", "h.2")} == {"recompute-mlp"}
     assert (plans["h.7"], plans["h.0"]) == ("boundary-only", "baseline")
-    assert [(r.recompute, r.before) for r in folded.statements] == [(("h.6",), "h.7")]
+    assert folded.statements == (Recompute(("h.6",), "h.7"),)
     assert expand(schedule_of(folded)).recomputes == tuple(recomputes)
 
 
@@ -110,7 +110,9 @@ def test_large_repeated_modules_become_composites() -> None:
     assert {i.block for i in folded.program if i.id.startswith("h.")} <= {"Layer", "Layer_2"}
     assert folded.blocks["Layer"].instances
     assert folded.program[1].plan != "baseline"
-    assert next(iter(folded.blocks[folded.program[1].block].plans.values()))[0].recompute == ("a",)
+    statement = next(iter(folded.blocks[folded.program[1].block].plans.values()))[0]
+    assert isinstance(statement, Recompute)
+    assert statement.recompute == ("a",)
     expanded = expand(decode(encode(schedule_of(folded))))
     assert meaning(expanded.graph) == meaning(graph)
     assert list(expanded.recomputes) == recomputes

@@ -16,7 +16,7 @@ from remate.strategy import NORMAL, Deadline, Request, StepInstance, policy, sol
 from remate.strategy.blocks.block_frontier import block_frontier
 from remate.strategy.blocks.block_plan import simulated_plan
 from remate_runtime.flat_step.expansion import expand
-from remate_runtime.format.schedule import BASELINE, Schedule
+from remate_runtime.format.schedule import BASELINE, Recompute, Schedule
 from remate_runtime.format.writer import encode
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -75,7 +75,10 @@ def extra(schedule: Schedule, at: int, plan: str) -> int:
     block, ns = schedule.blocks[name], schedule.costs[name]
     took = {
         BASELINE: 0,
-        **{n: sum(ns[i] for r in recomputes for i in r.recompute) for n, recomputes in block.plans.items()},
+        **{
+            n: sum(ns[i] for r in plan if isinstance(r, Recompute) for i in r.recompute)
+            for n, plan in block.plans.items()
+        },
     }
     return took[plan] - took[schedule.program[at].plan]
 

@@ -62,7 +62,9 @@ def page(
 class _Greedy:
     def __init__(self, graph: Graph, step: Slots, limits: Mapping[PageMemory, int], order: Order) -> None:
         self._graph, self._step, self._order = graph, step, order
-        self._room = dict(sorted(limits.items(), key=lambda one: -graph.lanes[one[0]].out))  # the fastest lane first
+        self._room: dict[PageMemory, int] = dict(
+            sorted(limits.items(), key=lambda one: -graph.lanes[one[0]].out)
+        )  # the fastest lane first
         self._held = step.held.copy()
         self._free = np.ones(len(step.gaps.values), dtype=bool)
 
@@ -91,7 +93,7 @@ class _Greedy:
             return None
         nbytes = gaps.nbytes[able]
         gap = int(able[int(np.lexsort((gaps.values[able], -self._score(able, nbytes)))[0])])
-        to = next(memory for memory, room in self._room.items() if gaps.nbytes[gap] <= room)
+        to: PageMemory = next(memory for memory, room in self._room.items() if gaps.nbytes[gap] <= room)
         self._free[gap] = False
         self._room[to] -= int(gaps.nbytes[gap])
         over = int(gaps.first[gap]) + np.flatnonzero(self._held[gaps.first[gap] : gaps.read[gap]] > aim)
