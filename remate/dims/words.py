@@ -32,8 +32,8 @@ def other_structure(
     elif loop := unrolled(difference, planned, other):
         message += f"; {loop}"
         hint = (
-            f"leave {names} fixed: a loop over it is unrolled while tracing; plan a file for each {names} that you train "
-            "with, and give apply all of them"
+            f"leave {names} fixed: a loop over it is unrolled while tracing; plan a file for each {names} that you "
+            "train with, and give apply all of them"
         )
     else:
         hint = difference.hint or f"leave {names} fixed, or give it a range in which forward does the same"

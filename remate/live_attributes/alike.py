@@ -1,4 +1,5 @@
-"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other difference."""
+"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other
+difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the default."""
+"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the
+default."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from remate_runtime.flat_step import Graph, Number, Op
 
 
 def explicit(graph: Graph) -> Graph:
-    """The step with the defaults of all numbers written down, so that steps at several values have the same arguments."""
+    """The step with the defaults of all numbers written down, so that steps at several values have the same
+    arguments."""
     return replace(graph, operations=tuple(map(_explicit, graph.operations)))
 
 

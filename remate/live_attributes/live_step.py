@@ -1,4 +1,5 @@
-"""The step of a model whose live attributes are inputs: traced where they were planned and beside that, written as one."""
+"""The step of a model whose live attributes are inputs: traced where they were planned and beside that, written as
+one."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ _REFUSED = "compute with it by + - * / ** alone and give it to operators as a nu
 
 
 class LiveStep:
-    """asked: the attributes, by what was requested. planned: what each is now. trace: captures the step; it leaves the model
-    as it was. Raises CaptureError, with module and line, for a step that depends on one in a way that a file cannot say."""
+    """asked: the attributes, by what was requested. planned: what each is now. trace: captures the step; it leaves the
+    model as it was. Raises CaptureError, with module and line, for a step that depends on one in a way that a file
+    cannot say."""
 
     def __init__(
         self, requested: Groups, planned: Mapping[str, int | float], trace: Trace, say: Callable[[str], None]
@@ -55,8 +57,8 @@ class LiveStep:
         self._trees = {at: self._tree(at, numbers) for at, numbers in self._rows.items()}
 
     def written(self, probing: bool = True) -> Captured:
-        """The planned step with numbers that follow from the attributes, and the ranges over which it is that. probing: find them
-        out; else they are what forward decides."""
+        """The planned step with numbers that follow from the attributes, and the ranges over which it is that. probing:
+        find them out; else they are what forward decides."""
         ranges = {path: interval(self._decisions, path, self._planned) for path in self._planned}
         if not probing:
             return self._as(ranges)
@@ -79,13 +81,13 @@ class LiveStep:
         self._captured.append(captured)
 
     def _traced(self, values: Values, overridden_attributes: Mapping[str, Any]) -> Captured:
-        self._say(f"tracing with {_told(values)}")
+        self._say(f"tracing with {_spelled(values)}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said of the first trace
                 return self._plain(self._trace(overridden_attributes))
         except CaptureError as error:
-            message = f"live attributes: with {_told(values)}, {error.message}"
+            message = f"live attributes: with {_spelled(values)}, {error.message}"
             raise CaptureError(message, error.module, error.source, error.hint) from error
 
     @staticmethod
@@ -111,8 +113,8 @@ class LiveStep:
             op, module = self._first.graph.operations[at[0]], self._first.modules[at[0]]
             shown = ", ".join(f"{number:.6g}" for number in numbers)
             message = (
-                f"{op.op} is given a number that follows from {_told(self._planned)} in a way that a file cannot say: "
-                f"{shown} with {'; '.join(map(_told, self._trace_samples))}"
+                f"{op.op} is given a number that follows from {_spelled(self._planned)} in a way that a file cannot "
+                f"say: {shown} with {'; '.join(map(_spelled, self._trace_samples))}"
             )
             raise CaptureError(message[:1000], module, op.source, _REFUSED)
         return found
@@ -144,7 +146,9 @@ class LiveStep:
         between = [n for n in _SPECIAL if least <= n <= most and least < most]
         if least < around.low or most > around.high or not all(map(holds, between)):
             what = f"live: {requested!r} stands for attributes that have no range in common"
-            raise CaptureError(f"{what}: {_told({p: self._planned[p] for p in paths})}", hint="declare them one by one")
+            raise CaptureError(
+                f"{what}: {_spelled({p: self._planned[p] for p in paths})}", hint="declare them one by one"
+            )
         low = self._end(holds, least, around.low, sorted(_SPECIAL, reverse=True))
         high = self._end(holds, most, around.high, sorted(_SPECIAL))
         return Interval(low, high)
@@ -193,7 +197,8 @@ class LiveStep:
             op = made.get(at, self._first.graph.operations[at])
             names = names_of(tree)
             text = written_number(renamed(tree, lambda name, names=names: str(names.index(name))))
-            placed = _put({"args": op.args, "kwargs": op.kwargs}, where, Number(text, tuple(map(number.get, names))))  # type: ignore[arg-type]
+            written = Number(text, tuple(map(number.get, names)))  # type: ignore[arg-type]
+            placed = _put({"args": op.args, "kwargs": op.kwargs}, where, written)
             made[at] = replace(op, args=placed["args"], kwargs=placed["kwargs"])
         operations = tuple(implicit(made[at]) if at in made else op for at, op in enumerate(graph.operations))
         root = (*graph.root, *range(start, start + len(added)))
@@ -211,7 +216,8 @@ def _put(value: Any, where: tuple[Any, ...], number: Number) -> Any:
 
 
 def _beside(planned: float, trace_sample: int, at: int) -> float:
-    """A number of many digits near what is planned, on the same side of what is often special; another one for each attribute."""
+    """A number of many digits near what is planned, on the same side of what is often special; another one for each
+    attribute."""
     share = 0.05 + 0.2 * math.modf((2 * at + trace_sample + 1) * _GOLDEN)[0]
     if planned == 0:
         return share + 0.3 * trace_sample
@@ -237,13 +243,14 @@ def _last_holding(holds: Callable[[float], bool], inside: float, outside: float)
 
 def _leaking(found: Leak, requested: Sequence[str], planned: Values, values: Values) -> CaptureError:
     differ = {path: value for path, value in values.items() if value != planned[path]}
-    was = _told({path: planned[path] for path in differ})
+    was = _spelled({path: planned[path] for path in differ})
     named = ", ".join(map(repr, requested))
-    message = f"the step depends on the live attribute{'s' * (len(requested) > 1)} {named}: {found.what} ({was}, or {_told(differ)})"
+    plural = "s" * (len(requested) > 1)
+    message = f"the step depends on the live attribute{plural} {named}: {found.what} ({was}, or {_spelled(differ)})"
     return CaptureError(message[:1000], found.module, found.source, _REFUSED)
 
 
-def _told(values: Values) -> str:
+def _spelled(values: Values) -> str:
     """`alpha=0.5, drop.p=0.1`."""
     listed = [f"{path}={value:.6g}" for path, value in values.items()]
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

@@ -31,7 +31,8 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(max(self.low, other.low), min(self.high, other.high))
 
     def live(self, planned: float) -> Live:
-        """As the file writes it: an end is left out where there is none, and the shorter of two numbers says where it is."""
+        """As the file writes it: an end is left out where there is none, and the shorter of two numbers says where it
+        is."""
         ends: dict[str, Any] = {}
         for inside, outside, outer in ((self.low, "above", -math.inf), (self.high, "below", math.inf)):
             closed = "min" if outside == "above" else "max"
@@ -46,8 +47,8 @@ def _short(number: float) -> int | float:
 
 
 def interval(decisions: Iterable[NumberComparison], path: str, planned: Values) -> Interval:
-    """Where all of them come out as they did, around what is planned. Raises CaptureError for one that cannot be reported from the
-    attribute on its own, and where what is planned stands apart from the numbers beside it."""
+    """Where all of them come out as they did, around what is planned. Raises CaptureError for one that cannot be
+    reported from the attribute on its own, and where what is planned stands apart from the numbers beside it."""
     found = Interval()
     for decision in decisions:
         names = {*names_of(decision.left), *names_of(decision.right)}
@@ -95,7 +96,8 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
 
 
 def edge(holds: Holds, inside: float, outside: float) -> float:
-    """The last number from `inside`, where `holds` is true, towards `outside` for which it is; it becomes false once."""
+    """The last number from `inside`, where `holds` is true, towards `outside` for which it is; it becomes false
+    once."""
     if holds(outside):
         return outside
     low, high = _rank(inside), _rank(outside)

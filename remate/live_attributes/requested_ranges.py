@@ -20,8 +20,8 @@ _MANY = 1 << 12
 
 
 def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots: `h.*.drop.p`. Of
-    modules, and of configs that they hold. Raises CaptureError for one that names no number."""
+    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots:
+    `h.*.drop.p`. Of modules, and of configs that they hold. Raises CaptureError for one that names no number."""
     if isinstance(requested, str):
         raise CaptureError(f"live is the text {requested!r}", hint=f"name attributes in a list: live=[{requested!r}]")
     found: dict[str, tuple[str, ...]] = {}
@@ -74,4 +74,7 @@ def _why(model: nn.Module, pattern: str) -> str:
 
 def _hint(known: dict[str, float]) -> str:
     listed = ", ".join(list(known)[:8])
-    return f"numbers that the model has: {listed or 'none'}; a tensor or buffer is read at every call without being declared"
+    return (
+        f"numbers that the model has: {listed or 'none'}; "
+        "a tensor or buffer is read at every call without being declared"
+    )

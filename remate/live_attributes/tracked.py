@@ -1,5 +1,5 @@
-"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its line; so
-what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
+"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its
+line; so what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class NumberComparison(msgspec.Struct, frozen=True):
 
 
 class Tracking:
-    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its bits."""
+    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its
+    bits."""
 
     def __init__(self) -> None:
         self.decisions: dict[NumberComparison, None] = {}

@@ -70,8 +70,8 @@ def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[in
 
 
 def storages(graph: Graph, shape: CanonicalForm) -> tuple[tuple[int, int], ...]:
-    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can still
-    differ here, and so in memory, when an input of one is a view of something larger."""
+    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can
+    still differ here, and so in memory, when an input of one is a view of something larger."""
     first: dict[int, int] = {}
     return tuple((first.setdefault(graph.root[v], k), graph.nbytes(v)) for k, v in enumerate(shape.sources))
 

@@ -185,7 +185,8 @@ def pattern(name: str) -> str:
 
 
 def operation_at(opened: Analysis, position: int) -> str:
-    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward ends."""
+    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward
+    ends."""
     event = opened.linked.events[position]
     if isinstance(event, Free | Deliver):
         return operation_at(opened, position - 1)

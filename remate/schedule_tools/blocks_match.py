@@ -20,8 +20,8 @@ _LIKE = 0.6  # share of operations, by operator, that two blocks have in common 
 
 
 class InstancePair(msgspec.Struct, frozen=True):
-    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new. alike:
-    every operation has its counterpart."""
+    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new.
+    alike: every operation has its counterpart."""
 
     old: InstanceSpan
     new: InstanceSpan

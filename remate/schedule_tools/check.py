@@ -1,4 +1,5 @@
-"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned one."""
+"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned
+one."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from remate_runtime.format import check_fingerprint, locate
 from .analysis import Analysis
 from .figures import GAP_TOLERANCE, computed, gap
 
-_REFUTED = "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, `remate replan` proves one"
+_REFUTED = (
+    "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, "
+    "`remate replan` proves one"
+)
 
 
 def findings(opened: Analysis, text: str, path: str = "S.json") -> list[ScheduleError]:
@@ -43,7 +47,8 @@ def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
             yield ScheduleError("R081", message, f"/solve/{field}", mend)
     requested = solve.compiled
     if requested is not None and requested.peak is not None and requested.peak > requested.budget:
-        over = f"compiled, the peak is {requested.peak:,} bytes, {requested.peak - requested.budget:,} more than the budget for it"
+        excess = requested.peak - requested.budget
+        over = f"compiled, the peak is {requested.peak:,} bytes, {excess:,} more than the budget for it"
         yield ScheduleError("R080", over, "/solve/compiled/budget", _over_budget(opened, name))
     yield from _bound(opened, mend)
 

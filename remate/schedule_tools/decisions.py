@@ -1,4 +1,5 @@
-"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another plan."""
+"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another
+plan."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from .names import owners
 
 
 class OperationDecision(msgspec.Struct, frozen=True):
-    """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative: saved).
+    """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative:
+    saved).
 
     old, new: the points before which it is recomputed; of a page, where its values go and come back.
     """

@@ -34,8 +34,8 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class CostChange(msgspec.Struct, frozen=True):
-    """profile: whether the costs are of another one. operations: of blocks in both files, whose time or workspace differs.
-    baseline: ns of the step without recomputation, before and after."""
+    """profile: whether the costs are of another one. operations: of blocks in both files, whose time or workspace
+    differs. baseline: ns of the step without recomputation, before and after."""
 
     profile: bool
     operations: int

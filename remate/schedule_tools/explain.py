@@ -1,4 +1,5 @@
-"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would cost."""
+"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would
+cost."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .analysis import Analysis, StorageGroup, grouped, operation_at
 from .lines import with_plan
 from .names import IdIndex, Named
 from .steps import ResidentSpan, StepPositions
-from .what_if import Outcome, Trials
+from .what_if import TrialResult, Trials
 
 _HOLDERS = 5
 
@@ -226,7 +227,7 @@ class _Explainer:
             found.append(self._tried("recompute it, and what it needs", tuple(closure), both))
         return tuple(found)
 
-    def _tried(self, what: str, operations: tuple[int, ...], found: Outcome | None) -> Alternative:
+    def _tried(self, what: str, operations: tuple[int, ...], found: TrialResult | None) -> Alternative:
         names = tuple(self.graph.operations[i].id for i in operations)
         return Alternative(what, names, found.peak if found else None, found.time if found else None)
 

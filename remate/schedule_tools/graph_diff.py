@@ -57,7 +57,8 @@ def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
 
 
 def _differences(old: Graph, was: Op, new: Graph, now: Op, inside: str) -> list[tuple[str, str]]:
-    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a dot."""
+    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a
+    dot."""
     found = []
     if was.op != now.op:
         found.append((was.op, now.op))

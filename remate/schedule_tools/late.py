@@ -1,4 +1,5 @@
-"""Recomputations that stand earlier than their results are needed, where a later point has been tried and holds less."""
+"""Recomputations that stand earlier than their results are needed, where a later point has been tried and holds
+less."""
 
 from __future__ import annotations
 

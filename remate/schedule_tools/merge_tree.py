@@ -12,8 +12,8 @@ KeysOf = Callable[[Path, list[Any]], list[Any] | None]  # keys of a list's items
 
 
 class TreeMerge:
-    """One merge. prefer: whose value is taken where both sides changed the same. keys_of: what names the items of a list.
-    conflicts: paths of what both changed, each in its own way."""
+    """One merge. prefer: whose value is taken where both sides changed the same. keys_of: what names the items of a
+    list. conflicts: paths of what both changed, each in its own way."""
 
     def __init__(self, prefer: Side, keys_of: KeysOf) -> None:
         self.conflicts: list[Path] = []
@@ -50,8 +50,8 @@ class TreeMerge:
 
 
 def _order(base: list[Any], ours: list[Any], theirs: list[Any]) -> list[Any]:
-    """The order of the side that changed it (ours, if both did), with what the other one has besides, each after what it
-    follows there."""
+    """The order of the side that changed it (ours, if both did), with what the other one has besides, each after what
+    it follows there."""
     first, second = (theirs, ours) if ours == base else (ours, theirs)
     made, known = list(first), set(first)
     after: Any = None

@@ -29,8 +29,8 @@ def notes_of(schedule: Schedule) -> dict[Where, str]:
 def carry_notes(
     old: Schedule, new: Schedule, moved: Mapping[Where, Where] | None = None
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay. moved:
-    places of `old` that are others in `new`."""
+    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay.
+    moved: places of `old` that are others in `new`."""
     left: dict[Where, str] = {}
     for where, note in notes_of(old).items():
         there = (moved or {}).get(where, where)

@@ -1,4 +1,5 @@
-"""A file for parts of a model against the live model: its parts, how the model calls them, and the step of one of them."""
+"""A file for parts of a model against the live model: its parts, how the model calls them, and the step of one of
+them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """What the published JSON Schema says of a file that the reader accepts: nothing, or one of the two is wrong.
 
-Editors and other people's tools go by the schema, so `check` holds a file to it, too. The reader refuses all that the schema
-refuses (the corpus and the tests of the format say so file by file), and is the one that describes it, with better words.
+Editors and other people's tools go by the schema, so `check` holds a file to it, too. The reader refuses all that the
+schema refuses (the corpus and the tests of the format say so file by file), and is the one that describes it, with
+better words.
 """
 
 from __future__ import annotations

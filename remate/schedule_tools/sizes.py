@@ -1,4 +1,5 @@
-"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its budget."""
+"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its
+budget."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class AtSize(msgspec.Struct, frozen=True):
 
 
 class BudgetedRange(msgspec.Struct, frozen=True):
-    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with the
-    first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
+    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with
+    the first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
 
     budget: int
     corners: tuple[AtSize, ...]
@@ -57,7 +58,8 @@ class BudgetedRange(msgspec.Struct, frozen=True):
 
 
 def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
-    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError, ScheduleError."""
+    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError,
+    ScheduleError."""
     plain, dropped, recomputes = fitted(schedule, dims)
     if is_planned(schedule, dims):
         return plain
@@ -75,8 +77,8 @@ def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
 
 
 def size_of(recorded: Model, live: Model) -> Size:
-    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of the
-    range."""
+    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of
+    the range."""
     given = {leaf.name: parse_type(leaf.text) for leaf in input_leaves(live.inputs)}
     found: Size = {}
     for leaf in input_leaves(recorded.inputs):
@@ -91,8 +93,8 @@ def size_of(recorded: Model, live: Model) -> Size:
 
 
 def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
-    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in its
-    range: so that what they take can be compared."""
+    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in
+    its range: so that what they take can be compared."""
     dims = {name: dim.planned for name, dim in other.schedule.model.dims.items()}
     if not dims or dims.keys() != opened.schedule.model.dims.keys():
         return opened
@@ -109,8 +111,8 @@ def is_planned(schedule: Schedule, dims: Mapping[str, int]) -> bool:
 
 
 def over_range(schedule: Schedule) -> BudgetedRange:
-    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are, a
-    peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
+    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are,
+    a peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
     budget, declared = schedule.solve.budget, schedule.model.dims
     corners = tuple(evaluated(schedule, size) for size in corner_sizes(declared))
     if all(one.peak <= budget for one in corners):
@@ -128,8 +130,8 @@ def over_range(schedule: Schedule) -> BudgetedRange:
 
 
 def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
-    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size is
-    odd. A fault says at which size it was met first."""
+    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size
+    is odd. A fault says at which size it was met first."""
     found: dict[tuple[str, str], ScheduleError] = {}
     between = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
     for size in (*corner_sizes(schedule.model.dims), between):

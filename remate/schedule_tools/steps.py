@@ -107,8 +107,8 @@ class StepPositions:
         return any(span.start < position <= span.end for span in self.spans.get(root, ()))
 
     def closure(self, operation: int, before: int) -> list[int]:
-        """`operation` and the forward operations that would be recomputed with it before operation `before`, so that no value
-        needs to be kept for it; in forward order."""
+        """`operation` and the forward operations that would be recomputed with it before operation `before`, so that no
+        value needs to be kept for it; in forward order."""
         position = self.first_run[before]
         found, todo = {operation}, [operation]
         while todo:
@@ -130,7 +130,8 @@ def recompute_positions(linked: Linked) -> list[int]:
 
 
 def useful(linked: Linked) -> list[bool]:
-    """By recompute, in the order of `expanded.recomputes`: whether something needs its result, useless recomputations not counted."""
+    """By recompute, in the order of `expanded.recomputes`: whether something needs its result, useless recomputations
+    not counted."""
     graph = linked.graph
     live = {gradient for _, gradient in graph.gradients}
     found: list[bool] = []

@@ -31,9 +31,9 @@ Made = TypeVar("Made")
 
 class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One operation. id: its name, without `:`. time: of a run, in whole units of any kind (ns where it was measured).
-    bytes: of each output. workspace: bytes that a run holds meanwhile. recomputable: it may run more than once. in_place:
-    outputs that it reads and whose bytes its only output may take where they die there, in the order in which they are
-    tried: one, or two of a node that reads nothing else."""
+    bytes: of each output. workspace: bytes that a run holds meanwhile. recomputable: it may run more than once.
+    in_place: outputs that it reads and whose bytes its only output may take where they die there, in the order in which
+    they are tried: one, or two of a node that reads nothing else."""
 
     id: str
     time: int
@@ -187,7 +187,8 @@ def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> N
         return
     if len(node.bytes) != 1 or len(node.in_place) > 2 or (len(node.in_place) == 2 and len(reads) != 2):
         raise InstanceError(
-            f"{node.id!r}: a node with one output may take the bytes of one input, or of either of two if it reads no more"
+            f"{node.id!r}: a node with one output may take the bytes of one input, or of either of two if it reads no "
+            "more"
         )
     for output in node.in_place:
         if output not in reads or size_of(output, nodes, f"`in_place` of {node.id!r}") != node.bytes[0]:

@@ -1,4 +1,5 @@
-"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients compared."""
+"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients
+compared."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ class TrialError(RemateError):
 class Trial(msgspec.Struct, frozen=True):
     """What was measured.
 
-    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes. Times: ns of forward and backward, by step.
-    difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
-    of eager's gradients. losses: the scheduled model's, by step.
+    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes.
+    Times: ns of forward and backward, by step. difference: largest absolute difference of an element of a gradient,
+    over all steps. scale: largest absolute element of eager's gradients. losses: the scheduled model's, by step.
     """
 
     eager_peak: int
@@ -90,8 +91,8 @@ class _Side:
         self.loss = 0.0
 
     def step(self, backward_start: Callable[[], None] = lambda: None) -> None:
-        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a training loop that
-        reports them."""
+        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a
+        training loop that reports them."""
         device = next((p.device.type for p in self.model.parameters()), "cpu")
         with torch.autocast(device, self.cast, enabled=self.cast is not None), self.during:
             outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
@@ -135,7 +136,8 @@ class _Side:
 
     @contextmanager
     def _as_assumed(self) -> Iterator[None]:
-        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is there."""
+        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is
+        there."""
         self.clear()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.assumed == "accumulated":
@@ -167,9 +169,9 @@ def try_schedule(
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
     curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule names
-    sizes. Model and inputs must be on the device to train on.
-    Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
+    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule
+    names sizes. Model and inputs must be on the device to train on. Raises EngineError, BindError if the schedule does
+    not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device

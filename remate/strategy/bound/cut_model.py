@@ -10,7 +10,7 @@ Then the program
 
     minimise  sum of time[f] * recompute[f, c, c + 1]
     need      hold[s, c] + recompute[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
-    closure   recompute[f, c, d] <= hold[u, c] + recompute[producer(u), c, d]    for every forward storage u that f reads
+    closure   recompute[f, c, d] <= hold[u, c] + recompute[producer(u), c, d]    for every forward storage u of f
     chain     hold[s, d] <= hold[s, c] + recompute[producer(s), c, d]
     parts     recompute[f, c, d] <= sum of recompute[f, part], and >= each     for the shorter stretches of (c, d)
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]

@@ -21,9 +21,9 @@ class Buffer(msgspec.Struct, frozen=True, gc=False):
 
 
 def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
-    """What a linked step holds in a memory, by positions of its events: its storages as the linker derived them, and the
-    workspace of every operation while that runs. Their load is the peak that `simulate` tells. Sizes are multiples of what
-    the device's allocator deals in, and so are the addresses that packing gives them."""
+    """What a linked step holds in a memory, by positions of its events: its storages as the linker derived them, and
+    the workspace of every operation while that runs. Their load is the peak that `simulate` tells. Sizes are multiples
+    of what the device's allocator deals in, and so are the addresses that packing gives them."""
     graph = linked.graph
     storages = [Buffer(a.birth, a.death, a.nbytes) for a in linked.allocations if a.memory == memory and a.nbytes]
     running = [(at, graph.operations[e.op]) for at, e in enumerate(linked.events) if isinstance(e, Computation)]
@@ -40,7 +40,8 @@ def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
 class Sections:
     """Time, cut wherever a buffer begins or ends: between two cuts the same buffers are held.
 
-    first, end: by buffer, the sections that it is held in. load: by section, the bytes held. members: by section, the buffers.
+    first, end: by buffer, the sections that it is held in. load: by section, the bytes held. members: by section, the
+    buffers.
     """
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:

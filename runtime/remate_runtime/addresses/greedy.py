@@ -9,8 +9,8 @@ from .buffers import Buffer
 
 
 def in_time_order(buffers: Sequence[Buffer]) -> list[int]:
-    """Addresses as an allocator would give them while the step runs, in one block that can grow: the smallest gap that is
-    large enough, the lower of two. Of buffers that begin together the largest is first."""
+    """Addresses as an allocator would give them while the step runs, in one block that can grow: the smallest gap that
+    is large enough, the lower of two. Of buffers that begin together the largest is first."""
     count = len(buffers)
     begins = [(b.first, 1, -b.nbytes, i) for i, b in enumerate(buffers)]
     ends = [(b.end, 0, 0, i) for i, b in enumerate(buffers)]

@@ -20,8 +20,8 @@ _ROUNDS = 6  # heights that are tried between the load and what is found
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """addresses: by buffer, in bytes from the beginning of the block. height: bytes of the block. load: the most bytes that
-    are held at once, which the height cannot be below. effort: what was spent of it."""
+    """addresses: by buffer, in bytes from the beginning of the block. height: bytes of the block. load: the most bytes
+    that are held at once, which the height cannot be below. effort: what was spent of it."""
 
     addresses: tuple[int, ...]
     height: int

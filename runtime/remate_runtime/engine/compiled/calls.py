@@ -58,7 +58,8 @@ class SegmentCall:
 
     The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
     copied in this run and all that follow, because each storage has one owner here. Strides of dimensions of size 1 say
-    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted with.
+    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted
+    with.
     """
 
     def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:

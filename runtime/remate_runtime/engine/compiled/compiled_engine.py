@@ -45,7 +45,8 @@ def _start() -> Compile:
             raise EngineError("the engine 'compiled' does not page values, as the schedule asks\n  use engine='eager'")
         if step.sharded is not None:
             raise EngineError(
-                "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n  use engine='eager'"
+                "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n"
+                "  use engine='eager'"
             )
         return compile_step(step, device, _of(known, device))
 
@@ -146,7 +147,8 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
 
 def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
-    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward begins."""
+    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward
+    begins."""
     graph = linked.graph
     held = sources(graph)
     ahead = pieces(graph, linked.forward, held)
@@ -171,7 +173,8 @@ def _tell(fitted: FittedSegments, budget: int) -> None:
 
 
 def _rows(linked: Linked) -> list[Sequence[Event]]:
-    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
+    slots."""
     events, start, rows = linked.backward, 0, list[Sequence[Event]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):

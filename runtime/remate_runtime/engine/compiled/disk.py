@@ -25,7 +25,8 @@ class Disk:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is none."""
+        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is
+        none."""
         if not self.reason:
             yield
             return

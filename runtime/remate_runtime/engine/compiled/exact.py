@@ -1,11 +1,13 @@
 """Operations that must give the same bits whenever they run, and so are interpreted: where a rounding would choose.
 
-Interpreted, an operation that runs again gives what it gave at first. Compiled, it may be fused otherwise then, and rounds
-otherwise. That is harmless where a result moves as little as its arguments did. It is not
+Interpreted, an operation that runs again gives what it gave at first. Compiled, it may be fused otherwise then, and
+rounds otherwise. That is harmless where a result moves as little as its arguments did. It is not
 - where floats are compared with floats (the gradient of a maximum goes where `x == amax(x)`: nowhere, if x was rounded
   otherwise when the maximum was taken; `x >= topk(x)` keeps one fewer);
-- where numbers of elements are chosen by floats (`topk`, `sort`, `argmax`), and rows are read by them that were kept since;
-- where floats become integers (buckets of positions), and what they are made of lies on the border by design, because it
+- where numbers of elements are chosen by floats (`topk`, `sort`, `argmax`), and rows are read by them that were kept
+  since;
+- where floats become integers (buckets of positions), and what they are made of lies on the border by design, because
+  it
   follows from integers alone.
 """
 
@@ -51,8 +53,8 @@ def _floats(graph: Graph, op: Op) -> list[int]:
 
 
 def _chooses(graph: Graph, op: Op) -> bool:
-    """Whether it makes integers of floats. Which of nearly equal neighbours a pooling chose tells nobody but its gradient,
-    for which one is as good as the other."""
+    """Whether it makes integers of floats. Which of nearly equal neighbours a pooling chose tells nobody but its
+    gradient, for which one is as good as the other."""
     if op.view or not _floats(graph, op):
         return False
     made = {value for value in op.writes if value is not None and graph.values[value].type.dtype in _INTEGERS}
@@ -69,7 +71,11 @@ def _of_forward_alone(graph: Graph) -> set[int]:
 
 def _of_integers_alone(graph: Graph) -> set[int]:
     """Operations on what follows from integers and constants."""
-    fixed = lambda at: graph.values[at].kind == "constant" or graph.values[at].type.dtype in {*_INTEGERS, "bool"}  # noqa: E731
+    whole = {*_INTEGERS, "bool"}
+
+    def fixed(at: int) -> bool:
+        return graph.values[at].kind == "constant" or graph.values[at].type.dtype in whole
+
     return {at for at in _closed(graph, fixed) if not graph.operations[at].random}
 
 

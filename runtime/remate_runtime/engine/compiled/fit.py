@@ -1,8 +1,9 @@
-"""Segments for a step whose predicted peak keeps the budget: as large as shared functions allow, split where the worst moment is.
+"""Segments for a step whose predicted peak keeps the budget: as large as shared functions allow, split where the worst
+moment is.
 
-Where blocks repeat, a segment is a block, so that equal ones share a function. Neighbours that share theirs with nobody are
-one segment: that is no more to compile, and what meets at their border is fused. Deliveries of gradients cut nothing apart where
-nobody waits for the first of them.
+Where blocks repeat, a segment is a block, so that equal ones share a function. Neighbours that share theirs with nobody
+are one segment: that is no more to compile, and what meets at their border is fused. Deliveries of gradients cut
+nothing apart where nobody waits for the first of them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _FEW = 0.05  # of the peak: gradients that are not worth a cut through what is f
 
 
 class FittedSegments(NamedTuple):
-    """The segments of every section, and what they will hold. whole: bytes, the peak before any was split to keep the budget."""
+    """The segments of every section, and what they will hold. whole: bytes, the peak before any was split to keep the
+    budget."""
 
     sections: tuple[tuple[Planned, ...], ...]
     account: Account
@@ -42,8 +44,9 @@ class FittedSegments(NamedTuple):
 def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> FittedSegments:
     """rows: the computations of every section. left: values whose storages the forward/backward boundary frees.
 
-    While the prediction is over the budget, the segment of its worst moment is split: where blocks meet, then within a block,
-    down to single operations, which are interpreted. It ends above the budget only where the worst moment is the interpreter's own.
+    While the prediction is over the budget, the segment of its worst moment is split: where blocks meet, then within a
+    block, down to single operations, which are interpreted. It ends above the budget only where the worst moment is the
+    interpreter's own.
     """
     planning = _Planning(step, artefacts)
     held = min(step.budget, simulate(step.linked).peak)
@@ -64,9 +67,10 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
 
 
 def together(graph: Graph, rows: Sequence[Sequence[Piece]], peak: int) -> list[list[Piece]]:
-    """All of backward before its first delivery: gradients that are held to the end of the step take as much whenever they are
-    delivered. Only where they are few of the `peak`, for a loop that adds them up or uses them up in backward saves them
-    by each delivery; and not where other processes train with this one, and reduce the first while backward goes on."""
+    """All of backward before its first delivery: gradients that are held to the end of the step take as much whenever
+    they are delivered. Only where they are few of the `peak`, for a loop that adds them up or uses them up in backward
+    saves them by each delivery; and not where other processes train with this one, and reduce the first while backward
+    goes on."""
     found = [list(row) for row in rows]
     gradients = sum(graph.nbytes(owner) for owner in {graph.root[value] for _, value in graph.gradients})
     reduced = torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -1,9 +1,10 @@
-"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise operations run again in the
-segment that reads their results, from what is kept anyway, so that these are neither written in forward nor read in backward.
+"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise
+operations run again in the segment that reads their results, from what is kept anyway, so that these are neither
+written in forward nor read in backward.
 
-What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made, or
-will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule. Only bytes
-count; of cuts that weigh the same, the one that runs least again.
+What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made,
+or will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule.
+Only bytes count; of cuts that weigh the same, the one that runs least again.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def planned_recomputes(linked: Linked) -> list[FlatRecompute]:
 
 class _StorageRead(NamedTuple):
     """A computation of backward that reads the first contents of a storage. before: the operation that it is, or that
-    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block. fuses:
-    it needs no tensor in memory."""
+    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block.
+    fuses: it needs no tensor in memory."""
 
     before: int
     part: int
@@ -194,9 +195,9 @@ class _Choice:
         return owner in self._outputs or any(not self._is_pointwise(graph.operations[at]) for at in ends)
 
     def _is_cheap(self, at: int) -> bool:
-        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or the
-        backward of one block would read what many before it have left. Of the caller's tensors it may read what backward
-        reads anyway: only that is watched for writes to it."""
+        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or
+        the backward of one block would read what many before it have left. Of the caller's tensors it may read what
+        backward reads anyway: only that is watched for writes to it."""
         graph = self._graph
         op, leaf = graph.operations[at], self._leaf(at)
         if op.view or len(op.writes) != 1 or not self._is_pointwise(op) or not compiles(graph, op):

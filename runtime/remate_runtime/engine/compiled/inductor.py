@@ -1,5 +1,5 @@
-"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing else. Tried with
-torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
+"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing
+else. Tried with torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of 
 
 
 class DoesNotCompileError(Exception):
-    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to blame, ""
-    if that is not known."""
+    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to
+    blame, "" if that is not known."""
 
     def __init__(self, message: str, operator: str = "") -> None:
         super().__init__(message)
@@ -38,8 +38,8 @@ class DoesNotCompileError(Exception):
 
 
 def unavailable(kind: str = "") -> str:
-    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none of those
-    that are here."""
+    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none
+    of those that are here."""
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         known = " to ".join(sorted({f"{a}.{b}" for a, b in (OLDEST, NEWEST)}))
@@ -69,14 +69,16 @@ def _without_compiler() -> str:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled for it."""
+    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled
+    for it."""
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def folder() -> str:
-    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot be.)"""
+    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot
+    be.)"""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return os.environ.get(NAME) or default_cache_dir()
@@ -98,9 +100,9 @@ def compiled(
     device: torch.device,
     tag: str,
 ) -> Compiled:
-    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of the
-    inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for equal
-    arguments; it keys what Inductor keeps on disk.
+    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of
+    the inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for
+    equal arguments; it keys what Inductor keeps on disk.
 
     Raises DoesNotCompileError, and whatever Inductor raises.
     """
@@ -140,10 +142,10 @@ def compiled(
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
-    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would keep memory of
-    their own. Where several gradients of an image meet, their sum is made once for the norm before it, which
-    reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts (seen on the
-    CPU)."""
+    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would
+    keep memory of their own. Where several gradients of an image meet, their sum is made once for the norm before it,
+    which reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts
+    (seen on the CPU)."""
     plain = {"cpp_wrapper": False, "triton.cudagraphs": False}
     convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     return {**plain, "realize_reads_threshold": _FEW_READS} if convolves and device.type == "cpu" else plain
@@ -168,8 +170,8 @@ def pooling() -> Pooling:
 
 
 def has_been_compiled(tag: str) -> bool:
-    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it. Where
-    that has been emptied since, it is compiled again."""
+    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it.
+    Where that has been emptied since, it is compiled again."""
     return _mark(tag).exists()
 
 
@@ -189,8 +191,8 @@ def processes() -> int:
 
 
 def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
-    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why it
-    failed, or "". What failed is left to the call of `compiled` in this process."""
+    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why
+    it failed, or "". What failed is left to the call of `compiled` in this process."""
     from torch._inductor import config
     from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
 
@@ -208,8 +210,8 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
 
 
 def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
-    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there; it can be
-    read when the operators that it names are known."""
+    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there;
+    it can be read when the operators that it names are known."""
     from torch._inductor import config
 
     pooling()
@@ -222,8 +224,8 @@ def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
 def _retraced(
     module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
 ) -> fx.GraphModule:
-    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it cuts them
-    apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
+    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it
+    cuts them apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch.fx.experimental.proxy_tensor import make_fx

@@ -1,7 +1,8 @@
-"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections, whose
-activation goes into the next stage and, joined with another, into a late one.
+"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections,
+whose activation goes into the next stage and, joined with another, into a late one.
 
-The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does not grow.
+The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does
+not grow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class _Part(NamedTuple):
 
 
 def as_compiled(step: LinkedStep) -> LinkedStep:
-    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file says."""
+    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file
+    says."""
     return with_fused_recomputes(with_joined_reads(step))
 
 

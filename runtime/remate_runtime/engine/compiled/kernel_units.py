@@ -1,5 +1,5 @@
-"""Kernels of a segment in a few C++ files. Inductor compiles each in a file of its own, and most of the .9 CPU seconds that one
-takes go to templates of its header, which every file instantiates anew; a kernel itself takes about .2."""
+"""Kernels of a segment in a few C++ files. Inductor compiles each in a file of its own, and most of the .9 CPU seconds
+that one takes go to templates of its header, which every file instantiates anew; a kernel itself takes about .2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 _UNIT = 8  # kernels: files are still compiled side by side, and GCC inlines less in long ones
 
-# A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one function gives.
+# A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one
+# function gives.
 _KERNEL = """
 static PyObject* kernel{at}_py(PyObject* self, {arguments}) {{
     try {{

@@ -1,8 +1,9 @@
-"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give channels last, and the maximum of
-a window is reported by its place in that window, in a byte, until the gradient asks for its place in the image.
+"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give
+channels last, and the maximum of a window is reported by its place in that window, in a byte, until the gradient asks
+for its place in the image.
 
-What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an interpreted
-operation touches and what is seen through a view lies as the file declares.
+What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an
+interpreted operation touches and what is seen through a view lies as the file declares.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class MaxPool(NamedTuple):
 
 
 def free_to_lie(graph: Graph) -> frozenset[int]:
-    """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of maxima.
-    None of them is read through a view, but for parts, which are the same elements however they lie."""
+    """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of
+    maxima. None of them is read through a view, but for parts, which are the same elements however they lie."""
     viewed = {
         graph.root[value] for op in graph.operations if not op.view for value in op.reads if not _is_part(graph, value)
     }

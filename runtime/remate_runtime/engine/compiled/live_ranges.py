@@ -1,7 +1,7 @@
 """Which storages die behind which computation, from the linker's events alone.
 
-Slots of this engine hold the owners of storages, never views: a storage goes when the last slot that the linker lets hold
-it is freed.
+Slots of this engine hold the owners of storages, never views: a storage goes when the last slot that the linker lets
+hold it is freed.
 """
 
 from __future__ import annotations

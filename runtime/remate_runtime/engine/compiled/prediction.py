@@ -22,8 +22,9 @@ from .joined import as_compiled
 
 
 class PredictedMemory(NamedTuple):
-    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to keep the
-    budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as the file has them."""
+    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to
+    keep the budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as
+    the file has them."""
 
     peak: int
     whole: int
@@ -44,8 +45,8 @@ def check_available(device: str) -> None:
 def predict_memory(
     schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: Collection[str] = ()
 ) -> PredictedMemory:
-    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what has been compiled for the
-    same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
+    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what
+    has been compiled for the same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
     schedule = at_size(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
     verified = verify(schedule)
     linked = verified.linked

@@ -1,4 +1,5 @@
-"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries) -> one section."""
+"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries)
+-> one section."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from ...flat_step.graph import Graph, Op, numbers_in
 from ...link.events import Run
 from .live_ranges import Piece
 
-# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from the end),
-# and ends the process where it finds one in a thread.
+# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from
+# the end), and ends the process where it finds one in a thread.
 _BY_NUMBER = frozenset(
     (
         *(
@@ -46,8 +46,8 @@ _INTERPRETED = frozenset(("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64"
 class Segment(NamedTuple):
     """Computations that run one after the other. compiled: as one; otherwise operator by operator.
 
-    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads` that
-    are gone behind it.
+    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads`
+    that are gone behind it.
     """
 
     pieces: tuple[Piece, ...]
@@ -81,8 +81,8 @@ def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
 def cut(
     graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int], exact: Collection[int] = frozenset()
 ) -> list[Segment]:
-    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that follows it.
-    exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
+    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that
+    follows it. exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
     keys: list[tuple[int, bool]] = []
     leaf = -1
     for piece in reversed(row):
@@ -98,8 +98,9 @@ def cut(
 
 def compiles(graph: Graph, op: Op) -> bool:
     """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages,
-    whose layout Inductor chooses; and what raises for some data must raise."""
+    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks
+    complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages, whose layout
+    Inductor chooses; and what raises for some data must raise."""
     if numbers_in(op) or op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
         return False
     if op.op.startswith(_OPAQUE):
@@ -121,7 +122,8 @@ def compiles(graph: Graph, op: Op) -> bool:
 
 
 def _has_looked_up(graph: Graph, op: Op) -> bool:
-    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused them."""
+    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused
+    them."""
     name = op.op.split(".")[1]
     if name not in ("nll_loss_backward", "nll_loss2d_backward"):
         return False

@@ -16,8 +16,8 @@ _WORTHWHILE = 4  # functions: to start processes takes the time of compiling two
 
 
 def prepare(graphs: Sequence[tuple[str, SegmentGraph]]) -> None:
-    """Compile what has not been compiled on this machine, if that is much and there is more than one core. graphs: with their
-    tags, each once."""
+    """Compile what has not been compiled on this machine, if that is much and there is more than one core. graphs: with
+    their tags, each once."""
     cold = [(tag, about) for tag, about in graphs if not has_been_compiled(tag)]
     count = min(len(cold), processes())
     if len(cold) < _WORTHWHILE or count < 2:

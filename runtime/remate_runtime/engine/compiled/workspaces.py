@@ -1,4 +1,5 @@
-"""What an operator takes while it runs, in the layouts that Inductor chose: each signature runs once, on made-up data."""
+"""What an operator takes while it runs, in the layouts that Inductor chose: each signature runs once, on made-up
+data."""
 
 from __future__ import annotations
 
@@ -24,15 +25,16 @@ class Workspaces:
         self._known: dict[str, Ran] = {}
 
     def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
-        """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a profiler."""
+        """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a
+        profiler."""
         key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
             self._known[key] = _measured(operator, args, kwargs, self._device)
         return self._known[key]
 
     def interpreted(self, graph: Graph, op: Op) -> int:
-        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file may be planned
-        by estimates, and at another size."""
+        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file
+        may be planned by estimates, and at another size."""
         if not op.op.startswith("aten.") or numbers_in(op):
             return op.workspace
 

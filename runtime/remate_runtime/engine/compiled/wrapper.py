@@ -1,5 +1,5 @@
-"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and without
-kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
+"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and
+without kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _KERNELS = ("cpp_fused", "triton_", "assert_")  # what names of kernels, and of 
 
 
 class WrapperMemory(NamedTuple):
-    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
-    to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
-    all of it. gives: types of the results as they lie."""
+    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it
+    is given to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of
+    their own, or not all of it. gives: types of the results as they lie."""
 
     peak: int
     made: tuple[int, ...]
@@ -30,7 +30,8 @@ class WrapperMemory(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it returned."""
+    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it
+    returned."""
 
     workspace: int
     strides: tuple[tuple[int, ...], ...]
@@ -48,11 +49,12 @@ def held(
     run: Run,
     device: torch.device,
 ) -> WrapperMemory:
-    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
+    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without
+    kernels.
 
-    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
-    DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than torch foresaw, and
-    whatever the wrapper does where it is not what it was in the versions that this was tried with.
+    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or
+    not. Raises DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than
+    torch foresaw, and whatever the wrapper does where it is not what it was in the versions that this was tried with.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -105,7 +107,8 @@ def held(
 
 
 def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
+    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are
+    equal."""
     pairs = zip(made.shape, made.stride(), strides, strict=True)
     return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
 
