@@ -30,9 +30,9 @@ def at_values(tree: Tree, values: Values) -> float | None:
 _function = lru_cache(maxsize=4096)(computed)
 
 
-def equal(one: float | None, other: float) -> bool:
+def equal(left: float | None, right: float) -> bool:
     """To the bit."""
-    return one is not None and bits(one) == bits(float(other))
+    return left is not None and bits(left) == bits(float(right))
 
 
 class NumberFitter:

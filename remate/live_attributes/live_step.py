@@ -64,8 +64,8 @@ class LiveStep:
             return self._as(ranges)
         self._refuse_unused()
         for requested, paths in self._requested.items():
-            found = self._probed(requested, paths, ranges)
-            ranges.update(dict.fromkeys(paths, found))
+            range_ = self._probed(requested, paths, ranges)
+            ranges.update(dict.fromkeys(paths, range_))
         return self._as(ranges)
 
     def _as(self, ranges: Mapping[str, Interval]) -> Captured:
@@ -74,9 +74,9 @@ class LiveStep:
 
     def _add(self, values: Values, tracking: Tracking) -> None:
         captured = self._traced(values, tracking.plant(values))
-        found = leak(self._first, captured)
-        if found is not None:
-            raise self._refusal(found, values)
+        leaked = leak(self._first, captured)
+        if leaked is not None:
+            raise self._refusal(leaked, values)
         self._trace_samples.append(values)
         self._captured.append(captured)
 
@@ -94,22 +94,22 @@ class LiveStep:
     def _plain(captured: Captured) -> Captured:
         return replace(captured, graph=explicit(captured.graph))
 
-    def _refusal(self, found: Leak, values: Values) -> CaptureError:
+    def _refusal(self, leaked: Leak, values: Values) -> CaptureError:
         """Of the first of what was requested that alone makes a difference, if one does."""
         for requested, paths in self._requested.items() if len(self._requested) > 1 else ():
             alone = {**self._planned, **{path: values[path] for path in paths}}
             differs = leak(self._first, self._traced(alone, alone))
             if differs is not None:
                 return _leaking(differs, [requested], self._planned, alone)
-        return _leaking(found, list(self._requested), self._planned, values)
+        return _leaking(leaked, list(self._requested), self._planned, values)
 
     def _numbers(self) -> Iterator[tuple[At, tuple[float, ...]]]:
         for every in zip(*(floats(captured.graph) for captured in self._captured), strict=True):
             yield every[0][0], tuple(number for _, number in every)
 
     def _tree(self, at: At, numbers: tuple[float, ...]) -> Tree:
-        found = self._fitter.expression(numbers)
-        if found is None:
+        expression = self._fitter.expression(numbers)
+        if expression is None:
             op, module = self._first.graph.operations[at[0]], self._first.modules[at[0]]
             shown = ", ".join(f"{number:.6g}" for number in numbers)
             message = (
@@ -117,7 +117,7 @@ class LiveStep:
                 f"say: {shown} with {'; '.join(map(_spelled, self._trace_samples))}"
             )
             raise CaptureError(message[:1000], module, op.source, _REFUSED)
-        return found
+        return expression
 
     def _refuse_unused(self) -> None:
         used = {name for tree in self._trees.values() for name in names_of(tree)}
@@ -192,15 +192,15 @@ class LiveStep:
                 raise CaptureError(
                     f"live: an input and an attribute are both called {path!r}", hint="rename one of the two"
                 )
-        made: dict[int, Op] = {}
+        replaced: dict[int, Op] = {}
         for (at, where), tree in self._trees.items():
-            op = made.get(at, self._first.graph.operations[at])
+            op = replaced.get(at, self._first.graph.operations[at])
             names = names_of(tree)
             text = written_number(renamed(tree, lambda name, names=names: str(names.index(name))))
             written = Number(text, tuple(map(number.get, names)))  # type: ignore[arg-type]
             placed = _put({"args": op.args, "kwargs": op.kwargs}, where, written)
-            made[at] = replace(op, args=placed["args"], kwargs=placed["kwargs"])
-        operations = tuple(implicit(made[at]) if at in made else op for at, op in enumerate(graph.operations))
+            replaced[at] = replace(op, args=placed["args"], kwargs=placed["kwargs"])
+        operations = tuple(implicit(replaced[at]) if at in replaced else op for at, op in enumerate(graph.operations))
         root = (*graph.root, *range(start, start + len(added)))
         return replace(graph, values=(*graph.values, *added), operations=operations, root=root)
 
@@ -241,13 +241,13 @@ def _last_holding(holds: Callable[[float], bool], inside: float, outside: float)
     return last
 
 
-def _leaking(found: Leak, requested: Sequence[str], planned: Values, values: Values) -> CaptureError:
+def _leaking(leaked: Leak, requested: Sequence[str], planned: Values, values: Values) -> CaptureError:
     differ = {path: value for path, value in values.items() if value != planned[path]}
     was = _spelled({path: planned[path] for path in differ})
     named = ", ".join(map(repr, requested))
     plural = "s" * (len(requested) > 1)
-    message = f"the step depends on the live attribute{plural} {named}: {found.what} ({was}, or {_spelled(differ)})"
-    return CaptureError(message[:1000], found.module, found.source, _REFUSED)
+    message = f"the step depends on the live attribute{plural} {named}: {leaked.what} ({was}, or {_spelled(differ)})"
+    return CaptureError(message[:1000], leaked.module, leaked.source, _REFUSED)
 
 
 def _spelled(values: Values) -> str:

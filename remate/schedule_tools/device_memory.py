@@ -52,8 +52,8 @@ def residents(
     check_known(optimizer)
     copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
     state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
-    said = ("nothing", "once the trainable parameters", "twice the trainable parameters")
-    remark = f"{optimizer}: {said[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
+    multiples = ("nothing", "once the trainable parameters", "twice the trainable parameters")
+    remark = f"{optimizer}: {multiples[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
     held = [
         Resident("parameters", _bytes(model, model.parameters.values())),
         Resident("buffers", _bytes(model, model.buffers.values())),

@@ -71,8 +71,8 @@ def later_points(opened: Analysis, trials: Trials) -> Iterator[Late]:
         entries.setdefault(where.rpartition("/recompute/")[0], []).append(k)
     for where, members in entries.items():
         late = _late(opened, need, members)
-        if late and (found := _tried(opened, trials, need, where, members, late)):
-            yield found
+        if late and (entry := _tried(opened, trials, need, where, members, late)):
+            yield entry
 
 
 def _late(opened: Analysis, need: list[int], members: list[int]) -> list[int]:

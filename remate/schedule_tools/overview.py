@@ -68,12 +68,12 @@ def _costliest(opened: Analysis, steps: StepPositions, trials: Trials) -> tuple[
         name, kind = (about.name, str(about.type)) if about else ("generator state", "")
         groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
-    found = []
+    costliest = []
     for (name, kind, state), held in ranked:
         other, outcome = _other(steps, trials, state, [value for _, value in held if value is not None])
         cost = (outcome.peak, outcome.time) if outcome else (None, None)
-        found.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
-    return tuple(found)
+        costliest.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
+    return tuple(costliest)
 
 
 def _content(opened: Analysis, allocation: Allocation, position: int) -> int | None:

@@ -37,11 +37,11 @@ def from_step(graph: Graph, name: str = "") -> BareInstance:
 
 def _outputs(graph: Graph, problem: Problem) -> dict[int, str]:
     """Names of storages."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for i, op in enumerate(graph.operations):
         for number, s in enumerate(problem.writes[i]):
-            found[s] = f"{op.id}:{number}" if number else op.id
-    return found
+            names[s] = f"{op.id}:{number}" if number else op.id
+    return names
 
 
 def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> BareNode:

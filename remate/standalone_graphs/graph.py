@@ -64,9 +64,9 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
     for index, node in enumerate(ordered):
         arguments = tuple(Ref(number[name]) for name in [*node.in_place, *reads[node.id]] if name in number)
         arguments = tuple(dict.fromkeys(arguments))
-        made = []
+        written = []
         for at, nbytes in enumerate(node.bytes):
-            made.append(len(values))
+            written.append(len(values))
             number[f"{node.id}:{at}"] = len(values)
             if at == 0:
                 number[node.id] = len(values)
@@ -80,8 +80,8 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
                 arguments,
                 {},
                 used,
-                tuple(made),
-                len(made) != 1,
+                tuple(written),
+                len(written) != 1,
                 False,
                 False,
                 node.time,

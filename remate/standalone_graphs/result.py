@@ -58,10 +58,10 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def decode_result(data: bytes) -> BareResult:
     """Read a result file. Raises InstanceError."""
     tree_check(data)
-    found = typed(data, BareResult)
-    if (found.format, found.version) != (FORMAT, VERSION):
-        raise InstanceError(f"the file is no result: `format` {found.format[:80]!r}, `version` {found.version}")
-    return found
+    result = typed(data, BareResult)
+    if (result.format, result.version) != (FORMAT, VERSION):
+        raise InstanceError(f"the file is no result: `format` {result.format[:80]!r}, `version` {result.version}")
+    return result
 
 
 def digest(bare: BareInstance) -> str:

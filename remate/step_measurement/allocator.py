@@ -87,8 +87,8 @@ def _history_cuda(
         step(backward_start)
         torch.cuda.synchronize(device)
         index = torch.cuda.current_device() if device.index is None else device.index
-        found: Any = torch.cuda.memory._snapshot(device)
-        traced = found["device_traces"][index]  # since recording began: ending it forgets what was recorded
+        snapshot: Any = torch.cuda.memory._snapshot(device)
+        traced = snapshot["device_traces"][index]  # since recording began: ending it forgets what was recorded
     finally:
         torch.cuda.memory._record_memory_history(enabled=None, device=device)
     signs = {"alloc": 1, "free_completed": -1}

@@ -218,9 +218,9 @@ def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
     """Both start from the same parameters: in the first step, and in no later one, their gradients are to be equal."""
     names = [name for name, _ in eager.model.named_parameters()]
     names += [f"input {at}" for at, _ in enumerate(tensors_of((eager.args, eager.kwargs)))]
-    one, two = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
+    expected, actual = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
     computed = [*eager.model.parameters(), *tensors_of((eager.args, eager.kwargs))]
-    yield from beyond_reordering("gradient of", one, two, coarsest(computed))
+    yield from beyond_reordering("gradient of", expected, actual, coarsest(computed))
 
 
 @contextmanager
@@ -244,11 +244,11 @@ def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) 
     """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
     has is infinitely far."""
     difference = scale = 0.0
-    for one, other in zip(eager, ours, strict=True):
-        if one is None or other is None:
-            difference = difference if one is other else float("inf")
-        elif one.numel():
-            scale = max(scale, float(one.abs().max()))
-            far = float((one - other).abs().max())
+    for left, right in zip(eager, ours, strict=True):
+        if left is None or right is None:
+            difference = difference if left is right else float("inf")
+        elif left.numel():
+            scale = max(scale, float(left.abs().max()))
+            far = float((left - right).abs().max())
             difference = max(difference, far if far == far else float("inf"))
     return difference, scale

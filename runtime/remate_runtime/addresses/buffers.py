@@ -57,11 +57,11 @@ class Sections:
         self.load = list(accumulate(change))[: self.count]
 
     def members(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        members: list[list[int]] = [[] for _ in range(self.count)]
         for index, (first, end) in enumerate(zip(self.first, self.end, strict=True)):
             for at in range(first, end):
-                found[at].append(index)
-        return found
+                members[at].append(index)
+        return members
 
 
 def load(buffers: Sequence[Buffer]) -> int:
@@ -71,7 +71,7 @@ def load(buffers: Sequence[Buffer]) -> int:
 
 def overlaps(buffers: Sequence[Buffer], limit: int) -> list[list[int]] | None:
     """By buffer, those that are held at the same time; None where there are more than `limit` pairs."""
-    found: list[list[int]] = [[] for _ in buffers]
+    neighbours: list[list[int]] = [[] for _ in buffers]
     live: list[int] = []
     pairs = 0
     for index in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
@@ -80,7 +80,7 @@ def overlaps(buffers: Sequence[Buffer], limit: int) -> list[list[int]] | None:
         if pairs > limit:
             return None
         for other in live:
-            found[other].append(index)
-        found[index] += live
+            neighbours[other].append(index)
+        neighbours[index] += live
         live.append(index)
-    return found
+    return neighbours

@@ -129,9 +129,9 @@ class _Packing:
             if fits:
                 self.placed[index] = at
                 self._cross(index, -1)
-                found = yield self._parts([i for i in open_ if i != index], first, end, at, place, ranks)
+                complete = yield self._parts([i for i in open_ if i != index], first, end, at, place, ranks)
                 self._cross(index, 1)
-                if found:
+                if complete:
                     self._take(index, trail)
                     return True
             bare = fits and not any(self.open[other] for other in self.overlaps[index])

@@ -73,8 +73,8 @@ class Artefacts:
                 if not self._is_closed:
                     _log.warning("%s does not compile and is interpreted: %s", blamed or what, _reason(error))
                 self._known[key] = blamed
-        made = self._known[key]
-        return made if isinstance(made, str) else Function(about._replace(gives=made[1]), key, made[0])
+        entry = self._known[key]
+        return entry if isinstance(entry, str) else Function(about._replace(gives=entry[1]), key, entry[0])
 
     def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
         """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written,
@@ -92,7 +92,7 @@ class Artefacts:
         except Exception as error:  # whatever reading a damaged file raises, or writing to a full disk
             if self._disk.is_barred(error):
                 self._tell()
-            elif known or any(isinstance(one, OSError | ImportError | EOFError) for one in causes(error)):
+            elif known or any(isinstance(cause, OSError | ImportError | EOFError) for cause in causes(error)):
                 _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, _reason(error))
             else:
                 raise

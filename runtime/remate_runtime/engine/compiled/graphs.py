@@ -112,8 +112,8 @@ class _Building:
         largest, offsets = (self.fx.call_function(operator.getitem, (node, at)) for at in range(2))
         self._place(places, pool, offsets)
         return [
-            (value, made)
-            for value, made in zip(op.writes, (largest, self.made[places]), strict=True)
+            (value, result)
+            for value, result in zip(op.writes, (largest, self.made[places]), strict=True)
             if value is not None
         ]
 
@@ -171,13 +171,13 @@ class _Building:
         if isinstance(argument, Ref):
             return self._value(argument.value)
         if isinstance(argument, tuple):
-            return [self._argument(one) for one in argument]
+            return [self._argument(item) for item in argument]
         return literal(argument, self.device)
 
     def _value(self, value: int) -> fx.Node:
         owner = self.made[self.graph.root[value]]
         for index in views_to(self.graph, value):
             op = self.graph.operations[index]
-            if any((made, owner) not in self._views for made in op.writes if made is not None):
-                self._views.update({(made, owner): node for made, node in self._results(op)})
+            if any((written, owner) not in self._views for written in op.writes if written is not None):
+                self._views.update({(written, owner): node for written, node in self._results(op)})
         return owner if value == self.graph.root[value] else self._views[value, owner]

@@ -45,7 +45,9 @@ def unavailable(kind: str = "") -> str:
         known = " to ".join(sorted({f"{a}.{b}" for a, b in (OLDEST, NEWEST)}))
         return f"compiled steps were tried with torch {known}, not with {torch.__version__}"
     if not kind:
-        reasons = [unavailable(one) for one in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))]
+        reasons = [
+            unavailable(device_kind) for device_kind in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
+        ]
         return min(reasons, key=len)
     return _without_triton() if kind == "cuda" else _without_compiler()
 
@@ -134,11 +136,11 @@ def compiled(
             in_units(),
         ):
             # Only what is compiled as a backward graph has inputs that it may write over.
-            found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
+            run: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
     with suppress(OSError):
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
-    return found
+    return run
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
@@ -202,8 +204,8 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
     pool = SubprocPool(count, kind=SubprocKind.FORK)
     try:
         waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
-        for one in as_completed(waited):
-            error = RuntimeError("the process ended") if one.cancelled() else one.exception()
+        for future in as_completed(waited):
+            error = RuntimeError("the process ended") if future.cancelled() else future.exception()
             yield "" if error is None else str(error).strip().splitlines()[-1]
     finally:
         pool.shutdown()
@@ -241,10 +243,10 @@ def _retraced(
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pairs = enumerate(zip(interpreter.run(*given), gives, strict=True))
-        return tuple(made if at in free else relaid(made, kind) for at, (made, kind) in pairs)
+        return tuple(result if at in free else relaid(result, kind) for at, (result, kind) in pairs)
 
     traced = make_fx(run, decomposition_table=select_decomp_table())(*examples)
-    before, after = (one.graph.find_nodes(op="placeholder") for one in (module, traced))
+    before, after = (traced_module.graph.find_nodes(op="placeholder") for traced_module in (module, traced))
     for old, new in zip(before, after, strict=True):
         new.target = new.name = old.name
     traced.graph.eliminate_dead_code()
@@ -260,14 +262,14 @@ def named(operator: Any) -> str:
     return str(operator).removesuffix(".default")
 
 
-def relaid(made: torch.Tensor, kind: TensorType) -> torch.Tensor:
+def relaid(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
     """A result with the strides of its type, as a copy where it has others."""
-    if tuple(made.shape) != kind.shape or laid_out(made, kind):
-        return made
-    strides = kind.strides or tuple(range(made.dim()))[::-1]
-    order = sorted(range(made.dim()), key=lambda at: -strides[at])
-    back = [order.index(at) for at in range(made.dim())]
-    return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if tuple(tensor.shape) != kind.shape or laid_out(tensor, kind):
+        return tensor
+    strides = kind.strides or tuple(range(tensor.dim()))[::-1]
+    order = sorted(range(tensor.dim()), key=lambda at: -strides[at])
+    back = [order.index(at) for at in range(tensor.dim())]
+    return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection[int]) -> None:
@@ -275,7 +277,7 @@ def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection
         raise DoesNotCompileError("it has a constant, whose storage is not the step's")
     nodes: Any = traced.graph.output_node().args[0]
     for at, (node, kind) in enumerate(zip(nodes, gives, strict=True)):
-        made = node.meta["val"]
-        lies = at in free or laid_out(made, kind)
-        if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not lies:
-            raise DoesNotCompileError(f"a result is {described(made)}, the file declares {kind}")
+        result = node.meta["val"]
+        lies = at in free or laid_out(result, kind)
+        if result.dtype is not TORCH_DTYPES[kind.dtype] or tuple(result.shape) != kind.shape or not lies:
+            raise DoesNotCompileError(f"a result is {described(result)}, the file declares {kind}")

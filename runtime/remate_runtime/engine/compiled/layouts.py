@@ -72,7 +72,7 @@ def pool_of(graph: Graph, owner: int) -> MaxPool | None:
     padding, dilation = (
         _per_dimension(given.get(name, default), dims) for name, default in (("padding", 0), ("dilation", 1))
     )
-    if prod(kernel) > _WINDOW or not all(isinstance(one, int) for one in (*kernel, *stride, *padding, *dilation)):
+    if prod(kernel) > _WINDOW or not all(isinstance(number, int) for number in (*kernel, *stride, *padding, *dilation)):
         return None
     image = list(graph.values[given["self"].value].type.shape[-dims:])
     return MaxPool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
@@ -91,8 +91,8 @@ def in_a_byte(kind: TensorType) -> TensorType:
 def held_outside(graph: Graph, interpreted: Iterable[Segment]) -> set[int]:
     """Owners of the storages that the caller sees, or that an operation of these segments touches."""
     seen = [*graph.outputs, *(value for pair in (*graph.gradients, *graph.updates) for value in pair)]
-    for one in interpreted:
-        for piece in one.pieces:
+    for interpreted_segment in interpreted:
+        for piece in interpreted_segment.pieces:
             op = graph.operations[piece.event.op]
             seen += [*op.reads, *(value for value in op.writes if value is not None)]
     return {graph.root[value] for value in seen}

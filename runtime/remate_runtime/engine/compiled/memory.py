@@ -148,7 +148,7 @@ class _Moments:
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):
             self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
-        self._found += [one if goes else replace(one, death=self.now) for one, goes in self._copies]
+        self._found += [copy if goes else replace(copy, death=self.now) for copy, goes in self._copies]
         return account(self._found, self._beyond, self.now)
 
     def _make(self, owner: int, nbytes: int) -> None:

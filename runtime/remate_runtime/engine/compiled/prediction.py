@@ -58,9 +58,9 @@ def predict_memory(
     rows, left = computations(step.linked)
     fitted = fit(step, rows, left, artefacts)
     operations = step.linked.graph.operations
-    planned = [one for row in fitted.sections for one in row]
-    functions = tuple(one.function for one in planned if one.function is not None)
-    pieces = [piece for one in planned if one.function is None for piece in one.segment.pieces]
+    planned = [segment for row in fitted.sections for segment in row]
+    functions = tuple(segment.function for segment in planned if segment.function is not None)
+    pieces = [piece for segment in planned if segment.function is None for piece in segment.segment.pieces]
     return PredictedMemory(
         fitted.account.peak, fitted.whole, functions, tuple(operations[piece.event.op].ns for piece in pieces)
     )

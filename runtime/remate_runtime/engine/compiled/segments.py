@@ -60,18 +60,18 @@ class Segment(NamedTuple):
 def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
     """The segment of these pieces."""
     reads: dict[int, None] = {}
-    made: set[int] = set()
+    written: set[int] = set()
     left: dict[int, None] = {}
     dead: dict[int, None] = {}
     for piece in row:
         op = graph.operations[piece.event.op]
-        reads.update((graph.root[value], None) for value in op.reads if graph.root[value] not in made)
+        reads.update((graph.root[value], None) for value in op.reads if graph.root[value] not in written)
         for value in op.writes:
             if value is not None:
-                made.add(value)
+                written.add(value)
                 left[value] = None
         for owner in piece.dead:
-            if owner in made:
+            if owner in written:
                 del left[owner]
             else:
                 dead[owner] = None
@@ -92,7 +92,8 @@ def cut(
         keys.append((leaf, piece.event.op not in exact and compiles(graph, op)))
     marked = list(zip(reversed(keys), row, strict=True))
     return [
-        segment(graph, [piece for _, piece in group], key[1]) for key, group in groupby(marked, key=lambda one: one[0])
+        segment(graph, [piece for _, piece in group], key[1])
+        for key, group in groupby(marked, key=lambda pair: pair[0])
     ]
 
 
@@ -115,7 +116,7 @@ def compiles(graph: Graph, op: Op) -> bool:
         return False  # what lies on the CPU beside a GPU is small
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
-        kinds = {graph.values[one].type.dtype for one in (value, graph.root[value])}
+        kinds = {graph.values[each].type.dtype for each in (value, graph.root[value])}
         if any(name.startswith("aten.as_strided") for name in chain) or kinds & _INTERPRETED:
             return False
     return True
@@ -129,7 +130,8 @@ def _has_looked_up(graph: Graph, op: Op) -> bool:
         return False
     loss, target = name.replace("backward", "forward"), op.args[2]
     return any(
-        one.op.split(".")[1] == loss and one.args[1] == target for one in graph.operations[: graph.backward_start]
+        earlier.op.split(".")[1] == loss and earlier.args[1] == target
+        for earlier in graph.operations[: graph.backward_start]
     )
 
 

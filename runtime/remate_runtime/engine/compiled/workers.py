@@ -24,7 +24,7 @@ def prepare(graphs: Sequence[tuple[str, SegmentGraph]]) -> None:
         return
     _log.info("%d functions are compiled in %d processes", len(cold), count)
     # The largest first, so that none of them comes last.
-    cold.sort(key=lambda one: -len(one[1].module.graph.nodes))
+    cold.sort(key=lambda pair: -len(pair[1].module.graph.nodes))
     cpu = torch.device("cpu")
     jobs = [(about.module, about.takes, about.gives, about.donated, about.free, cpu, tag) for tag, about in cold]
     for done, failed in enumerate(compile_side_by_side(jobs, count), 1):

@@ -63,20 +63,20 @@ def held(
 
     class AllocationWatch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            found = list(_tensors(made))
-            storages.note(found)
+            results = func(*args, **(kwargs or {}))
+            tensors = list(_tensors(results))
+            storages.note(tensors)
             if func not in _NOTHING and not func.is_view:
-                storages.note(found, needed(func, args, kwargs or {}, found))
-            return made
+                storages.note(tensors, needed(func, args, kwargs or {}, tensors))
+            return results
 
-    def needed(func: Any, args: Any, kwargs: Any, found: list[torch.Tensor]) -> int:
+    def needed(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> int:
         with _disable_current_modes():
             try:
                 ran = run(func, args, kwargs)
             except Exception as error:
                 raise DoesNotCompileError(f"on made-up data it raises {error}", named(func)) from error
-        if not all(map(_as_predicted, found, ran.strides)):
+        if not all(map(_as_predicted, tensors, ran.strides)):
             raise DoesNotCompileError("torch predicts another layout of its result", named(func))
         return ran.workspace
 
@@ -93,16 +93,16 @@ def held(
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
         taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
         with AllocationWatch():
-            made = list(_without_kernels(function, device)(given))
+            results = list(_without_kernels(function, device)(given))
     shared: list[int] = []
-    for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
-        key, storage = _key(made[at]), made[at].untyped_storage()
-        if storage.nbytes() and (key in taken or storage.nbytes() > made[at].nbytes):
+    for at in sorted(range(len(results)), key=lambda at: -results[at].nbytes):
+        key, storage = _key(results[at]), results[at].untyped_storage()
+        if storage.nbytes() and (key in taken or storage.nbytes() > results[at].nbytes):
             shared.append(at)
         taken.add(key)
-    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
-    copies = sum(made[at].nbytes for at in shared)
-    lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
+    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
+    copies = sum(results[at].nbytes for at in shared)
+    lie = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
     return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
 
 
@@ -110,11 +110,11 @@ def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
     """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are
     equal."""
     pairs = zip(made.shape, made.stride(), strides, strict=True)
-    return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
+    return not made.numel() or all(size <= 1 or left == right for size, left, right in pairs)
 
 
-def _type(made: torch.Tensor, kind: TensorType) -> TensorType:
-    return kind if laid_out(made, kind) else TensorType(kind.dtype, kind.shape, tuple(made.stride()), kind.cpu)
+def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
+    return kind if laid_out(tensor, kind) else TensorType(kind.dtype, kind.shape, tuple(tensor.stride()), kind.cpu)
 
 
 class _Storages:
@@ -126,7 +126,7 @@ class _Storages:
         self._known: dict[int, tuple[Any, int]] = {}
 
     def level(self) -> int:
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        self._known = {key: entry for key, entry in self._known.items() if not entry[0].expired()}
         return sum(nbytes for _, nbytes in self._known.values())
 
     def note(self, tensors: Iterable[torch.Tensor], workspace: int = 0) -> None:
@@ -149,8 +149,8 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, list | tuple):
-        for one in given:
-            yield from _tensors(one)
+        for item in given:
+            yield from _tensors(item)
 
 
 def _without_kernels(function: Any, device: torch.device) -> Compiled:
