@@ -127,7 +127,8 @@ def _within(op: str, named: set[str]) -> bool:
 
 
 def page_statements(pages: Sequence[FlatPage], names: Sequence[str], ids: Mapping[int, str]) -> _Plan:
-    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of operations."""
+    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of
+    operations."""
     grouped: dict[tuple[PageMemory, str, str, str], list[str]] = {}
     for one in pages:
         out, gone, back = ("" if point is None else ids[point] for point in (one.out, one.gone, one.back))

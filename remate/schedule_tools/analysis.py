@@ -129,7 +129,8 @@ def recomputing(opened: Analysis) -> list[Recomputing]:
 
 
 class PagedGroup(msgspec.Struct, frozen=True):
-    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to: where."""
+    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to:
+    where."""
 
     name: str
     to: PageMemory

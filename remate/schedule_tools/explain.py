@@ -183,7 +183,8 @@ class _Explainer:
         busy = sum(copy.end - copy.begin for copy in copies)
         nbytes = sum(self.graph.nbytes(copy.value) for copy in copies if copy.direction == "out")
         return [
-            f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take {busy:,} ns of the lanes"
+            f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take "
+            f"{busy:,} ns of the lanes"
         ]
 
     def _listed(self, operations: list[int]) -> str:

@@ -30,8 +30,8 @@ class CannotMergeError(RemateError):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each in
-    its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
+    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each
+    in its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
 
     text: bytes
     conflicts: tuple[str, ...]
@@ -43,7 +43,8 @@ def merge(base: Schedule, ours: Schedule, theirs: Schedule, names: tuple[str, st
     steps = [fingerprint(side) for side in (base, ours, theirs)]
     if len(set(steps)) == 3 or (steps[1] != steps[2] and steps[0] not in steps[1:]):
         raise CannotMergeError(
-            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to the merged model"
+            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to "
+            "the merged model"
         )
     schedule, conflicts = _merged(base, ours, theirs, "ours")
     merged = _refreshed(schedule)
@@ -89,7 +90,8 @@ def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> t
 
 
 def _keys(path: Path, items: list[Any]) -> list[Any] | None:
-    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the same point."""
+    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the
+    same point."""
     if not all(isinstance(item, dict) for item in items):
         return None
     if path == ("statements",) or path[2:3] == ("plans",):
@@ -107,8 +109,8 @@ def _keys(path: Path, items: list[Any]) -> list[Any] | None:
 
 
 def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge, mixed: bool) -> Any:
-    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of the
-    side whose costs are taken."""
+    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of
+    the side whose costs are taken."""
     sides = base, ours, theirs
     requested = [{k: v for k, v in side.items() if k not in _DERIVED} for side in sides]
     merged = merging.merged(requested[0], requested[1], requested[2], ("solve",))

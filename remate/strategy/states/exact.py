@@ -20,7 +20,7 @@ from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
 from ..instance import StepInstance
 from .downward import downward
-from .space import Move, Space, State, bits, space_of
+from .space import Space, State, StateMove, bits, space_of
 
 REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic determination of minimum cost paths"
 _Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
@@ -127,7 +127,7 @@ class _StateSearch:
                 less = state._replace(resident=state.resident & ~(1 << k))
                 self._push(less, space.held_after(state, held, less), time, (state, -1))
 
-    def _moves(self, state: State) -> Iterator[Move]:
+    def _moves(self, state: State) -> Iterator[StateMove]:
         space, p = self.space, state.point
         yield from space.first(p)
         if space.points[p] < 0:

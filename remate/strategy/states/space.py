@@ -34,7 +34,7 @@ class State(NamedTuple):
     returned: int
 
 
-class Move(NamedTuple):
+class StateMove(NamedTuple):
     """One execution. need: items that it reads. written: items that it writes. victim: the item that it overwrites, or
     0. fixed: bytes held meanwhile beside the items that are resident. time: ns."""
 
@@ -118,14 +118,14 @@ class Space:
         """Those of them that forward makes, as items."""
         return sum(self.bit[s] for s in storages if s in self.bit)
 
-    def first(self, p: int) -> Iterator[Move]:
+    def first(self, p: int) -> Iterator[StateMove]:
         """Ways to run the operation at point p: into new memory, or over one of its arguments."""
         problem, op = self.problem, self.points[p]
         if op == UPDATE:
-            yield Move(UPDATE, self.reads_first(p), 0, 0, 0, 0)
+            yield StateMove(UPDATE, self.reads_first(p), 0, 0, 0, 0)
             return
         if op == BACKWARD_START:
-            yield Move(BACKWARD_START, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
+            yield StateMove(BACKWARD_START, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
             return
         need = self.reads_first(p)
         new = sum(problem.size[s] for s in problem.writes[op] if s not in self.bit)
@@ -133,11 +133,11 @@ class Space:
         for s in problem.may_overwrite[op]:
             if s in self.bit:
                 if p != self.last or not self.bit[s] & self.at_end:
-                    yield Move(op, need, self.writes[op], self.bit[s], fixed, 0)
+                    yield StateMove(op, need, self.writes[op], self.bit[s], fixed, 0)
             elif s not in problem.gradients and problem.readers[s][-1] == op:
                 fixed -= problem.size[s]
                 break
-        yield Move(op, need, self.writes[op], 0, fixed, 0)
+        yield StateMove(op, need, self.writes[op], 0, fixed, 0)
 
     def reads_first(self, p: int) -> int:
         """Items that must be in memory for the operation at point p; from the last operation on, also those needed at
@@ -151,14 +151,14 @@ class Space:
             return kept | (self.at_backward_start if op == UPDATE else self.returned)
         return kept | self.reads[op] | (self.old[op] if p > self.update else 0)
 
-    def again(self, p: int, f: int) -> Iterator[Move]:
+    def again(self, p: int, f: int) -> Iterator[StateMove]:
         """Ways to run forward operation f again at point p."""
         problem, written = self.problem, self.writes[f]
         fixed = self.beside[self.points[p]] + problem.workspace[f] + problem.state[f]
         for s in problem.may_overwrite[f]:
             if s in self.bit:
-                yield Move(f, self.needs(p, f), written, self.bit[s], fixed, problem.time[f])
-        yield Move(f, self.needs(p, f), written, 0, fixed, problem.time[f])
+                yield StateMove(f, self.needs(p, f), written, self.bit[s], fixed, problem.time[f])
+        yield StateMove(f, self.needs(p, f), written, 0, fixed, problem.time[f])
 
     def needs(self, p: int, f: int) -> int:
         """Items that operation f reads when it runs again at point p."""
@@ -223,7 +223,7 @@ class Space:
             left = (left | self.needs(p, f) & ~there) & ~seen
         return seen, time
 
-    def after(self, state: State, move: Move, dropped: int = 0) -> State:
+    def after(self, state: State, move: StateMove, dropped: int = 0) -> State:
         """The state that follows when the items in `dropped` are freed and the move is made."""
         p, held = state.point, (state.resident & ~dropped | move.written) & ~move.victim
         if move.op == BACKWARD_START:
@@ -232,7 +232,7 @@ class Space:
             return State(p + 1, held & self.useful[p + 1], state.returned & self.useful[p + 1])
         return State(p, held & self.useful[p], state.returned & ~move.written)
 
-    def during(self, state: State, move: Move, held: int) -> int:
+    def during(self, state: State, move: StateMove, held: int) -> int:
         """Bytes held during a move. held: those of the items that are resident in the state (`held`)."""
         p = state.point
         before = state.resident & self.counted[p]
