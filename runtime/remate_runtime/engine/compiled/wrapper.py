@@ -59,7 +59,7 @@ def held(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-    storages = _Storages()
+    storages = _LiveStorages()
 
     class AllocationWatch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,7 +117,7 @@ def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
     return kind if laid_out(tensor, kind) else TensorType(kind.dtype, kind.shape, tuple(tensor.stride()), kind.cpu)
 
 
-class _Storages:
+class _LiveStorages:
     """Bytes of the storages that have been noted and still exist."""
 
     def __init__(self) -> None:
