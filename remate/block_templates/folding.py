@@ -1,4 +1,5 @@
-"""From a flat step and its recomputations to the blocks, the program and the plans of a schedule file: the inverse of expand."""
+"""From a flat step and its recomputations to the blocks, the program and the plans of a schedule file: the inverse of
+expand."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ def fold(
 ) -> Folded:
     """Blocks, program, top-level recomputations and model signature of a schedule file.
 
-    captured: the step in the hierarchy's order (`hierarchy.captured`, perhaps with costs filled in). recomputes: over the
-    same operations. Equal blocks become one template. menu: plans that their block offers to those who edit the file, each
-    given as recomputations within one instance. pages: over the same operations and values.
+    captured: the step in the hierarchy's order (`hierarchy.captured`, perhaps with costs filled in). recomputes: over
+    the same operations. Equal blocks become one template. menu: plans that their block offers to those who edit the
+    file, each given as recomputations within one instance. pages: over the same operations and values.
     """
     return write(captured, tuple(recomputes), hierarchy.parts, menu, pages)
 

@@ -83,7 +83,8 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
 
 
 def _source_names(graph: Graph, part: BlockSpan, form: CanonicalForm, taken: NameAllocator) -> tuple[str, ...]:
-    """Parameters, buffers and live attributes by their own name below the prefix; others by role: `x` from forward, `grad` from backward.
+    """Parameters, buffers and live attributes by their own name below the prefix; others by role: `x` from forward,
+    `grad` from backward.
 
     Names of parameters are settled first, since they must not be renamed.
     """

@@ -13,9 +13,9 @@ from remate_runtime.format import BASELINE, Page, Statement
 def fresh_name(
     plan: Sequence[Statement], operations: Sequence[str], recompute: Sequence[str], taken: Collection[str]
 ) -> str:
-    """A name for a plan of a block that has none, which means the same in every file: it says what is recomputed; where that is
-    not all that it names, or the name is taken, it ends in a hash of the plan. taken: names of other plans of the block;
-    the rest as of `plan_name`."""
+    """A name for a plan of a block that has none, which means the same in every file: it says what is recomputed; where
+    that is not all that it names, or the name is taken, it ends in a hash of the plan. taken: names of other plans of
+    the block; the rest as of `plan_name`."""
     base, exact = _named(operations, recompute)
     if paged := any(isinstance(statement, Page) for statement in plan):
         base = f"page-{base}" if recompute else "page"
@@ -28,8 +28,8 @@ def fresh_name(
 
 
 def plan_name(operations: Sequence[str], recompute: Sequence[str]) -> str:
-    """A name from what is recomputed. operations: local ids of a block's forward operations, views left out; recompute: those (of
-    them) that run again."""
+    """A name from what is recomputed. operations: local ids of a block's forward operations, views left out; recompute:
+    those (of them) that run again."""
     return _named(operations, recompute)[0]
 
 

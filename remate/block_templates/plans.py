@@ -1,8 +1,8 @@
 """From flat recomputations to plans of blocks and to recomputations of the top level, and readable names for the plans.
 
-Recomputations before one point run in a stated order. The file states outer levels first (the top level's, then the block's
-plan), which suits what happens: a block first gets its boundary values back and then recomputes its own operations. Where
-the flat order is another one, all recomputations before that point are written at the top level.
+Recomputations before one point run in a stated order. The file states outer levels first (the top level's, then the
+block's plan), which suits what happens: a block first gets its boundary values back and then recomputes its own
+operations. Where the flat order is another one, all recomputations before that point are written at the top level.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def split(
     ids: dict[int, str],
     menu: Sequence[Sequence[FlatRecompute]] = (),
 ) -> tuple[Plans, _Plan]:
-    """Divide the recomputations into plans and what remains for the top level. templates: one name per part. menu: further
-    plans that templates define, each given as recomputations of one of their instances."""
+    """Divide the recomputations into plans and what remains for the top level. templates: one name per part. menu:
+    further plans that templates define, each given as recomputations of one of their instances."""
     owner = {i: k for k, part in enumerate(parts) for i in (*range(*part.forward), *range(*part.backward))}
     inner: list[dict[int, list[int]]] = [{} for _ in parts]
     outer: dict[int, list[int]] = {}
@@ -86,7 +86,8 @@ def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan
 def _spell(
     graph: Graph, points: dict[int, list[int]], scope: Sequence[BlockSpan], ids: dict[int, str], enclosing: str
 ) -> _Plan:
-    """Recompute entries, with the path of an instance in `scope` for all of its operations, or for its backward's start."""
+    """Recompute entries, with the path of an instance in `scope` for all of its operations, or for its backward's
+    start."""
     instances = [part for top in scope for part in _below(top)]
     begins: dict[int, str] = {}
     starts: dict[int, list[tuple[list[int], str]]] = {}
@@ -126,7 +127,8 @@ def _within(op: str, named: set[str]) -> bool:
 
 
 def page_statements(pages: Sequence[FlatPage], names: Sequence[str], ids: Mapping[int, str]) -> _Plan:
-    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of operations."""
+    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of
+    operations."""
     grouped: dict[tuple[PageMemory, str, str, str], list[str]] = {}
     for one in pages:
         out, gone, back = ("" if point is None else ids[point] for point in (one.out, one.gone, one.back))

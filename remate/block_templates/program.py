@@ -17,8 +17,8 @@ from .templates import Templates, Use
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids. costs: ns of
-    operations, by block and local id."""
+    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids. costs: ns
+    of operations, by block and local id."""
 
     blocks: dict[str, Block]
     program: tuple[Instance, ...]

@@ -17,8 +17,8 @@ _OWN = ("parameter", "buffer", LIVE)  # kinds that a prefix can bind
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How one part uses its template. bindings: local name -> graph value, for everything that the prefix does not bind.
-    gradients: parameters (graph values) whose gradient the template states."""
+    """How one part uses its template. bindings: local name -> graph value, for everything that the prefix does not
+    bind. gradients: parameters (graph values) whose gradient the template states."""
 
     template: str
     bindings: dict[str, int]
@@ -26,8 +26,9 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Templates:
-    """Collects the blocks of a file. costs: of the operations of each leaf block, by their local ids. ids: full id of every operation that has been placed, by graph index. constants:
-    full name of every constant, in the first block that declares it."""
+    """Collects the blocks of a file. costs: of the operations of each leaf block, by their local ids. ids: full id of
+    every operation that has been placed, by graph index. constants: full name of every constant, in the first block
+    that declares it."""
 
     def __init__(self, captured: Captured) -> None:
         self.blocks: dict[str, Block] = {}

@@ -10,8 +10,10 @@ from .samples import range_text
 
 
 def requested_again(schedule: Schedule, positional: list[str]) -> Any:
-    """What `remate.plan` takes for `dims` so that the same sizes of the same inputs are left open, over the same ranges; None if
-    none are. positional: names of the positional arguments, in order."""
+    """The value of `dims` for `remate.plan` that leaves the same sizes of the same inputs open, over the same ranges.
+
+    None if no sizes are open. positional: names of the positional arguments, in order.
+    """
     model = schedule.model
     if not model.dims:
         return None

@@ -17,8 +17,8 @@ from remate_runtime.flat_step import Graph, Number, Op, numbers_in
 from remate_runtime.format import TensorType
 
 _APART = (
-    "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), leave the "
-    "size fixed, or leave the attribute out of live="
+    "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), "
+    "leave the size fixed, or leave the attribute out of live="
 )
 Row = tuple[int | float | None, ...]  # None: a stride that says nothing, for the size there is 1
 
@@ -31,8 +31,8 @@ class RowOrigin(msgspec.Struct, frozen=True):
 
 
 class StructuralDifference(msgspec.Struct, frozen=True):
-    """The first structural difference of two steps. what: in words; module, source: of the operation, where there is one.
-    more: operations that the second has more than the first, by operator. hint: what would serve, where that is known.
+    """The first structural difference of two steps. what: in words; module, source: of the operation, if there is one.
+    more: operations that the second has more than the first, by operator. hint: a remedy, if it is known.
     everywhere: steps at other sizes differ likewise."""
 
     what: str
@@ -43,54 +43,54 @@ class StructuralDifference(msgspec.Struct, frozen=True):
     everywhere: bool = False
 
 
-def difference(one: Graph, other: Graph, modules: Sequence[str]) -> StructuralDifference | None:
-    """Where the structure of two steps differs; None where it does not. modules: by operation of the first."""
-    had, has = Counter(op.op for op in one.operations), Counter(op.op for op in other.operations)
+def difference(left: Graph, right: Graph, modules: Sequence[str]) -> StructuralDifference | None:
+    """The first difference in structure of two steps, or None. modules: by operation of the first."""
+    had, has = Counter(op.op for op in left.operations), Counter(op.op for op in right.operations)
     more = {name: has[name] - had[name] for name in sorted(had | has) if has[name] != had[name]}
-    for at, (first, second) in enumerate(zip(one.operations, other.operations, strict=False)):
-        what = _operation_differs(one, first, other, second)
+    for at, (first, second) in enumerate(zip(left.operations, right.operations, strict=False)):
+        what = _operation_differs(left, first, right, second)
         if what:
             mixed = first.op == second.op and numbers_in(first) and numbers_in(second)
             return StructuralDifference(what, modules[at], first.source, more, _APART if mixed else "", bool(mixed))
     if more:
-        longer = max((one, other), key=lambda graph: len(graph.operations))
-        op = longer.operations[min(len(one.operations), len(other.operations))]
-        return StructuralDifference(f"{op.op} is there at one of them only", "", op.source, more)
-    for first, second, at in zip(one.values, other.values, range(len(one.values)), strict=False):
+        longer = max((left, right), key=lambda graph: len(graph.operations))
+        op = longer.operations[min(len(left.operations), len(right.operations))]
+        return StructuralDifference(f"{op.op} is in one of them only", "", op.source, more)
+    for first, second, at in zip(left.values, right.values, range(len(left.values)), strict=False):
         if first.kind == second.kind == "constant" and first.data != second.data:
-            reader = next((op for op in one.operations if at in op.reads), None)
+            reader = next((op for op in left.operations if at in op.reads), None)
             where = "" if reader is None else reader.source
-            what = "a tensor that forward makes from Python numbers holds others"
+            what = "a tensor that forward builds from Python numbers differs"
             return StructuralDifference(what, "", where, more, everywhere=True)
     ends = ("backward_start", "outputs", "gradients", "updates", "root")
-    ends_differ = any(getattr(one, name) != getattr(other, name) for name in ends)
-    sources_differ = [_source(v) for v in one.values] != [_source(v) for v in other.values]
-    if ends_differ or sources_differ or _types(one) != _types(other):
-        return StructuralDifference("what enters or leaves the step is another", "", "", more)
+    ends_differ = any(getattr(left, name) != getattr(right, name) for name in ends)
+    sources_differ = [_source(v) for v in left.values] != [_source(v) for v in right.values]
+    if ends_differ or sources_differ or _types(left) != _types(right):
+        return StructuralDifference("inputs or outputs of the step differ", "", "", more)
     return None
 
 
-def _operation_differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
+def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
     if first.op != second.op:
         return f"{first.op} at one of them, {second.op} at the other"
     parts = ("id", "reads", "writes", "view", "random", "multiple")
     if any(getattr(first, name) != getattr(second, name) for name in parts):
-        return f"{first.op} reads other values"
+        return f"{first.op} reads different values"
     if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
         numbers = [
-            " and ".join(_spelled(graph, n) for n in numbers_in(op)) for graph, op in ((one, first), (other, second))
+            " and ".join(_spelled(graph, n) for n in numbers_in(op)) for graph, op in ((left, first), (right, second))
         ]
         if all(numbers):
             return f"{first.op} takes {numbers[0]} at one of them and {numbers[1]} at the other"
-        return f"{first.op} has other arguments"
-    made = [(_type(one.values[v].type), _type(other.values[v].type)) for v in first.writes if v is not None]
-    return "" if all(a == b for a, b in made) else f"{first.op} makes tensors of another rank or type"
+        return f"{first.op} has different arguments"
+    types = [(_type(left.values[v].type), _type(right.values[v].type)) for v in first.writes if v is not None]
+    return "" if all(a == b for a, b in types) else f"{first.op} returns tensors of a different rank or type"
 
 
 def _spelled(graph: Graph, number: Number) -> str:
     """A number that follows from live attributes, with their names."""
     names = [graph.values[value].name for value in number.values]
-    return re.sub(r"%([0-9]+)", lambda found: names[int(found[1])], number.text)
+    return re.sub(r"%([0-9]+)", lambda match: names[int(match[1])], number.text)
 
 
 def _source(value: Any) -> Any:
@@ -117,20 +117,20 @@ def _bare(value: Any) -> Any:
 
 
 def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
-    """The distinct rows of steps of one structure that differ from size to size, each with the first place it is from."""
-    found: dict[Row, RowOrigin] = {}
+    """The distinct rows of steps of one structure that differ from size to size, each with the first place of it."""
+    origins: dict[Row, RowOrigin] = {}
     first = graphs[0]
     for at, value in enumerate(first.values):
         kinds = [graph.values[at].type for graph in graphs]
         source = first.operations[value.producer].source if value.producer >= 0 else ""
         for row in type_rows(kinds):
-            found.setdefault(row, RowOrigin(f"the shape of {value.name}", source))
+            origins.setdefault(row, RowOrigin(f"the shape of {value.name}", source))
     for at, op in enumerate(first.operations):
         every = [graph.operations[at] for graph in graphs]
         numbers = [_numbers((each.args, each.kwargs)) for each in every]
         for row in zip(*numbers, strict=True):
-            found.setdefault(row, RowOrigin(f"a number that {op.op} is given", op.source))
-    return {row: place for row, place in found.items() if differs(row)}
+            origins.setdefault(row, RowOrigin(f"a number among the arguments of {op.op}", op.source))
+    return {row: place for row, place in origins.items() if differs(row)}
 
 
 def shapes(graphs: Sequence[Graph]) -> set[tuple[int, ...]]:
@@ -140,16 +140,17 @@ def shapes(graphs: Sequence[Graph]) -> set[tuple[int, ...]]:
 
 
 def where_strides_tell(graphs: Sequence[Graph]) -> dict[Row, set[tuple[int, ...]]]:
-    """Rows of strides that say nothing at some size, each with the sizes of the axes: where one of them is not 1, it says something."""
-    found: dict[Row, set[tuple[int, ...]]] = {}
+    """Rows of strides that are undefined at some size, each with the sizes of the axis: a stride is defined where the
+    size of its axis is not 1."""
+    axes_of: dict[Row, set[tuple[int, ...]]] = {}
     for values in zip(*(graph.values for graph in graphs), strict=True):
         kinds = [value.type for value in values]
         if any(1 in kind.shape for kind in kinds) and any(kind.strides is not None for kind in kinds):
             axes = zip(*(kind.shape for kind in kinds), strict=True)
             for axis, row in zip(axes, zip(*map(telling_strides, kinds), strict=True), strict=True):
                 if None in row:
-                    found.setdefault(row, set()).add(axis)
-    return found
+                    axes_of.setdefault(row, set()).add(axis)
+    return axes_of
 
 
 def differs(row: Sequence[Any]) -> bool:
@@ -158,10 +159,10 @@ def differs(row: Sequence[Any]) -> bool:
 
 def type_rows(kinds: Sequence[TensorType]) -> list[Row]:
     """Rows of a type: its sizes; then its strides, if it has any at some size."""
-    made: list[Row] = list(zip(*(kind.shape for kind in kinds), strict=True))
+    result: list[Row] = list(zip(*(kind.shape for kind in kinds), strict=True))
     if any(kind.strides is not None for kind in kinds):
-        made += zip(*(telling_strides(kind) for kind in kinds), strict=True)
-    return made
+        result += zip(*(telling_strides(kind) for kind in kinds), strict=True)
+    return result
 
 
 def telling_strides(kind: TensorType) -> tuple[int | None, ...]:

@@ -1,4 +1,4 @@
-"""Of which sizes something in a step follows, for messages: found by captures in which one size alone is another."""
+"""From which sizes a number of a step follows, for messages: by captures in which a single size differs."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def sizes_of_place(sampling: Sampling, ranges: Sequence[SizeRange], first: Trace
 def _those(
     sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, moved: Callable[[TraceSample], bool]
 ) -> list[str]:
-    """Names of sizes of which another number moves something; all names if none does alone."""
-    found = []
-    for one in ranges:
-        for number in {one.min, one.max} - {one.planned}:
+    """Names of sizes whose change moves the number; all names if no single size moves it."""
+    names = []
+    for size in ranges:
+        for number in {size.min, size.max} - {size.planned}:
             try:
-                other = sampling.at({**first.sizes, one.name: number})
+                sample = sampling.at({**first.sizes, size.name: number})
             except CaptureError:
                 continue
-            if moved(other):
-                found.append(one.name)
+            if moved(sample):
+                names.append(size.name)
                 break
-    return found or [one.name for one in ranges]
+    return names or [size.name for size in ranges]

@@ -1,5 +1,5 @@
-"""Numbers that are made of other numbers of the same step: products of sizes of its tensors (strides, and what attention lays
-over a flattened image: the square of a product), and sums of them (what several maps that were joined have together).
+"""Numbers that consist of other numbers of the same step: products of sizes of its tensors (strides, and the square of
+a product in attention over a flattened image), and sums of them (several maps that were joined).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def products(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, .
 
 
 def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
-    """A number that is not negative and one or more of `known`, with repetition, whose sum is `row` everywhere; only those of the
-    fewest. All sums are tried at once, told by a number that equal rows have in common; what is found is held against the row."""
+    """A number that is not negative and one or more of `known`, with repetition, whose sum is `row` everywhere; only
+    those with the fewest summands. All sums are tried at once, by a hash that equal rows share; results are checked
+    against the row."""
     if not known or max(row) > _LARGEST:
         return
     rows = np.array(known, dtype=np.int64)
@@ -54,30 +55,30 @@ def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]
         chosen = np.array(list(itertools.combinations_with_replacement(range(len(known)), count)), dtype=int)
         rest = wanted - rows[chosen].sum(1)
         close = np.flatnonzero(np.isin((rest - rest[:, :1]) @ mark, marks) & (rest.min(1) >= 0))
-        found = {
+        solutions = {
             (rest[0] - last[0], tuple(sorted((*some, last))))
             for some, rest, last in _ended(row, close.tolist(), chosen.tolist(), known)
         }
-        yield from sorted(found)
-        if found:
+        yield from sorted(solutions)
+        if solutions:
             return
 
 
-def joined(how: Composing, number: int, parts: Sequence[Size]) -> Size:
-    """The product or sum as an expression. Raises ScheduleError R024 where it is more than a file may hold."""
-    made = constant(number)
+def joined(composing: Composing, number: int, parts: Sequence[Size]) -> Size:
+    """The product or sum as an expression. Raises ScheduleError R024 where it is larger than a file may contain."""
+    result = constant(number)
     for part in parts:
-        made = made * part if how is products else made + part
-    return made
+        result = result * part if composing is products else result + part
+    return result
 
 
 def _ended(
     row: Row, close: Sequence[int], chosen: Sequence[Sequence[int]], known: Sequence[Row]
 ) -> Iterator[tuple[list[Row], Row, Row]]:
-    """Sums that one more row makes `row`, but for a number: what was summed, what it lacks, and the row."""
+    """Sums that one more row completes to `row`, except for a constant: the summands, the rest, and the last row."""
     for at in close:
         some = [known[each] for each in chosen[at]]
         rest = tuple(wanted - sum(numbers) for wanted, *numbers in zip(row, *some, strict=True))
         for last in known:
-            if last[0] <= rest[0] and len({one - two for one, two in zip(rest, last, strict=True)}) == 1:
+            if last[0] <= rest[0] and len({lacking - number for lacking, number in zip(rest, last, strict=True)}) == 1:
                 yield some, rest, last

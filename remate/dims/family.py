@@ -1,4 +1,4 @@
-"""One training step at several sizes: captured, compared, and found to be one and the same step for a whole range."""
+"""One training step at several sizes: captured, compared, and shown to be the same step for a whole range."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ _PROBES = 512  # sizes at which candidates and conditions are tried
 
 
 class Family(msgspec.Struct, frozen=True):
-    """A step that is the same over `ranges`. shots: at different sizes, those of the plan first; fitter: knows an expression for
-    each row of numbers of theirs. said: how ranges were narrowed, for people."""
+    """A step that is the same over `ranges`.
+
+    trace_samples: at different sizes, those of the plan first. fitter: knows an expression for each row of their
+    numbers. said: how ranges were narrowed, for people.
+    """
 
     ranges: tuple[SizeRange, ...]
     trace_samples: tuple[TraceSample, ...]
@@ -41,8 +44,8 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[SizeRange, ...]:
-    """What was asked, with the default ends: from 2 (the first multiple of the steps) to what is planned."""
-    made = []
+    """The requested ranges, with the default ends: from 2 (the first multiple of the steps) to the planned size."""
+    ranges = []
     for size in sizes:
         low, high, step = size.min, size.max, size.multiple
         at = planned[size.name]
@@ -52,13 +55,16 @@ def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[Si
             raise DimsError(
                 f"{size.name!r} is {at}, and its range starts at {least}", hint="plan with a larger example of it"
             )
-        made.append(SizeRange(size.name, least, most, at, step, (low is not None, high is not None)))
-    return tuple(made)
+        ranges.append(SizeRange(size.name, least, most, at, step, (low is not None, high is not None)))
+    return tuple(ranges)
 
 
 def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
-    """The step of `sampling` over `ranges`, or over what is left of them where nobody gave their ends. Raises DimsError where it
-    is not one step, with what differs and where; CaptureError where a size cannot be captured."""
+    """The step of `sampling` over `ranges`, narrowed where the caller did not give their ends.
+
+    Raises DimsError if the step is not the same in all of them, with the difference and its place; CaptureError if a
+    size cannot be captured.
+    """
     current, said = list(ranges), list[str]()
     for _ in range(_ROUNDS * len(current) + 1):
         try:
@@ -70,9 +76,9 @@ def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
 
 
 def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
-    first = sampling.at({one.name: one.planned for one in ranges})
+    first = sampling.at({size.name: size.planned for size in ranges})
     trace_samples = [first]
-    corners = [{one.name: end(one) for one in ranges} for end in (_least, _most)]
+    corners = [{size.name: size.min for size in ranges}, {size.name: size.max for size in ranges}]
     for sizes in [*_samples(sampling, ranges, first), *corners]:
         _add(sampling, ranges, trace_samples, sizes)
     fitter = fitter_of(ranges, trace_samples)
@@ -89,19 +95,11 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
     return Family(tuple(ranges), tuple(trace_samples), fitter)
 
 
-def _least(one: SizeRange) -> int:
-    return one.min
-
-
-def _most(one: SizeRange) -> int:
-    return one.max
-
-
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
-    """Where to capture. In a narrow range also beyond it, as long as the step there is the same."""
+    """Where to capture. For a narrow range also beyond it, as long as the step there is the same."""
     avoid, count = _numbers(first.captured.graph), len(ranges) + 1  # and the plan, and corners
     wanted = spread(ranges, avoid, count)
-    beyond = [sizes for sizes in wanted if any(not one.min <= sizes[one.name] <= one.max for one in ranges)]
+    beyond = [sizes for sizes in wanted if any(not size.min <= sizes[size.name] <= size.max for size in ranges)]
     try:
         for sizes in beyond:
             if difference(first.captured.graph, sampling.at(sizes).captured.graph, first.captured.modules):
@@ -129,48 +127,48 @@ def _add(sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: list[Tr
 def _telling_apart(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
 ) -> tuple[Sizes, _Open] | None:
-    """Sizes at which the most rows have candidates that differ, and one of these; None if there are none. Raises DimsError for a row that has no
-    candidate."""
+    """Sizes at which the most rows have candidates that differ, and one of these rows; None if there are none. Raises
+    DimsError for a row without candidates."""
     graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
     open_rows: list[_Open] = []
     for row, place in rows(graphs).items():
-        found = fitter.expressions(row)
-        if not found:
+        candidates = fitter.expressions(row)
+        if not candidates:
             names = sizes_of_row(sampling, ranges, trace_samples, row)
             raise unfitted(place, row, [trace_sample.sizes for trace_sample in trace_samples], names)
-        if len(found) > 1:
-            open_rows.append(_Open(place, found, _axes(graphs, fitter, row)))
+        if len(candidates) > 1:
+            open_rows.append(_Open(place, candidates, _axes(graphs, fitter, row)))
     best, most = None, 0
     for sizes in _probes(ranges) if open_rows else ():
-        told = sum(each.differs(sizes) for each in open_rows)
-        if told > most:
-            best, most = sizes, told
+        distinguished = sum(each.differs(sizes) for each in open_rows)
+        if distinguished > most:
+            best, most = sizes, distinguished
     return None if best is None else (best, next(each for each in open_rows if each.differs(best)))
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """Several expressions for one row. axes: of a row of strides, the sizes of which one must not be 1."""
+    """Several expressions for one row. axes: of a row of strides, the sizes of which at least one must not be 1."""
 
     place: RowOrigin
-    found: Sequence[Size | Real]
+    candidates: Sequence[Size | Real]
     axes: Sequence[Size | Real]
 
     def differs(self, sizes: Sizes) -> bool:
         """Whether they give several numbers at some sizes."""
         if self.axes and all(_at(axis, sizes) == 1 for axis in self.axes):
             return False
-        return len({_at(each, sizes) for each in self.found}) > 1
+        return len({_at(each, sizes) for each in self.candidates}) > 1
 
     @property
     def names(self) -> list[str]:
         """The sizes that they follow from."""
-        return sorted(frozenset[str]().union(*(each.dims for each in self.found)))
+        return sorted(frozenset[str]().union(*(each.dims for each in self.candidates)))
 
 
 def _axes(graphs: Sequence[Graph], fitter: SizeFitter, row: Row) -> list[Size | Real]:
-    """What is known of the axes of a row of strides that are not told everywhere."""
+    """What is known of the axes of a row of strides that are not defined everywhere."""
     axes = where_strides_tell(graphs).get(row, ()) if None in row else ()
-    return [found[0] for axis in axes if (found := fitter.expressions(axis))]
+    return [sizes[0] for axis in axes if (sizes := fitter.expressions(axis))]
 
 
 def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
@@ -181,9 +179,9 @@ def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
 
 
 def _probes(ranges: Sequence[SizeRange]) -> Iterator[Sizes]:
-    """Sizes within the ranges: all of a small one, else some by chance (always the same ones), and ends."""
-    numbers = [one.numbers() for one in ranges]
-    names = [one.name for one in ranges]
+    """Sizes within the ranges: all of a small one, else a random choice (always the same), and the ends."""
+    numbers = [size.numbers() for size in ranges]
+    names = [size.name for size in ranges]
     total = 1
     for each in numbers:
         total *= len(each)
@@ -209,14 +207,14 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 def _hold(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
 ) -> None:
-    """What forward decided by sizes comes out the same at all sizes of the ranges. Raises Narrowed, DimsError."""
-    found = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
+    """Decisions of forward by sizes have the same outcome at all sizes of the ranges. Raises Narrowed, DimsError."""
+    decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
     probes = list(_probes(ranges))
-    for guard in found.split if found.lost else ():
+    for guard in decided.split if decided.lost else ():
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
-            raise by_condition(ranges, guard)  # what is not known is decided on its other side, perhaps
-    if found.lost:
-        raise undecided(found.lost[0], sizes_of_place(sampling, ranges, trace_samples[0], found.lost[0]))
-    for guard in found.guards:
+            raise by_condition(ranges, guard)  # an unknown decision may lie on its other side
+    if decided.lost:
+        raise undecided(decided.lost[0], sizes_of_place(sampling, ranges, trace_samples[0], decided.lost[0]))
+    for guard in decided.guards:
         if not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)

@@ -22,8 +22,11 @@ _LARGEST_STRIDE = 512
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong at `sizes`. what: in a few words, and where. traced: there is a step. error: to raise. guard: what forward decided otherwise, where that
-    was seen. everywhere: no other size has the planned step either."""
+    """What is wrong at `sizes`.
+
+    what: in a few words, and where. error: to raise. traced: there is a step. guard: the decision of forward that
+    differs, if it is known. everywhere: no other size has the planned step either.
+    """
 
     sizes: Sizes
     what: str
@@ -32,9 +35,9 @@ class Fault(msgspec.Struct, frozen=True):
     guard: SizeGuard | None = None
     everywhere: bool = False
 
-    def told(self, at: str) -> str:
+    def described(self, at: str) -> str:
         """What is wrong at a size that is called `at`."""
-        return f"the step at {at} is another one: {self.what}" if self.traced else f"at {at} {self.what}"
+        return f"the step at {at} differs: {self.what}" if self.traced else f"at {at} {self.what}"
 
 
 def fault_at(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, sizes: Sizes) -> Fault | None:
@@ -46,18 +49,18 @@ def fault_at(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
         moved = {name for name, number in sizes.items() if number != first.sizes[name]}
         refused = not_captured(sizes, what, error, sampling.asking.forgotten(moved))
         return Fault(sizes, what, refused, traced=False)
-    found = difference(first.captured.graph, trace_sample.captured.graph, first.captured.modules)
-    if found is None:
+    deviation = difference(first.captured.graph, trace_sample.captured.graph, first.captured.modules)
+    if deviation is None:
         return None
     guard = first_other(first.log.decisions, trace_sample.log.decisions, fitter_of(ranges, [first, trace_sample]))
     guard = None if guard is None or guard.holds(sizes) else guard
-    return _differs(first, sizes, found, guard)
+    return _differs(first, sizes, deviation, guard)
 
 
-def _differs(first: TraceSample, sizes: Sizes, found: StructuralDifference, guard: SizeGuard | None) -> Fault:
-    everywhere = found.everywhere or (guard is None and bool(unrolled(found, first.sizes, sizes)))
-    error = other_structure(found, first.sizes, sizes, guard)
-    return Fault(sizes, found.what + place_of(found), error, guard=guard, everywhere=everywhere)
+def _differs(first: TraceSample, sizes: Sizes, deviation: StructuralDifference, guard: SizeGuard | None) -> Fault:
+    everywhere = deviation.everywhere or (guard is None and bool(unrolled(deviation, first.sizes, sizes)))
+    error = other_structure(deviation, first.sizes, sizes, guard)
+    return Fault(sizes, deviation.what + place_of(deviation), error, guard=guard, everywhere=everywhere)
 
 
 def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample]) -> SizeFitter:
@@ -70,32 +73,32 @@ def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample])
     useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(trace_samples[0].captured.graph))
     graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
     sizes = [trace_sample.sizes for trace_sample in trace_samples]
-    return SizeFitter({one.name: one.numbers() for one in ranges}, sizes, useful, lambda: shapes(graphs))
+    return SizeFitter({size.name: size.numbers() for size in ranges}, sizes, useful, lambda: shapes(graphs))
 
 
 def _strides(graph: Graph) -> set[int]:
     """What convolutions and pools divide a size by, one after another: products of their strides."""
-    found = {1}
+    strides = {1}
     for op in graph.operations[: graph.backward_start]:
         if "conv" in op.op or "pool" in op.op:
             lists = [arg for arg in op.args if isinstance(arg, tuple) and all(type(n) is int for n in arg)]
             steps = {n for each in lists[: 2 if "pool" in op.op else 1] for n in each if n > 1}
-            found |= {n * step for n in found for step in steps if n * step <= _LARGEST_STRIDE}
-    return found - {1}
+            strides |= {n * step for n in strides for step in steps if n * step <= _LARGEST_STRIDE}
+    return strides - {1}
 
 
 def arguments(graph: Graph) -> set[int]:
     """All integers among the arguments of a step's operations."""
-    found: set[int] = set()
+    numbers: set[int] = set()
 
     def look(value: object) -> None:
         if isinstance(value, tuple):
             for item in value:
                 look(item)
         elif type(value) is int:
-            found.add(abs(value))
+            numbers.add(abs(value))
 
     for op in graph.operations:
         look(op.args)
         look(tuple(op.kwargs.values()))
-    return found
+    return numbers

@@ -1,9 +1,10 @@
 """Expressions of sizes that give known numbers at known sizes: all of a small grammar that do, not only the first one.
 
-Candidates of a row, from simple to involved: sums of up to two products of dimensions and a number; products in which one or two
-dimensions are divided, rounding down; sums of three products; products with a division, with another product or number added; products of sizes that tensors have, and sums of them. Their coefficients are solved for
-exactly from as many sizes as there are unknowns, and hold at all others. Which divisors there are is given: a step divides by
-numbers that stand in it (strides of convolutions and pools) or that forward was seen to divide by.
+Candidates of a row, from simple to involved: sums of up to two products of dimensions and a number; products in which
+one or two dimensions are divided, rounding down; sums of three products; products with a division, with another product
+or number added; products of sizes of tensors, and sums of them. Their coefficients are solved for exactly from as many
+sizes as there are unknowns, and checked at all others. The divisors are given: a step divides by numbers that occur in
+it (strides of convolutions and pools) or by which forward divides.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from .parts import ExpressionProduct, Products, products_of, quotients_of
 _NUMERATORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 4.0, 16.0)
 _DENOMINATORS = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 _LARGEST = 1 << 60
-_TELLING = 4  # numbers of a row that report what it is made
+_TELLING = 4  # numbers of a row that identify its expression
 
 
 class SizeFitter:
-    """ranges: for each dimension all sizes that matter. sizes: where the numbers of rows are known, in the order of the rows.
-    divisors: to try. parts: gives rows of which others are made, requested when one is not found without."""
+    """ranges: for each dimension all sizes that matter. sizes: where the numbers of rows are known, in the order of the
+    rows. divisors: to try. parts: returns rows of which others may consist, used for a row that has no expression
+    without them."""
 
     def __init__(
         self,
@@ -53,17 +55,18 @@ class SizeFitter:
             return self.sizes([int(number or 0) for number in row])
         return self.reals([float(number or 0) for number in row])
 
-    def where(self, told: tuple[bool, ...]) -> SizeFitter:
-        """The fitter of those sizes at which something is reported."""
-        if told not in self._partial:
-            sizes = [at for at, there in zip(self._sizes, told, strict=True) if there]
-            made = SizeFitter(self._ranges, sizes, self._divisors)
-            whole = self._those_parts() if sum(told) >= _TELLING else {}
-            made._found_parts = {
-                tuple(n for n, there in zip(row, told, strict=True) if there): found for row, found in whole.items()
+    def where(self, known: tuple[bool, ...]) -> SizeFitter:
+        """The fitter of those sizes at which a number is known."""
+        if known not in self._partial:
+            sizes = [at for at, is_known in zip(self._sizes, known, strict=True) if is_known]
+            fitter = SizeFitter(self._ranges, sizes, self._divisors)
+            whole = self._those_parts() if sum(known) >= _TELLING else {}
+            fitter._found_parts = {
+                tuple(n for n, is_known in zip(row, known, strict=True) if is_known): expressions
+                for row, expressions in whole.items()
             }
-            self._partial[told] = made
-        return self._partial[told]
+            self._partial[known] = fitter
+        return self._partial[known]
 
     def elsewhere(self, sizes: Sequence[Mapping[str, int]]) -> SizeFitter:
         """The fitter of rows that are known at other sizes."""
@@ -77,22 +80,22 @@ class SizeFitter:
         return self._known[key]
 
     def _searched(self, row: tuple[int, ...]) -> list[Size]:
-        found = [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
-        found = found or [*self._composed(row, products)] or [*self._composed(row, sums)]
+        sizes = [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
+        sizes = sizes or [*self._composed(row, products)] or [*self._composed(row, sums)]
         for more in [self._one, *self._products] if len(row) > 2 else ():
-            found = found or list(self._quotients(row, more))
-        return list(dict.fromkeys(found))
+            sizes = sizes or list(self._quotients(row, more))
+        return list(dict.fromkeys(sizes))
 
-    def _composed(self, row: tuple[int, ...], how: Composing) -> Iterator[Size]:
-        """Products or sums of what parts are that are less than the row: of the first expression of each, since parts are distinguished
-        for themselves."""
+    def _composed(self, row: tuple[int, ...], composing: Composing) -> Iterator[Size]:
+        """Products or sums of parts that are less than the row: of the first expression of each, since every part is
+        distinguished by itself."""
         if len(row) < _TELLING or min(row) < 0:
             return
         less = [part for part in self._those_parts() if sum(part) < sum(row) and part != row]
-        told = {part: found[0] for part in less if (found := self._those_parts()[part]())}
-        for number, parts in how(row, list(told)):
+        expression_of = {part: fits[0] for part in less if (fits := self._those_parts()[part]())}
+        for number, parts in composing(row, list(expression_of)):
             try:
-                yield joined(how, number, [told[part] for part in parts])
+                yield joined(composing, number, [expression_of[part] for part in parts])
             except ScheduleError:  # more than a file may hold
                 continue
 
@@ -104,8 +107,8 @@ class SizeFitter:
         return self._found_parts
 
     def _quotients(self, row: tuple[int, ...], more: ExpressionProduct | None = None) -> Iterator[Size]:
-        """Multiples of products with a division, with a multiple of one more product. In floats first, where thousands are tried
-        at once: what is not close cannot be equal."""
+        """Multiples of products with a division, with a multiple of one more product. In floats first, which tries
+        thousands at once: values that are not close cannot be equal."""
         parts = self._divided()
         if not len(parts.values):
             return
@@ -113,7 +116,7 @@ class SizeFitter:
             yield from _combined([parts.part(at)] if more is None else [parts.part(at), more], row)
 
     def _divided(self) -> Products:
-        """Products with a division, squares of them; made when they are first needed."""
+        """Products with a division, squares of them; computed on first use."""
         if self._quotient_parts is None:
             numbers = {
                 name: frozenset((*every, *(at[name] for at in self._sizes))) for name, every in self._ranges.items()
@@ -125,22 +128,22 @@ class SizeFitter:
 
     def reals(self, row: Sequence[float]) -> list[Real]:
         """All floats of the grammar that give `row` to the last bit: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
-        return list(dict.fromkeys(made for made in self._reals(row) if self._gives(made, row)))
+        return list(dict.fromkeys(real for real in self._reals(row) if self._gives(real, row)))
 
     def bound(self, row: Sequence[int | None]) -> Size:
-        """A multiple of a product of dimensions, with a number, that is nowhere less than `row` where that is reported: the closest one at
-        the first size that is reported; of these, the closest one at all."""
+        """A multiple of a product of dimensions, plus a number, that is nowhere less than the known numbers of `row`:
+        the closest at the first known size; of these, the closest overall."""
         at = [k for k, wanted in enumerate(row) if wanted is not None]
         wanted = [number for number in row if number is not None]
         best: tuple[int, float, Size] | None = None
         for part in self._products:
             values = [part.values[k] for k in at]
             for slope in _slopes(values, wanted):
-                more = max(number - slope * value for number, value in zip(wanted, values, strict=True))
-                made = [slope * value + more for value in values]
-                loose = sum(one / max(number, 1) for one, number in zip(made, wanted, strict=True))
-                if best is None or (made[0], loose) < best[:2]:
-                    best = made[0], loose, part.factors[0] * constant(slope) + constant(more)
+                offset = max(number - slope * value for number, value in zip(wanted, values, strict=True))
+                bounds = [slope * value + offset for value in values]
+                loose = sum(bounded / max(number, 1) for bounded, number in zip(bounds, wanted, strict=True))
+                if best is None or (bounds[0], loose) < best[:2]:
+                    best = bounds[0], loose, part.factors[0] * constant(slope) + constant(offset)
         assert best is not None
         return best[2]
 
@@ -180,9 +183,11 @@ class SizeFitter:
             return []
         return self.sizes([round(value) for value in row])
 
-    def _gives(self, made: Real, row: Sequence[float]) -> bool:
+    def _gives(self, expression: Real, row: Sequence[float]) -> bool:
         try:
-            return bool(made.dims) and all(made.at(at) == value for at, value in zip(self._sizes, row, strict=True))
+            return bool(expression.dims) and all(
+                expression.at(at) == value for at, value in zip(self._sizes, row, strict=True)
+            )
         except ScheduleError:
             return False
 
@@ -206,13 +211,14 @@ def _combined(parts: Sequence[ExpressionProduct], row: Sequence[int]) -> Iterato
 
 
 def _slopes(values: Sequence[int], wanted: Sequence[int]) -> set[int]:
-    """Whole numbers that a number may grow by with another one: between the first and each other, and what alone is enough."""
-    found = {0, *(-(-number // value) for number, value in zip(wanted, values, strict=True))}
+    """Possible integer slopes of one number against another: between the first point and each other, and the least that
+    suffices alone."""
+    slopes = {0, *(-(-number // value) for number, value in zip(wanted, values, strict=True))}
     for value, number in zip(values[1:], wanted[1:], strict=True):
         if value != values[0]:
             slope = (number - wanted[0]) // (value - values[0])
-            found |= {max(slope, 0), max(slope + 1, 0)}
-    return found
+            slopes |= {max(slope, 0), max(slope + 1, 0)}
+    return slopes
 
 
 def _one_unknown(lines: list[list[int]], row: Sequence[int]) -> tuple[int, ...] | None:
@@ -234,13 +240,13 @@ def _three_unknowns(lines: list[list[int]], row: Sequence[int]) -> tuple[int, ..
     whole = _determinant(columns)
     if not whole:
         return None
-    found = []
+    solution = []
     for k in range(3):
         above = _determinant([list(row[:3]) if at == k else column for at, column in enumerate(columns)])
         if above % whole:
             return None
-        found.append(above // whole)
-    return tuple(found)
+        solution.append(above // whole)
+    return tuple(solution)
 
 
 def _determinant(m: list[list[int]]) -> int:

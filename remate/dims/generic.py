@@ -1,5 +1,5 @@
-"""The step of a family as one: expressions of sizes stand where its numbers differ; and the proof that it is the captured one
-at every size that was captured.
+"""The step of a family for all its sizes: expressions in place of numbers that differ; and the proof that it equals
+every capture at its sizes.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .workspaces import disagreeing, measured_at, probes
 
 
 class TraceSampleCosts(msgspec.Struct, frozen=True):
-    """graphs: of a family's shots, in captured order, with the workspaces of their operations. measured: of those shots where
-    they were measured, what was found, by operation; empty where the graphs' are what counts. priced: measures, gives a graph its
-    costs."""
+    """graphs: of a family's trace samples, in captured order, with the workspaces of their operations. measured: for
+    trace samples that were measured, the workspaces by operation; empty if those of the graphs count. priced: measures,
+    gives a graph its costs."""
 
     graphs: list[Graph]
     measured: tuple[tuple[int, ...] | None, ...] = ()
@@ -44,11 +44,11 @@ class TraceSampleCosts(msgspec.Struct, frozen=True):
 
 
 def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy:
-    """`step`, which is that of the family's first shot in block order, for all sizes of the family."""
+    """`step`, that of the family's first trace sample in block order, for all sizes of the family."""
     graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
     dims = {
-        one.name: Dimension(min=one.min, max=one.max, multiple=one.multiple, planned=one.planned)
-        for one in family.ranges
+        size.name: Dimension(min=size.min, max=size.max, multiple=size.multiple, planned=size.planned)
+        for size in family.ranges
     }
     writer = _Writer(family, graphs)
     inputs = writer.tree([trace_sample.captured.model.inputs for trace_sample in family.trace_samples])
@@ -56,7 +56,9 @@ def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy
     model = replace(step.captured.model, dims=dims, inputs=inputs, outputs=outputs)
     graph = writer.graph()
     if costs.priced is not None:
-        measured = [None if found is None else [found[at] for at in step.order] for found in costs.measured]
+        measured = [
+            None if workspaces is None else [workspaces[at] for at in step.order] for workspaces in costs.measured
+        ]
         graph = writer.measured(graph, disagreeing(graphs, measured), costs.priced)
     generic = replace(step.captured, graph=graph, model=model)
     trace_samples = tuple(
@@ -90,7 +92,8 @@ def _in_order(graph: Graph, order: Sequence[int], planned: Graph) -> Graph:
 
 
 class _Writer:
-    """Writes what the shots of a family have in common. Of several candidates, which agree at all sizes, the simplest."""
+    """Writes what the trace samples of a family have in common. Of several candidates, which agree at all sizes, the
+    simplest."""
 
     def __init__(self, family: Family, graphs: Sequence[Graph]) -> None:
         self._family, self._graphs = family, graphs
@@ -151,7 +154,7 @@ class _Writer:
         return self._texts[key]
 
     def type(self, kinds: Sequence[TensorType]) -> Any:
-        """A type whose text names sizes; it stands in a graph that is written down and never run."""
+        """A type whose text names sizes; its graph is written to a file and never run."""
         if not any(kind != kinds[0] for kind in kinds):
             return kinds[0]
         shape = tuple(map(self._size, zip(*(kind.shape for kind in kinds), strict=True)))
@@ -161,9 +164,9 @@ class _Writer:
         return SizedType(kinds[0].dtype, shape, strides, kinds[0].cpu)
 
     def _size(self, row: Sequence[int | None]) -> Size:
-        found = self._expression(row) if differs(row) else constant(next((n for n in row if n is not None), 1))
-        assert isinstance(found, Size)
-        return found
+        expression = self._expression(row) if differs(row) else constant(next((n for n in row if n is not None), 1))
+        assert isinstance(expression, Size)
+        return expression
 
     def argument(self, trace_samples: Sequence[Any]) -> Any:
         first = trace_samples[0]
@@ -193,7 +196,7 @@ class _Writer:
 
 
 def prove(schedule: Schedule, step: Hierarchy) -> None:
-    """The schedule at each size that was captured is the step captured there. Raises RemateError, which would be a defect."""
+    """The schedule at each captured size is the step captured there. Raises RemateError, which would be a defect."""
     assert step.sized is not None
     for sizes, captured in step.sized.trace_samples:
         where = _other(expand(at_size(schedule, sizes)).graph, captured) if _within(schedule, sizes) else ""
@@ -209,31 +212,40 @@ def _within(schedule: Schedule, sizes: Mapping[str, int]) -> bool:
     return all(dims[name].min <= n <= dims[name].max and n % dims[name].multiple == 0 for name, n in sizes.items())
 
 
-def _other(one: Graph, other: Graph) -> str:
-    """Where a step that was read is another one than what was captured, "" if it is not: names of values are its own."""
-    if len(one.operations) != len(other.operations):
-        return f"{len(one.operations)} operations, not {len(other.operations)}"
-    stands = {v.name: at for at, v in enumerate(other.values) if v.kind not in ("op", "constant")}
-    numbers = {at: stands.get(v.name, -1) for at, v in enumerate(one.values) if v.kind not in ("op", "constant")}
-    for read, made in zip(one.operations, other.operations, strict=True):
-        numbers.update((a, b) for a, b in zip(read.reads, made.reads, strict=False) if one.values[a].kind == "constant")
+def _other(read_graph: Graph, captured_graph: Graph) -> str:
+    """How a step that was read differs from the captured one, "" if it does not: names of values are its own."""
+    if len(read_graph.operations) != len(captured_graph.operations):
+        return f"{len(read_graph.operations)} operations, not {len(captured_graph.operations)}"
+    positions = {v.name: at for at, v in enumerate(captured_graph.values) if v.kind not in ("op", "constant")}
+    numbers = {
+        at: positions.get(v.name, -1) for at, v in enumerate(read_graph.values) if v.kind not in ("op", "constant")
+    }
+    for read, captured in zip(read_graph.operations, captured_graph.operations, strict=True):
         numbers.update(
-            (a, b) for a, b in zip(read.writes, made.writes, strict=False) if a is not None and b is not None
+            (a, b) for a, b in zip(read.reads, captured.reads, strict=False) if read_graph.values[a].kind == "constant"
         )
-        pairs = [(a, b) for a, b in zip(read.writes, made.writes, strict=True) if a is not None and b is not None]
-        if (read.op, _renumbered((read.args, read.kwargs), numbers)) != (made.op, (made.args, made.kwargs)):
-            return f"{made.id} ({made.op}) has other arguments"
-        if any(not _alike(one.values[a].type, other.values[b].type) for a, b in pairs):
-            return f"{made.id} ({made.op}) makes another type"
-    read_ones = {v for op in one.operations for v in op.reads}
+        numbers.update(
+            (a, b) for a, b in zip(read.writes, captured.writes, strict=False) if a is not None and b is not None
+        )
+        pairs = [(a, b) for a, b in zip(read.writes, captured.writes, strict=True) if a is not None and b is not None]
+        arguments = _renumbered((read.args, read.kwargs), numbers)
+        if (read.op, arguments) != (captured.op, (captured.args, captured.kwargs)):
+            return f"{captured.id} ({captured.op}) has different arguments"
+        if any(not _alike(read_graph.values[a].type, captured_graph.values[b].type) for a, b in pairs):
+            return f"{captured.id} ({captured.op}) returns a different type"
+    read_values = {v for op in read_graph.operations for v in op.reads}
     for at, number in numbers.items():
-        if number < 0 and at in read_ones:
-            return f"{one.values[at].name} is read, and was not captured"
-        if number >= 0 and one.values[at].kind != "op" and not _alike(one.values[at].type, other.values[number].type):
-            return f"{one.values[at].name} is of another type"
-    ends = [[numbers[v] for v in one.outputs], sorted((numbers[a], numbers[b]) for a, b in one.gradients)]
-    if ends != [list(other.outputs), sorted(other.gradients)]:
-        return "other outputs or gradients"
+        if number < 0 and at in read_values:
+            return f"{read_graph.values[at].name} is read, and was not captured"
+        if (
+            number >= 0
+            and read_graph.values[at].kind != "op"
+            and not _alike(read_graph.values[at].type, captured_graph.values[number].type)
+        ):
+            return f"{read_graph.values[at].name} has a different type"
+    ends = [[numbers[v] for v in read_graph.outputs], sorted((numbers[a], numbers[b]) for a, b in read_graph.gradients)]
+    if ends != [list(captured_graph.outputs), sorted(captured_graph.gradients)]:
+        return "different outputs or gradients"
     return ""
 
 
@@ -249,11 +261,11 @@ def _renumbered(argument: Any, numbers: Mapping[int, int]) -> Any:
     return argument
 
 
-def _alike(one: TensorType, other: TensorType) -> bool:
-    """The same type; strides of sizes of 1 say nothing."""
-    if (one.dtype, one.shape, one.cpu) != (other.dtype, other.shape, other.cpu):
+def _alike(left: TensorType, right: TensorType) -> bool:
+    """The same type; strides of axes of size 1 do not count."""
+    if (left.dtype, left.shape, left.cpu) != (right.dtype, right.shape, right.cpu):
         return False
-    if 0 in one.shape:
+    if 0 in left.shape:
         return True
-    strides = zip(one.shape, strides_of(one), strides_of(other), strict=True)
+    strides = zip(left.shape, strides_of(left), strides_of(right), strict=True)
     return all(size == 1 or a == b for size, a, b in strides)

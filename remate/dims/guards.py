@@ -1,4 +1,4 @@
-"""What forward decides by sizes, as conditions on named dimensions: for which sizes does each have the outcome that it had?"""
+"""What forward decides by sizes, as conditions on named dimensions: for which sizes does each have the same outcome?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _WORDS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
 
 
 class SizeGuard(msgspec.Struct, frozen=True):
-    """A comparison whose outcome `held` is known at some sizes. left, right: trees of Size and (operation, operands...)."""
+    """A comparison whose outcome `held` is known at some sizes. left, right: trees of Size and (operation,
+    operands...)."""
 
     place: str
     comparison: str
@@ -31,10 +32,10 @@ class SizeGuard(msgspec.Struct, frozen=True):
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the outcome is the same at these sizes."""
         try:
-            found = COMPARISONS[self.comparison](_value(self.left, sizes), _value(self.right, sizes))
+            outcome = COMPARISONS[self.comparison](_value(self.left, sizes), _value(self.right, sizes))
         except (ZeroDivisionError, ScheduleError):
             return False
-        return found == self.held
+        return outcome == self.held
 
     @property
     def dims(self) -> frozenset[str]:
@@ -46,9 +47,13 @@ class SizeGuard(msgspec.Struct, frozen=True):
 
 
 class SizeDecisions(msgspec.Struct, frozen=True):
-    """What captures decided by sizes. guards: conditions that came out the same in all. split: conditions that did not, or that some
-    did not come to, though the step is the same, with the outcome of the first capture. lost: places of decisions of which no
-    condition is known: that are not taken as often at every size, or compare what no expression gives."""
+    """What captures decided by sizes.
+
+    guards: conditions with the same outcome in all captures. split: conditions whose outcomes differ, or that some
+    captures do not evaluate, though the step is the same, with the outcome of the first capture. lost: places of
+    decisions without a known condition: they are not evaluated equally often at every size, or compare numbers without
+    an expression.
+    """
 
     guards: list[SizeGuard]
     split: list[SizeGuard]
@@ -58,26 +63,27 @@ class SizeDecisions(msgspec.Struct, frozen=True):
 def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> SizeDecisions:
     """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once.
 
-    Where both outcomes were met (and gave the same step), nothing depends on it, but for what may be decided after one of them
-    only.
+    Where both outcomes occurred (and gave the same step), nothing depends on it, except for decisions after only one of
+    them.
     """
-    found: dict[SizeGuard, None] = {}
+    settled: dict[SizeGuard, None] = {}
     split: dict[SizeGuard, None] = {}
     lost: dict[str, None] = {}
     for taken in _aligned(logs, lost):
         both = len({decision.held for decision in taken}) > 1
         guard = _guard(taken, fitter)
         if guard is not None and guard.dims:
-            (split if both else found).setdefault(guard)
+            (split if both else settled).setdefault(guard)
         elif guard is None and not both:
             lost.setdefault(taken[0].place)
     if lost:
         split |= dict.fromkeys(_of_some(logs, fitter))
-    return SizeDecisions(list(found), list(split), [place for place in lost if place])
+    return SizeDecisions(list(settled), list(split), [place for place in lost if place])
 
 
 def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
-    """The condition of a decision at all sizes of a fitter, with its first outcome; None if some numbers have no expression."""
+    """The condition of a decision at all sizes of a fitter, with its first outcome; None if a number has no
+    expression."""
     left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
     if left is None or right is None:
         return None
@@ -88,19 +94,21 @@ def _of_some(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> It
     """Conditions of decisions that the first capture took, and some others did not."""
     kinds = [_by_kind(log) for log in logs]
     for kind, first in kinds[0].items():
-        told = tuple(len(each.get(kind, ())) == len(first) for each in kinds)
-        if all(told) or sum(told) < _TELLING:
+        present = tuple(len(each.get(kind, ())) == len(first) for each in kinds)
+        if all(present) or sum(present) < _TELLING:
             continue
-        some = [each[kind] for each, there in zip(kinds, told, strict=True) if there]
+        some = [each[kind] for each, is_present in zip(kinds, present, strict=True) if is_present]
         for taken in zip(*some, strict=True):
-            guard = _guard(taken, fitter.where(told))
+            guard = _guard(taken, fitter.where(present))
             if guard is not None and guard.dims:
                 yield guard
 
 
-def first_other(one: Sequence[SizeComparison], other: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
-    """The first decision that came out otherwise in the second of two captures, as it came out in the first."""
-    for first, second in _aligned([one, other], {}):
+def first_other(
+    left_log: Sequence[SizeComparison], right_log: Sequence[SizeComparison], fitter: SizeFitter
+) -> SizeGuard | None:
+    """The first decision whose outcomes differ in two captures, with the outcome of the first capture."""
+    for first, second in _aligned([left_log, right_log], {}):
         if first.held != second.held:
             guard = _guard([first, second], fitter)
             if guard is not None:
@@ -109,13 +117,13 @@ def first_other(one: Sequence[SizeComparison], other: Sequence[SizeComparison], 
 
 
 def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
-    """Numbers that forward was seen to divide sizes by."""
-    found: set[int] = set()
+    """Numbers by which forward divides sizes."""
+    divisors: set[int] = set()
 
     def look(tree: Any) -> None:
         if isinstance(tree, tuple):
             if tree[0] in ("mod", "floordiv") and isinstance(tree[2], int):
-                found.add(abs(tree[2]))
+                divisors.add(abs(tree[2]))
             for part in tree[1:]:
                 look(part)
 
@@ -123,28 +131,28 @@ def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
         for decision in log:
             look(decision.left)
             look(decision.right)
-    return found
+    return divisors
 
 
 def _aligned(logs: Sequence[Sequence[SizeComparison]], lost: dict[str, None]) -> list[list[SizeComparison]]:
     """Decisions of one place and kind, the first of all logs together, the second, and so on."""
     kinds = [_by_kind(log) for log in logs]
-    made = []
+    aligned = []
     for kind in dict.fromkeys(kind for each in kinds for kind in each):
         taken = [each.get(kind, []) for each in kinds]
         if len({len(each) for each in taken}) == 1:
-            made += [list(row) for row in zip(*taken, strict=True)]
+            aligned += [list(row) for row in zip(*taken, strict=True)]
         elif len({decision.held for each in taken for decision in each}) == 1:
             lost.setdefault(kind[0])
-    return made
+    return aligned
 
 
 def _by_kind(log: Sequence[SizeComparison]) -> dict[Any, list[SizeComparison]]:
-    found: dict[Any, list[SizeComparison]] = {}
+    decisions: dict[Any, list[SizeComparison]] = {}
     for decision in log:
         kind = decision.place, decision.comparison, _shape(decision.left), _shape(decision.right)
-        found.setdefault(kind, []).append(decision)
-    return found
+        decisions.setdefault(kind, []).append(decision)
+    return decisions
 
 
 def _shape(tree: Any) -> Any:

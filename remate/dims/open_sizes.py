@@ -24,7 +24,8 @@ Progress = Callable[[str], None]
 
 
 class OpenSizes(msgspec.Struct, frozen=True):
-    """dims: as `remate.plan` takes it, or as it was read. largest: plan at the largest sizes, rather than at those of the example."""
+    """dims: as `remate.plan` takes it, or as it was read. largest: plan at the largest sizes, not at those of the
+    example."""
 
     dims: Any = None
     largest: bool = False
@@ -42,8 +43,11 @@ def sampled(
     progress: Progress,
     live: Sequence[str] = (),
 ) -> Family | None:
-    """The step at the sizes that were requested; None if they stay fixed. With "auto" a batch that cannot be left open is
-    warned of, and is planned at its size. Raises DimsError, CaptureError."""
+    """The step at the requested sizes; None if they stay fixed.
+
+    With "auto", a batch that cannot be left open is planned at its size, with a warning. Raises DimsError,
+    CaptureError.
+    """
     asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
         if isinstance(wanted.dims, str) and wanted.dims == AUTO:
@@ -57,27 +61,31 @@ def sampled(
     if wanted.largest:
         planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}
     try:
-        found = family(sampling, requested_ranges(asking.sizes, planned))
+        step = family(sampling, requested_ranges(asking.sizes, planned))
     except DimsError as error:
         if wanted.dims != AUTO:
             raise
         message = f"the schedule is for a batch of {sampling.example[asking.sizes[0].name]} only: {error.message}"
         warnings.warn(message, UserWarning, stacklevel=4)
         return None
-    for line in found.said:
+    for line in step.said:
         progress(line)
-    return found
+    return step
 
 
 def _largest(most: int | None, planned: int, multiple: int) -> int:
     return planned if most is None else most // multiple * multiple
 
 
-def trace_sample_costs(found: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> TraceSampleCosts:
-    """What the operations of a family need at its sizes. planned: the first shot's graph with its costs; priced: gives a graph
-    its costs. What a device estimates is known at every size; measured is at the planned size and at both ends, beside
-    the estimate, which reports how it grows where both agree."""
-    graphs = [trace_sample.captured.graph for trace_sample in found.trace_samples]
+def trace_sample_costs(step: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> TraceSampleCosts:
+    """What the operations of a family need at its sizes.
+
+    An estimate of a device is known at every size. Measurements are taken at the planned size and at both ends; where
+    they agree with the estimate, that says how they grow.
+
+    planned: the graph of the first trace sample with its costs. priced: gives a graph its costs.
+    """
+    graphs = [trace_sample.captured.graph for trace_sample in step.trace_samples]
     if cost != MEASURED:
         return TraceSampleCosts([priced(graph) for graph in graphs])
     kind = planned.device
@@ -85,9 +93,9 @@ def trace_sample_costs(found: Family, planned: Graph, cost: str, priced: Callabl
         replace(g, operations=tuple(replace(op, workspace=workspace(g, op, kind)) for op in g.operations))
         for g in graphs
     ]
-    ends = [{one.name: one.min for one in found.ranges}, {one.name: one.max for one in found.ranges}]
+    ends = [{size.name: size.min for size in step.ranges}, {size.name: size.max for size in step.ranges}]
     measured: list[tuple[int, ...] | None] = [None] * len(graphs)
-    for at, trace_sample in enumerate(found.trace_samples):
+    for at, trace_sample in enumerate(step.trace_samples):
         if at == 0 or trace_sample.sizes in ends:
             graph = planned if at == 0 else priced(trace_sample.captured.graph)
             measured[at] = tuple(op.workspace for op in graph.operations)

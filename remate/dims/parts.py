@@ -1,5 +1,5 @@
-"""What expressions are put together from: products of dimensions, dimensions divided, and products of both, thousands of which
-are tried at once.
+"""Parts of expressions: products of dimensions, dimensions divided, and products of both, thousands of which are tried
+at once.
 """
 
 from __future__ import annotations
@@ -32,15 +32,20 @@ class ExpressionProduct:
 
 
 class Products:
-    """Each of `one`, squared and not, and the products of two of different dimensions that are divided by the same number, times every one of
-    `others`. one: by dimension. values: a line for each product. In floats: what is not close cannot be equal."""
+    """Each of `divided`, squared and not, and the products of two of different dimensions with the same divisor, times
+    each of `others`.
 
-    def __init__(self, one: Sequence[Sequence[ExpressionProduct]], others: Sequence[ExpressionProduct]) -> None:
-        self._one, self._others = [part for each in one for part in each], others
-        count = len(self._one)
+    divided: by dimension. values: a line for each product. In floats: values that are not close cannot be equal.
+    """
+
+    def __init__(self, divided: Sequence[Sequence[ExpressionProduct]], others: Sequence[ExpressionProduct]) -> None:
+        self._divided_products, self._others = [part for each in divided for part in each], others
+        count = len(self._divided_products)
         singles, squares = [(at, count) for at in range(count)], [(at, at) for at in range(count)]
-        self._pairs = [*singles, *squares, *_alike(one)]
-        left, right = (np.array([part.values for part in parts], dtype=float) for parts in (self._one, others))
+        self._pairs = [*singles, *squares, *_alike(divided)]
+        left, right = (
+            np.array([part.values for part in parts], dtype=float) for parts in (self._divided_products, others)
+        )
         width = right.shape[1]
         left = np.concatenate([left.reshape(-1, width), np.ones((1, width))])
         first, second = np.array(self._pairs, dtype=int).reshape(-1, 2).T
@@ -50,8 +55,10 @@ class Products:
         """The product of a line."""
         pair, other = divmod(int(at), len(self._others))
         first, second = self._pairs[pair]
-        one = self._one[first]
-        return (one if second == len(self._one) else one.times(self._one[second])).times(self._others[other])
+        product = self._divided_products[first]
+        return (
+            product if second == len(self._divided_products) else product.times(self._divided_products[second])
+        ).times(self._others[other])
 
     def near(self, row: Sequence[int]) -> list[int]:
         """The lines of which a multiple may be `row`."""
@@ -77,25 +84,26 @@ def _whole(numbers: Any) -> Any:
     return (np.abs(numbers - np.rint(numbers)) <= 1e-4 * np.maximum(1.0, np.abs(numbers))) & (np.abs(numbers) > 0.5)
 
 
-def _close(made: Any, wanted: Any) -> Any:
-    return np.all(np.abs(made - wanted) <= 1e-6 * np.abs(wanted) + 1e-3, axis=1)
+def _close(values: Any, wanted: Any) -> Any:
+    return np.all(np.abs(values - wanted) <= 1e-6 * np.abs(wanted) + 1e-3, axis=1)
 
 
 def products_of(names: Sequence[str]) -> list[Size]:
     """Products of powers of dimensions, by degree."""
-    made: list[tuple[int, Size]] = []
+    sizes: list[tuple[int, Size]] = []
     for powers in itertools.product(range(_DEGREE + 1), repeat=len(names)):
         if 0 < sum(powers) <= _TOTAL:
             factors = [dimension(name) for name, power in zip(names, powers, strict=True) for _ in range(power)]
-            made.append((sum(powers), math.prod(factors, start=constant(1))))
-    return [size for _, size in sorted(made, key=lambda pair: pair[0])]
+            sizes.append((sum(powers), math.prod(factors, start=constant(1))))
+    return [size for _, size in sorted(sizes, key=lambda pair: pair[0])]
 
 
 @lru_cache(maxsize=64)
 def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) -> tuple[Size, ...]:
-    """Quotients of a dimension, rounded down; of those that are equal for all numbers that it may be, or was, the simplest."""
+    """Quotients of a dimension, rounded down; of those that are equal for all numbers in its range or seen, the
+    simplest."""
     every = np.array(sorted(numbers), dtype=np.int64)
-    seen, made = {every.tobytes()}, []
+    seen, quotients = {every.tobytes()}, []
     for divisor, scale in itertools.product(sorted(divisors), _SCALES):
         low, high = (-divisor, 2 * divisor) if scale == 1 else (0, divisor)
         for offset in sorted(range(low, high), key=abs):
@@ -105,19 +113,19 @@ def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) 
             size = divided(dimension(name) * constant(scale) + constant(offset), divisor)
             if any(factor.divisor > 1 for term in size.terms for factor in term.factors):
                 seen.add(values)
-                made.append(size)
-    return tuple(made)
+                quotients.append(size)
+    return tuple(quotients)
 
 
-def _alike(one: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int, int]]:
-    """Numbers of parts of two dimensions that are divided by the same, and nothing else."""
-    starts = itertools.accumulate(map(len, one), initial=0)
+def _alike(divided: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int, int]]:
+    """Numbers of parts of two dimensions that have the same divisor, and nothing else."""
+    starts = itertools.accumulate(map(len, divided), initial=0)
     by_divisor = []
-    for start, parts in zip(starts, one, strict=False):
-        found: dict[int, list[int]] = {}
+    for start, parts in zip(starts, divided, strict=False):
+        parts_of: dict[int, list[int]] = {}
         for at, part in enumerate(parts, start):
-            found.setdefault(_only_divisor(part), []).append(at)
-        by_divisor.append(found)
+            parts_of.setdefault(_only_divisor(part), []).append(at)
+        by_divisor.append(parts_of)
     for some, others in itertools.combinations(by_divisor, 2):
         for divisor in some:
             if 0 < divisor <= _PAIRED:

@@ -1,8 +1,8 @@
 """Which sizes of a model's inputs may vary: `dims` as people write it, read against an example call.
 
-The conventions are those of `dynamic_shapes` of torch.export: names of arguments, and for each the axes that vary, in the
-structure of the argument. A name is a text, with a range if it has one (`"t=16..1024/8"`: 16 to 1024 in steps of 8), or a
-`torch.export.Dim`.
+The conventions are those of `dynamic_shapes` of torch.export: names of arguments, and for each the axes that vary, in
+the structure of the argument. A name is a text, with a range if it has one (`"t=16..1024/8"`: 16 to 1024 in steps of
+8), or a `torch.export.Dim`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import DimsError
 
 AUTO, NONE = "auto", "none"
 BATCH = "b"  # what `dims="auto"` calls the size of the batch
-SMALLEST = 2  # at size 1 PyTorch copies less, so the step is another one
+SMALLEST = 2  # at size 1 PyTorch copies less, so the step differs
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=([0-9]{1,9})\.\.([0-9]{1,9})?(?:/([0-9]{1,9}))?)?")
 _HINT = 'write dims={"input_ids": {0: "b", 1: "t=16..1024"}}: argument, axis, name'
 
@@ -47,8 +47,8 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """All that was asked: sizes by name, and where inputs have them. alike: axes (argument, axis) without that name that are as
-    large as what has the name in the example."""
+    """All requests: sizes by name, and the axes of inputs that have them. alike: axes (argument, axis) without a name
+    that have the size of a named one in the example."""
 
     sizes: tuple[RequestedSize, ...]
     axes: tuple[Axis, ...]
@@ -56,12 +56,12 @@ class Asking(msgspec.Struct, frozen=True):
 
     def forgotten(self, names: Collection[str]) -> str:
         """`axis 0 of 'labels' is as large as b`, for axes that may have one of the names; "" for none."""
-        found = [f"axis {axis} of {path!r} is as large as {name}" for path, axis, name in self.alike if name in names]
-        return ", ".join(found)
+        axes = [f"axis {axis} of {path!r} is as large as {name}" for path, axis, name in self.alike if name in names]
+        return ", ".join(axes)
 
 
 def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asking | None:
-    """What `dims` asks of a call; None if nothing. Raises DimsError for what does not fit the call."""
+    """The requests of `dims` for a call; None if there are none. Raises DimsError for what does not fit the call."""
     if dims is None or dims == NONE or dims == {}:
         return None
     leaves = [*_leaves(args, kwargs, model)]
@@ -76,8 +76,8 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
     for name in dims:
         if name not in named:
             raise DimsError(f"the call has no argument {name!r}", hint=f"it has {known}")
-    found = [_at(dims.get(name), value, name) for name, value in named.items()]
-    return _together([axis for each in found for axis in each], leaves)
+    axes = [_at(dims.get(name), value, name) for name, value in named.items()]
+    return _together([axis for each in axes for axis in each], leaves)
 
 
 def _leaves(
@@ -123,17 +123,17 @@ def _axes(spec: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
         spec = dict(enumerate(spec))
     if not isinstance(spec, Mapping):
         raise DimsError(f"dims of {path!r} are {spec!r}", hint=_HINT)
-    found = {}
+    named = {}
     for axis, name in spec.items():
         if not isinstance(axis, int) or not -tensor.dim() <= axis < tensor.dim():
             raise DimsError(f"{path!r} has no axis {axis!r}", hint=f"it has {tensor.dim()}, counted from 0")
         if name is not None and not isinstance(name, int) and str(name) != "DimHint(STATIC)":
-            found[axis % tensor.dim()] = _named(name, f"{path}, axis {axis}")
-    return found
+            named[axis % tensor.dim()] = _named(name, f"{path}, axis {axis}")
+    return named
 
 
 def _named(given: Any, where: str) -> tuple[str, int | None, int | None, int]:
-    """(name, min, max, multiple) of what stands for a size."""
+    """(name, min, max, multiple) of a request for a size."""
     if isinstance(given, str):
         match = _NAMED.fullmatch(given)
         if match is None or not _sound(match[1]):
@@ -169,10 +169,10 @@ def _ends(dim: Any) -> tuple[int | None, int | None]:
     return dim.min or None, dim.max if isinstance(dim.max, int) else None
 
 
-def _together(found: list[dict[int, Any]], leaves: list[tuple[str, torch.Tensor]]) -> Asking | None:
+def _together(named_axes: list[dict[int, Any]], leaves: list[tuple[str, torch.Tensor]]) -> Asking | None:
     sizes: dict[str, RequestedSize] = {}
     axes = []
-    for leaf, (named, (_, tensor)) in enumerate(zip(found, leaves, strict=True)):
+    for leaf, (named, (_, tensor)) in enumerate(zip(named_axes, leaves, strict=True)):
         for axis, (name, low, high, multiple) in named.items():
             size = int(tensor.shape[axis])
             before = sizes.get(name, RequestedSize(name, size))
@@ -194,7 +194,7 @@ def _together(found: list[dict[int, Any]], leaves: list[tuple[str, torch.Tensor]
         _check(size)
     alike = tuple(
         (path, axis, size.name)
-        for named, (path, tensor) in zip(found, leaves, strict=True)
+        for named, (path, tensor) in zip(named_axes, leaves, strict=True)
         for axis, number in enumerate(tensor.shape)
         for size in sizes.values()
         if named.get(axis, ("",))[0] != size.name and number == size.planned

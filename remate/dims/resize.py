@@ -1,4 +1,4 @@
-"""The example call of a model at another size: inputs that have no memory behind them."""
+"""The example call of a model at a different size: fake tensors, without memory."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from .requested_sizes import Asking
 def resized(
     asking: Asking, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's, and with its
-    gaps between rows."""
+    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's, and
+    with its gaps between rows."""
     call = (tuple(args), dict(kwargs))
     leaves = trees.tensors(call)
     mode = detect_fake_mode(leaves) or FakeTensorMode(allow_non_fake_inputs=True)
-    made: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     for at, leaf in enumerate(leaves):
         shape = list(leaf.shape)
         for axis in asking.axes:
             if axis.leaf == at:
                 shape[axis.axis] = sizes[axis.name]
         same = next(
-            (m for m, other in zip(made, leaves, strict=False) if other is leaf and list(m.shape) == shape), None
+            (m for m, other in zip(tensors, leaves, strict=False) if other is leaf and list(m.shape) == shape), None
         )
-        made.append(_like(leaf, shape, mode) if same is None else same)
-    return trees.substitute(call, made)
+        tensors.append(_like(leaf, shape, mode) if same is None else same)
+    return trees.substitute(call, tensors)
 
 
 def _like(leaf: torch.Tensor, shape: list[int], mode: FakeTensorMode) -> torch.Tensor:
@@ -43,8 +43,8 @@ def _like(leaf: torch.Tensor, shape: list[int], mode: FakeTensorMode) -> torch.T
         if given:
             step, example_step = strides[axis] * shape[axis], given * leaf.shape[axis]
     if leaf.device.type == "meta":
-        made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device="meta")
+        tensor = torch.empty_strided(shape, strides, dtype=leaf.dtype, device="meta")
     else:
         with mode:
-            made = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
-    return made.requires_grad_(leaf.requires_grad)
+            tensor = torch.empty_strided(shape, strides, dtype=leaf.dtype, device=leaf.device)
+    return tensor.requires_grad_(leaf.requires_grad)

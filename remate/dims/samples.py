@@ -17,8 +17,8 @@ def range_text(name: str, least: int, most: int, multiple: int = 1) -> str:
 
 
 class SizeRange(msgspec.Struct, frozen=True):
-    """The numbers that a size may be: both ends included, in steps of `multiple`. planned: what it is in the plan. given: which
-    ends somebody requested; the others may move."""
+    """The numbers that a size may be: both ends included, in steps of `multiple`. planned: its number in the plan.
+    given: which ends the caller requested; the others may move."""
 
     name: str
     min: int
@@ -45,36 +45,35 @@ def spread(ranges: Sequence[SizeRange], avoid: set[int], count: int, inside: boo
     range's steps; odd and even ones; none in `avoid`. Narrow ranges are left upwards, unless `inside`."""
     taken = set(avoid)
     chosen: dict[str, list[int]] = {}
-    for backward_start, one in enumerate(ranges):
-        picked = _picked(one, taken, count, inside)
+    for offset, size in enumerate(ranges):
+        picked = _picked(size, taken, count, inside)
         taken |= set(picked)
-        chosen[one.name] = (
-            picked[backward_start % count :] + picked[: backward_start % count]
-        )  # large ones do not all meet
-    made = [{name: numbers[k] for name, numbers in chosen.items()} for k in range(count)]
-    made.sort(key=lambda sizes: math.prod(sizes.values()))
-    return [sizes for k, sizes in enumerate(made) if sizes not in made[:k]]
+        # Rotated, so that large numbers of several sizes do not all meet.
+        chosen[size.name] = picked[offset % count :] + picked[: offset % count]
+    samples = [{name: numbers[k] for name, numbers in chosen.items()} for k in range(count)]
+    samples.sort(key=lambda sizes: math.prod(sizes.values()))
+    return [sizes for k, sizes in enumerate(samples) if sizes not in samples[:k]]
 
 
-def _picked(one: SizeRange, taken: set[int], count: int, inside: bool) -> list[int]:
-    good = _standing_for_themselves(one, one.numbers(), taken)
+def _picked(size: SizeRange, taken: set[int], count: int, inside: bool) -> list[int]:
+    good = _standing_for_themselves(size, size.numbers(), taken)
     if len(good) < count and not inside:
-        beyond = one.max + _BEYOND * one.multiple
-        good = _standing_for_themselves(one, range(one.min, beyond + 1, one.multiple), taken)
-    pool = good if len(good) >= count else list(one.numbers())
+        beyond = size.max + _BEYOND * size.multiple
+        good = _standing_for_themselves(size, range(size.min, beyond + 1, size.multiple), taken)
+    pool = good if len(good) >= count else list(size.numbers())
     picked: list[int] = []
     for k in range(count):
         target = pool[0] + (pool[-1] - pool[0]) * (k + 0.5) / count
         free = [n for n in pool if n not in picked] or pool
-        apart = [n for n in free if all(math.gcd(n // one.multiple, p // one.multiple) == 1 for p in picked)] or free
-        even = [n for n in apart if (n // one.multiple) % 2 == (1 if k != 1 else 0)] or apart
+        apart = [n for n in free if all(math.gcd(n // size.multiple, p // size.multiple) == 1 for p in picked)] or free
+        even = [n for n in apart if (n // size.multiple) % 2 == (1 if k != 1 else 0)] or apart
         picked.append(min(even, key=lambda n: abs(n - target)))
     return picked
 
 
-def _standing_for_themselves(one: SizeRange, numbers: Sequence[int], taken: set[int]) -> list[int]:
+def _standing_for_themselves(size: SizeRange, numbers: Sequence[int], taken: set[int]) -> list[int]:
     """Primes and their doubles, in steps of the range."""
-    steps = ((n, n // one.multiple) for n in numbers)
+    steps = ((n, n // size.multiple) for n in numbers)
     return [n for n, k in steps if k > 4 and n not in taken and k not in taken and (_prime(k) or _prime_double(k))]
 
 

@@ -1,4 +1,4 @@
-"""Captures of one model at several sizes, each made once."""
+"""Captures of one model at several sizes, each taken once."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class Sampling:
                 self._trace_samples[key] = self._captured(sizes)
             except CaptureError as error:
                 self._trace_samples[key] = error
-        found = self._trace_samples[key]
-        if isinstance(found, CaptureError):
-            raise found
-        return found
+        sample = self._trace_samples[key]
+        if isinstance(sample, CaptureError):
+            raise sample
+        return sample
 
     def _captured(self, sizes: Sizes) -> TraceSample:
         log = SizeLog()
@@ -80,6 +80,6 @@ class Sampling:
         }
         with warnings.catch_warnings():
             if not is_first:
-                warnings.simplefilter("ignore")  # said of the first trace
-            found = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
-        return TraceSample(sizes, found, log)
+                warnings.simplefilter("ignore")  # the first trace has warned already
+            step = captured(self._model, args, kwargs, self._differentiate, self._live, **options)
+        return TraceSample(sizes, step, log)

@@ -18,29 +18,33 @@ def spelled(sizes: Sizes) -> str:
     return ", ".join(f"{name}={number}" for name, number in sizes.items())
 
 
-def other_structure(found: StructuralDifference, one: Sizes, other: Sizes, guard: SizeGuard | None) -> DimsError:
-    """The step at `other` is not that at `one`. guard: what forward decided differently, if that was seen."""
-    message = f"the step at {spelled(other)} is not that at {spelled(one)}: {found.what}{place_of(found)}"
-    names = " and ".join(name for name in one if one[name] != other[name])
+def other_structure(
+    difference: StructuralDifference, planned: Sizes, other: Sizes, guard: SizeGuard | None
+) -> DimsError:
+    """The step at `other` is not that at `planned`. guard: the decision of forward that differs, if it is known."""
+    message = f"the step at {spelled(other)} is not that at {spelled(planned)}: {difference.what}{place_of(difference)}"
+    names = " and ".join(name for name in planned if planned[name] != other[name])
     if guard is not None:
         message += f"; forward decides by its size at {guard.place}: the step planned is that of {guard}"
         hint = f"give {names} a range in which {guard}, or leave it fixed"
-    elif any(other[name] == 1 != one[name] for name in one):
+    elif any(other[name] == 1 != planned[name] for name in planned):
         hint = f"at size 1 PyTorch copies less: give {names} a range from 2, and plan a file of its own for 1"
-    elif loop := unrolled(found, one, other):
+    elif loop := unrolled(difference, planned, other):
         message += f"; {loop}"
         hint = (
-            f"leave {names} fixed: a loop over it is unrolled while tracing; plan a file for each {names} that you train with, and "
-            "give apply all of them"
+            f"leave {names} fixed: a loop over it is unrolled while tracing; plan a file for each {names} that you "
+            "train with, and give apply all of them"
         )
     else:
-        hint = found.hint or f"leave {names} fixed, or give it a range in which forward does the same"
+        hint = difference.hint or f"leave {names} fixed, or give it a range in which forward does the same"
     return DimsError(message, hint)
 
 
-def place_of(found: StructuralDifference) -> str:
+def place_of(difference: StructuralDifference) -> str:
     """` (module 'h.0', model.py:12)`, as far as it is known."""
-    at = ", ".join(part for part in (f"module {found.module!r}" if found.module else "", found.source) if part)
+    at = ", ".join(
+        part for part in (f"module {difference.module!r}" if difference.module else "", difference.source) if part
+    )
     return f" ({at})" if at else ""
 
 
@@ -48,30 +52,30 @@ def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = 
     """A size at which the model cannot be traced. forgotten: inputs that may have a size without its name."""
     hint = "give a range in which the model runs"
     hint = f"{forgotten}: name it there, too, if it is the same; else {hint}" if forgotten else hint
-    made = DimsError(f"at {spelled(sizes)} {what}", hint)
-    made.__cause__ = error
-    return made
+    refusal = DimsError(f"at {spelled(sizes)} {what}", hint)
+    refusal.__cause__ = error
+    return refusal
 
 
 def instead(error: DimsError, kept: SizeRange) -> DimsError:
     """The error, with the range that works."""
-    made = DimsError(error.message, f'write "{kept}", for which it is one step, or leave {kept.name} fixed')
-    made.__cause__ = error.__cause__
-    return made
+    refusal = DimsError(error.message, f'write "{kept}", for which the step is the same, or leave {kept.name} fixed')
+    refusal.__cause__ = error.__cause__
+    return refusal
 
 
-def unrolled(found: StructuralDifference, one: Sizes, other: Sizes) -> str:
+def unrolled(difference: StructuralDifference, planned: Sizes, other: Sizes) -> str:
     """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
-    more, moved = sum(found.more.values()), [name for name in one if one[name] != other[name]]
+    more, moved = sum(difference.more.values()), [name for name in planned if planned[name] != other[name]]
     if len(moved) == 1 and more:
-        each, rest = divmod(more, other[moved[0]] - one[moved[0]])
+        each, rest = divmod(more, other[moved[0]] - planned[moved[0]])
         if not rest and each >= _LOOP:
             return f"{each} operations more for each {moved[0]}: forward loops over {moved[0]}"
     return ""
 
 
 def unfitted(place: RowOrigin, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) -> DimsError:
-    """No expression gives the numbers of one place. of: names of the sizes that they follow from."""
+    """No expression gives the numbers of one place. of: names of the sizes that they depend on."""
     some = "; ".join(f"{number} at {spelled(at)}" for number, at in list(zip(row, sizes, strict=True))[:3])
     where = f" ({place.source})" if place.source else ""
     return DimsError(
@@ -80,12 +84,12 @@ def unfitted(place: RowOrigin, row: Row, sizes: Sequence[Sizes], of: Sequence[st
     )
 
 
-def only_where(guard: SizeGuard, one: Sequence[SizeRange]) -> DimsError:
+def only_where(guard: SizeGuard, sizes: Sequence[SizeRange]) -> DimsError:
     """The step holds for a part of the ranges only."""
     names = ", ".join(sorted(guard.dims))
-    ranges = ", ".join(f"{r.name} from {r.min} to {r.max}" for r in one if r.name in guard.dims)
+    ranges = ", ".join(f"{r.name} from {r.min} to {r.max}" for r in sizes if r.name in guard.dims)
     return DimsError(
-        f"the step holds for {guard} only ({guard.place}), and it was requested {ranges}",
+        f"the step holds for {guard} only ({guard.place}), and the request is {ranges}",
         f"give {names} a range in which that holds, or leave it fixed",
     )
 
@@ -99,7 +103,8 @@ def undecided(place: str, names: Sequence[str]) -> DimsError:
 
 
 def still_open(captures: int, place: RowOrigin, of: Sequence[str], sizes: Sizes) -> DimsError:
-    """Several expressions are left that give different numbers at some size. of: names of the sizes that they follow from."""
+    """Several expressions remain that give different numbers at some size. of: names of the sizes that they depend
+    on."""
     where = f" ({place.source})" if place.source else ""
     names = " or ".join(of)
     return DimsError(

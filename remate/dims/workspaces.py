@@ -1,5 +1,5 @@
-"""What operations need beside their results, measured at sizes all over a range: an estimate that does not agree with what is measured
-says nothing of other sizes, and three numbers tell little.
+"""What operations need beside their results, measured at sizes all over a range: an estimate that does not agree with
+what is measured says nothing of other sizes, and three numbers tell little.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ def disagreeing(estimated: Sequence[Graph], measured: Sequence[Sequence[int] | N
 def measured_at(
     graph: Graph, operations: Collection[int], sizes: Sequence[Mapping[str, int]], priced: Callable[[Graph], Graph]
 ) -> dict[int, tuple[int, ...]]:
-    """The workspaces of some operations of a graph whose types and arguments name sizes, at these sizes. priced: gives a graph its
-    costs."""
+    """The workspaces of some operations of a graph whose types and arguments name sizes, at these sizes. priced: gives
+    a graph its costs."""
     found = [priced(_at_size(graph, operations, at)).operations for at in sizes]
     return {at: tuple(every[at].workspace for every in found) for at in operations}
 
 
 def _at_size(graph: Graph, operations: Collection[int], sizes: Mapping[str, int]) -> Graph:
-    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing: they become
-    views, and what they compute has no producer, because it is no view of what they read."""
+    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing: they
+    become views, and what they compute has no producer, because it is no view of what they read."""
     chosen = [graph.operations[at] for at in operations]
     touched = {value for op in chosen for value in (*op.reads, *op.writes) if value is not None}
     touched |= {graph.root[value] for value in touched}

@@ -1,4 +1,5 @@
-"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other difference."""
+"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other
+difference."""
 
 from __future__ import annotations
 
@@ -22,27 +23,27 @@ class Leak(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-def leak(one: Captured, other: Captured) -> Leak | None:
+def leak(left: Captured, right: Captured) -> Leak | None:
     """How the second step is another one than the first, the floats among arguments apart; None: it is not."""
-    first, second = one.graph, other.graph
+    first, second = left.graph, right.graph
     for at, (a, b) in enumerate(zip(first.operations, second.operations, strict=False)):
         if what := _differs(first, a, second, b):
-            return Leak(what, one.modules[at], a.source)
+            return Leak(what, left.modules[at], a.source)
     if len(first.operations) != len(second.operations):
-        graph, captured = max((first, one), (second, other), key=lambda pair: len(pair[0].operations))
+        graph, captured = max((first, left), (second, right), key=lambda pair: len(pair[0].operations))
         at = min(len(first.operations), len(second.operations))
         op = graph.operations[at]
         return Leak(f"{op.op} is there at one of them only", captured.modules[at], op.source)
     for at, (a, b) in enumerate(zip(first.values, second.values, strict=False)):
         if (a.kind, a.type) == (b.kind, b.type) and repr(a.data) != repr(b.data):
             reader = next((i for i, op in enumerate(first.operations) if at in op.reads), None)
-            module, source = ("", "") if reader is None else (one.modules[reader], first.operations[reader].source)
+            module, source = ("", "") if reader is None else (left.modules[reader], first.operations[reader].source)
             what = "a tensor is made from it in Python (torch.tensor and the like), which a file holds as a constant"
             return Leak(what, module, source)
     ends = ("values", "backward_start", "outputs", "gradients", "updates", "root")
     if any(repr(getattr(first, name)) != repr(getattr(second, name)) for name in ends):
         return Leak("what enters or leaves the step is another")
-    if repr(one.model.outputs) != repr(other.model.outputs):
+    if repr(left.model.outputs) != repr(right.model.outputs):
         return Leak("forward returns it, or what is computed from it, as a Python number")
     return None
 
@@ -55,7 +56,7 @@ def floats(graph: Graph) -> Iterator[tuple[At, float]]:
                 yield (at, where), value
 
 
-def _differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
+def _differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
     if first.op != second.op:
         return f"{first.op} at one of them, {second.op} at the other"
     parts = ("id", "reads", "writes", "view", "random", "multiple")
@@ -63,7 +64,7 @@ def _differs(one: Graph, first: Op, other: Graph, second: Op) -> str:
         return f"{first.op} reads other values"
     if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
         return f"{first.op} has other arguments"
-    pairs = [(one.values[v].type, other.values[v].type) for v in first.writes if v is not None]
+    pairs = [(left.values[v].type, right.values[v].type) for v in first.writes if v is not None]
     return "" if all(a == b for a, b in pairs) else f"{first.op} makes tensors of another size"
 
 

@@ -31,8 +31,9 @@ def captured(
     digested: bool = True,
     say: Say = lambda text: None,
 ) -> Captured:
-    """The step of `capture`, with the attributes that `live` names as its inputs. probing: find out the ranges over which it is the
-    step; that takes some captures more. stepwise, digested: as of `capture`. say: told what is traced. Raises CaptureError."""
+    """The step of `capture`, with the attributes that `live` names as its inputs. probing: find out the ranges over
+    which it is the step; that takes some captures more. stepwise, digested: as of `capture`. say: told what is traced.
+    Raises CaptureError."""
     if not live:
         return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise, digested=digested)
     requested = live_attributes(model, live)

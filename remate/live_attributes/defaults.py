@@ -1,4 +1,5 @@
-"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the default."""
+"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the
+default."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from remate_runtime.flat_step import Graph, Number, Op
 
 
 def explicit(graph: Graph) -> Graph:
-    """The step with the defaults of all numbers written down, so that steps at several values have the same arguments."""
+    """The step with the defaults of all numbers written down, so that steps at several values have the same
+    arguments."""
     return replace(graph, operations=tuple(map(_explicit, graph.operations)))
 
 
@@ -62,13 +64,13 @@ def _defaults(name: str) -> list[_Argument]:
 def _split(name: str) -> tuple[tuple[_Argument, ...], tuple[_Argument, ...]]:
     """The arguments of an operator by position, and those by name alone."""
     space, packet, *overload = name.split(".")
-    found = getattr(getattr(torch.ops, space), packet)
-    schema = getattr(found, overload[0] if overload else "default")._schema
-    made: tuple[list[_Argument], list[_Argument]] = [], []
+    overloads = getattr(getattr(torch.ops, space), packet)
+    schema = getattr(overloads, overload[0] if overload else "default")._schema
+    arguments: tuple[list[_Argument], list[_Argument]] = [], []
     for argument in schema.arguments:
         plain = argument.has_default_value() and isinstance(argument.default_value, int | float | str | type(None))
         default = argument.default_value if plain else _NONE
         kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
         number = isinstance(kind, torch.FloatType | torch.NumberType) and isinstance(default, int | float)
-        made[argument.kwarg_only].append((argument.name, default, number))
-    return tuple(made[0]), tuple(made[1])
+        arguments[argument.kwarg_only].append((argument.name, default, number))
+    return tuple(arguments[0]), tuple(arguments[1])

@@ -1,7 +1,7 @@
 """Expressions of live attributes that give known numbers at known values of them, to the bit.
 
-Tried are the expressions that forward computed in Python; then what operators make of one in C++: `1 - p`, `1/(1 - p)`, and
-such with a number that the step has (`alpha/4`), which is solved for.
+Tried are the expressions that forward computed in Python; then what operators make of one in C++: `1 - p`, `1/(1 - p)`,
+and such with a number that the step has (`alpha/4`), which is solved for.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def at_values(tree: Tree, values: Values) -> float | None:
 _function = lru_cache(maxsize=4096)(computed)
 
 
-def equal(one: float | None, other: float) -> bool:
+def equal(left: float | None, right: float) -> bool:
     """To the bit."""
-    return one is not None and bits(one) == bits(float(other))
+    return left is not None and bits(left) == bits(float(right))
 
 
 class NumberFitter:
-    """known: expressions to start from. shots: the values at which numbers are known; the last of them are far from special."""
+    """known: expressions to start from. shots: the values at which numbers are known; the last of them are far from
+    special."""
 
     def __init__(self, known: Sequence[Tree], trace_samples: Sequence[Values]) -> None:
         self._trace_samples = trace_samples

@@ -1,4 +1,5 @@
-"""The step of a model whose live attributes are inputs: traced where they were planned and beside that, written as one."""
+"""The step of a model whose live attributes are inputs: traced where they were planned and beside that, written as
+one."""
 
 from __future__ import annotations
 
@@ -29,8 +30,9 @@ _REFUSED = "compute with it by + - * / ** alone and give it to operators as a nu
 
 
 class LiveStep:
-    """asked: the attributes, by what was requested. planned: what each is now. trace: captures the step; it leaves the model
-    as it was. Raises CaptureError, with module and line, for a step that depends on one in a way that a file cannot say."""
+    """asked: the attributes, by what was requested. planned: what each is now. trace: captures the step; it leaves the
+    model as it was. Raises CaptureError, with module and line, for a step that depends on one in a way that a file
+    cannot say."""
 
     def __init__(
         self, requested: Groups, planned: Mapping[str, int | float], trace: Trace, say: Callable[[str], None]
@@ -55,15 +57,15 @@ class LiveStep:
         self._trees = {at: self._tree(at, numbers) for at, numbers in self._rows.items()}
 
     def written(self, probing: bool = True) -> Captured:
-        """The planned step with numbers that follow from the attributes, and the ranges over which it is that. probing: find them
-        out; else they are what forward decides."""
+        """The planned step with numbers that follow from the attributes, and the ranges over which it is that. probing:
+        find them out; else they are what forward decides."""
         ranges = {path: interval(self._decisions, path, self._planned) for path in self._planned}
         if not probing:
             return self._as(ranges)
         self._refuse_unused()
         for requested, paths in self._requested.items():
-            found = self._probed(requested, paths, ranges)
-            ranges.update(dict.fromkeys(paths, found))
+            range_ = self._probed(requested, paths, ranges)
+            ranges.update(dict.fromkeys(paths, range_))
         return self._as(ranges)
 
     def _as(self, ranges: Mapping[str, Interval]) -> Captured:
@@ -72,50 +74,50 @@ class LiveStep:
 
     def _add(self, values: Values, tracking: Tracking) -> None:
         captured = self._traced(values, tracking.plant(values))
-        found = leak(self._first, captured)
-        if found is not None:
-            raise self._refusal(found, values)
+        leaked = leak(self._first, captured)
+        if leaked is not None:
+            raise self._refusal(leaked, values)
         self._trace_samples.append(values)
         self._captured.append(captured)
 
     def _traced(self, values: Values, overridden_attributes: Mapping[str, Any]) -> Captured:
-        self._say(f"tracing with {_told(values)}")
+        self._say(f"tracing with {_spelled(values)}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # said of the first trace
                 return self._plain(self._trace(overridden_attributes))
         except CaptureError as error:
-            message = f"live attributes: with {_told(values)}, {error.message}"
+            message = f"live attributes: with {_spelled(values)}, {error.message}"
             raise CaptureError(message, error.module, error.source, error.hint) from error
 
     @staticmethod
     def _plain(captured: Captured) -> Captured:
         return replace(captured, graph=explicit(captured.graph))
 
-    def _refusal(self, found: Leak, values: Values) -> CaptureError:
+    def _refusal(self, leaked: Leak, values: Values) -> CaptureError:
         """Of the first of what was requested that alone makes a difference, if one does."""
         for requested, paths in self._requested.items() if len(self._requested) > 1 else ():
             alone = {**self._planned, **{path: values[path] for path in paths}}
             differs = leak(self._first, self._traced(alone, alone))
             if differs is not None:
                 return _leaking(differs, [requested], self._planned, alone)
-        return _leaking(found, list(self._requested), self._planned, values)
+        return _leaking(leaked, list(self._requested), self._planned, values)
 
     def _numbers(self) -> Iterator[tuple[At, tuple[float, ...]]]:
         for every in zip(*(floats(captured.graph) for captured in self._captured), strict=True):
             yield every[0][0], tuple(number for _, number in every)
 
     def _tree(self, at: At, numbers: tuple[float, ...]) -> Tree:
-        found = self._fitter.expression(numbers)
-        if found is None:
+        expression = self._fitter.expression(numbers)
+        if expression is None:
             op, module = self._first.graph.operations[at[0]], self._first.modules[at[0]]
             shown = ", ".join(f"{number:.6g}" for number in numbers)
             message = (
-                f"{op.op} is given a number that follows from {_told(self._planned)} in a way that a file cannot say: "
-                f"{shown} with {'; '.join(map(_told, self._trace_samples))}"
+                f"{op.op} is given a number that follows from {_spelled(self._planned)} in a way that a file cannot "
+                f"say: {shown} with {'; '.join(map(_spelled, self._trace_samples))}"
             )
             raise CaptureError(message[:1000], module, op.source, _REFUSED)
-        return found
+        return expression
 
     def _refuse_unused(self) -> None:
         used = {name for tree in self._trees.values() for name in names_of(tree)}
@@ -144,7 +146,9 @@ class LiveStep:
         between = [n for n in _SPECIAL if least <= n <= most and least < most]
         if least < around.low or most > around.high or not all(map(holds, between)):
             what = f"live: {requested!r} stands for attributes that have no range in common"
-            raise CaptureError(f"{what}: {_told({p: self._planned[p] for p in paths})}", hint="declare them one by one")
+            raise CaptureError(
+                f"{what}: {_spelled({p: self._planned[p] for p in paths})}", hint="declare them one by one"
+            )
         low = self._end(holds, least, around.low, sorted(_SPECIAL, reverse=True))
         high = self._end(holds, most, around.high, sorted(_SPECIAL))
         return Interval(low, high)
@@ -188,14 +192,15 @@ class LiveStep:
                 raise CaptureError(
                     f"live: an input and an attribute are both called {path!r}", hint="rename one of the two"
                 )
-        made: dict[int, Op] = {}
+        replaced: dict[int, Op] = {}
         for (at, where), tree in self._trees.items():
-            op = made.get(at, self._first.graph.operations[at])
+            op = replaced.get(at, self._first.graph.operations[at])
             names = names_of(tree)
             text = written_number(renamed(tree, lambda name, names=names: str(names.index(name))))
-            placed = _put({"args": op.args, "kwargs": op.kwargs}, where, Number(text, tuple(map(number.get, names))))  # type: ignore[arg-type]
-            made[at] = replace(op, args=placed["args"], kwargs=placed["kwargs"])
-        operations = tuple(implicit(made[at]) if at in made else op for at, op in enumerate(graph.operations))
+            written = Number(text, tuple(map(number.get, names)))  # type: ignore[arg-type]
+            placed = _put({"args": op.args, "kwargs": op.kwargs}, where, written)
+            replaced[at] = replace(op, args=placed["args"], kwargs=placed["kwargs"])
+        operations = tuple(implicit(replaced[at]) if at in replaced else op for at, op in enumerate(graph.operations))
         root = (*graph.root, *range(start, start + len(added)))
         return replace(graph, values=(*graph.values, *added), operations=operations, root=root)
 
@@ -211,7 +216,8 @@ def _put(value: Any, where: tuple[Any, ...], number: Number) -> Any:
 
 
 def _beside(planned: float, trace_sample: int, at: int) -> float:
-    """A number of many digits near what is planned, on the same side of what is often special; another one for each attribute."""
+    """A number of many digits near what is planned, on the same side of what is often special; another one for each
+    attribute."""
     share = 0.05 + 0.2 * math.modf((2 * at + trace_sample + 1) * _GOLDEN)[0]
     if planned == 0:
         return share + 0.3 * trace_sample
@@ -235,15 +241,16 @@ def _last_holding(holds: Callable[[float], bool], inside: float, outside: float)
     return last
 
 
-def _leaking(found: Leak, requested: Sequence[str], planned: Values, values: Values) -> CaptureError:
+def _leaking(leaked: Leak, requested: Sequence[str], planned: Values, values: Values) -> CaptureError:
     differ = {path: value for path, value in values.items() if value != planned[path]}
-    was = _told({path: planned[path] for path in differ})
+    was = _spelled({path: planned[path] for path in differ})
     named = ", ".join(map(repr, requested))
-    message = f"the step depends on the live attribute{'s' * (len(requested) > 1)} {named}: {found.what} ({was}, or {_told(differ)})"
-    return CaptureError(message[:1000], found.module, found.source, _REFUSED)
+    plural = "s" * (len(requested) > 1)
+    message = f"the step depends on the live attribute{plural} {named}: {leaked.what} ({was}, or {_spelled(differ)})"
+    return CaptureError(message[:1000], leaked.module, leaked.source, _REFUSED)
 
 
-def _told(values: Values) -> str:
+def _spelled(values: Values) -> str:
     """`alpha=0.5, drop.p=0.1`."""
     listed = [f"{path}={value:.6g}" for path, value in values.items()]
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

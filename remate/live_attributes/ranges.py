@@ -31,7 +31,8 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(max(self.low, other.low), min(self.high, other.high))
 
     def live(self, planned: float) -> Live:
-        """As the file writes it: an end is left out where there is none, and the shorter of two numbers says where it is."""
+        """As the file writes it: an end is left out where there is none, and the shorter of two numbers says where it
+        is."""
         ends: dict[str, Any] = {}
         for inside, outside, outer in ((self.low, "above", -math.inf), (self.high, "below", math.inf)):
             closed = "min" if outside == "above" else "max"
@@ -46,9 +47,9 @@ def _short(number: float) -> int | float:
 
 
 def interval(decisions: Iterable[NumberComparison], path: str, planned: Values) -> Interval:
-    """Where all of them come out as they did, around what is planned. Raises CaptureError for one that cannot be reported from the
-    attribute on its own, and where what is planned stands apart from the numbers beside it."""
-    found = Interval()
+    """Where all of them come out as they did, around what is planned. Raises CaptureError for one that cannot be
+    reported from the attribute on its own, and where what is planned stands apart from the numbers beside it."""
+    allowed = Interval()
     for decision in decisions:
         names = {*names_of(decision.left), *names_of(decision.right)}
         if path not in names:
@@ -66,8 +67,8 @@ def interval(decisions: Iterable[NumberComparison], path: str, planned: Values) 
             raise CaptureError(
                 f"{what} in a way that gives no range", source=decision.place, hint="compare the attribute itself"
             )
-        found = found.within(_around(decision, path, planned[path]))
-    return found
+        allowed = allowed.within(_around(decision, path, planned[path]))
+    return allowed
 
 
 def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
@@ -76,12 +77,12 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
         return None if left is None or right is None else (left, right)
 
     def holds(value: float) -> bool:
-        found = sides(value)
-        if found is None:
+        compared = sides(value)
+        if compared is None:
             return False
         if decision.comparison in ("eq", "ne"):  # not equal: on the side where what is planned is
-            return was is not None and (found[0] > found[1]) == (was[0] > was[1]) and found[0] != found[1]
-        return COMPARISONS[decision.comparison](*found) == decision.held
+            return was is not None and (compared[0] > compared[1]) == (was[0] > was[1]) and compared[0] != compared[1]
+        return COMPARISONS[decision.comparison](*compared) == decision.held
 
     was = sides(planned)
     if was is None or COMPARISONS[decision.comparison](*was) != decision.held or not holds(planned):
@@ -95,7 +96,8 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
 
 
 def edge(holds: Holds, inside: float, outside: float) -> float:
-    """The last number from `inside`, where `holds` is true, towards `outside` for which it is; it becomes false once."""
+    """The last number from `inside`, where `holds` is true, towards `outside` for which it is; it becomes false
+    once."""
     if holds(outside):
         return outside
     low, high = _rank(inside), _rank(outside)
@@ -110,8 +112,8 @@ def edge(holds: Holds, inside: float, outside: float) -> float:
 
 def _rank(number: float) -> int:
     """Doubles counted in order: -0.0 and 0.0 are both 0."""
-    found = bits(number)
-    return found if found >= 0 else -(found & ((1 << 63) - 1))
+    pattern = bits(number)
+    return pattern if pattern >= 0 else -(pattern & ((1 << 63) - 1))
 
 
 def _of_rank(rank: int) -> float:

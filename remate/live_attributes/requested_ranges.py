@@ -20,11 +20,11 @@ _MANY = 1 << 12
 
 
 def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots: `h.*.drop.p`. Of
-    modules, and of configs that they hold. Raises CaptureError for one that names no number."""
+    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots:
+    `h.*.drop.p`. Of modules, and of configs that they hold. Raises CaptureError for one that names no number."""
     if isinstance(requested, str):
         raise CaptureError(f"live is the text {requested!r}", hint=f"name attributes in a list: live=[{requested!r}]")
-    found: dict[str, tuple[str, ...]] = {}
+    paths_of: dict[str, tuple[str, ...]] = {}
     known = dict(_numbers(model))
     taken: set[str] = set()
     for pattern in requested:
@@ -34,11 +34,11 @@ def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tup
         for path in paths:
             if not _NAME.fullmatch(path):
                 raise CaptureError(f"live: a file cannot name the attribute {path!r}", hint="rename the module")
-        found[pattern] = tuple(path for path in paths if path not in taken)
+        paths_of[pattern] = tuple(path for path in paths if path not in taken)
         taken |= set(paths)
     if len(taken) > _MANY:
         raise CaptureError(f"live: {len(taken)} attributes, over {_MANY}", hint="name those that change")
-    return {pattern: paths for pattern, paths in found.items() if paths}
+    return {pattern: paths for pattern, paths in paths_of.items() if paths}
 
 
 def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
@@ -74,4 +74,7 @@ def _why(model: nn.Module, pattern: str) -> str:
 
 def _hint(known: dict[str, float]) -> str:
     listed = ", ".join(list(known)[:8])
-    return f"numbers that the model has: {listed or 'none'}; a tensor or buffer is read at every call without being declared"
+    return (
+        f"numbers that the model has: {listed or 'none'}; "
+        "a tensor or buffer is read at every call without being declared"
+    )

@@ -1,5 +1,5 @@
-"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its line; so
-what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
+"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its
+line; so what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class NumberComparison(msgspec.Struct, frozen=True):
 
 
 class Tracking:
-    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its bits."""
+    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its
+    bits."""
 
     def __init__(self) -> None:
         self.decisions: dict[NumberComparison, None] = {}
@@ -55,10 +56,10 @@ class Tracking:
         return {path: self.track(value, path) for path, value in values.items()}
 
     def track(self, value: float, tree: Tree) -> Tracked:
-        made = Tracked(value)
-        made.tracking, made.tree = self, tree
+        tracked = Tracked(value)
+        tracked.tracking, tracked.tree = self, tree
         self.computed.setdefault(bits(value), tree)
-        return made
+        return tracked
 
     def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
         self.decisions.setdefault(NumberComparison(user_place(frame).line, comparison, left, right, held))
@@ -113,10 +114,10 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
         tree = _operand(other)
         if tree is None or more:
             return NotImplemented
-        found = plain(self, other)
-        if type(found) is not float:
+        result = plain(self, other)
+        if type(result) is not float:
             return _lost(name)(self)
-        return self.tracking.track(found, (_BINARY[name], *((tree, self.tree) if swapped else (self.tree, tree))))
+        return self.tracking.track(result, (_BINARY[name], *((tree, self.tree) if swapped else (self.tree, tree))))
 
     return compute
 

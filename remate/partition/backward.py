@@ -1,7 +1,7 @@
 """Backward operations go with the forward block that they differentiate, and backward runs block by block in reverse.
 
-An operation's block can be no higher than the lowest block of the backward operations that it depends on; within a block
-the captured order stays. Both together make the new order topological whatever the guess of the block was.
+An operation's block can be no higher than the lowest block of the backward operations that it depends on; within a
+block the captured order stays. Both together make the new order topological whatever the guess of the block was.
 """
 
 from __future__ import annotations

@@ -30,24 +30,24 @@ class CanonicalForm(msgspec.Struct, frozen=True):
 def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
     """The canonical form of a leaf."""
     operations = (*range(*part.forward), *range(*part.backward))
-    made = {v for i in operations for v in graph.operations[i].writes if v is not None}
+    computed = {v for i in operations for v in graph.operations[i].writes if v is not None}
     number: dict[int, int] = {}
     sources: list[int] = []
 
     def numbered(value: int) -> int:
         if value not in number:
             number[value] = len(number)
-            if value not in made:
+            if value not in computed:
                 sources.append(value)
         return number[value]
 
     rows = [_row(graph, graph.operations[i], numbered) for i in operations]
-    inside = made.union(sources)
+    inside = computed.union(sources)
     gradients = tuple(
-        (p, g) for p, g in graph.gradients if g in made and p in inside and graph.values[p].kind == "parameter"
+        (p, g) for p, g in graph.gradients if g in computed and p in inside and graph.values[p].kind == "parameter"
     )
     first = part.forward[0] == 0  # the first leaf also states what no operation makes or reads
-    updates = tuple((b, v) for b, v in graph.updates if v in made or (first and graph.values[v].kind != "op"))
+    updates = tuple((b, v) for b, v in graph.updates if v in computed or (first and graph.values[v].kind != "op"))
     ends = [
         sorted((numbered(p), number[g]) for p, g in gradients),
         sorted((numbered(b), numbered(v)) for b, v in updates),
@@ -70,8 +70,8 @@ def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[in
 
 
 def storages(graph: Graph, shape: CanonicalForm) -> tuple[tuple[int, int], ...]:
-    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can still
-    differ here, and so in memory, when an input of one is a view of something larger."""
+    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can
+    still differ here, and so in memory, when an input of one is a view of something larger."""
     first: dict[int, int] = {}
     return tuple((first.setdefault(graph.root[v], k), graph.nbytes(v)) for k, v in enumerate(shape.sources))
 

@@ -1,8 +1,9 @@
-"""CutModel that the graph itself offers: positions of the forward where few bytes cross, for spans without module structure.
+"""CutModel that the graph itself offers: positions of the forward where few bytes cross, for spans without module
+structure.
 
-A span that repeats itself (an unrolled recurrence, layers written without modules) is cut once per repetition, always at
-the same place of the period; what does not repeat is cut by a shortest path over the positions, which weighs the bytes
-that cross against uneven sizes.
+A span that repeats itself (an unrolled recurrence, layers written without modules) is cut once per repetition, always
+at the same place of the period; what does not repeat is cut by a shortest path over the positions, which weighs the
+bytes that cross against uneven sizes.
 """
 
 from __future__ import annotations

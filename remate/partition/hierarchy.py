@@ -38,8 +38,8 @@ class BlockSpan(msgspec.Struct, frozen=True):
 class SizedStep(msgspec.Struct, frozen=True):
     """A step for a range of sizes, in block order.
 
-    generic: expressions of named sizes stand in its types and arguments, so it can be written down, and not be run. shots:
-    sizes at which the step was captured, with the graph there. said: how the range was narrowed, for people.
+    generic: expressions of named sizes stand in its types and arguments, so it can be written down, and not be run.
+    shots: sizes at which the step was captured, with the graph there. said: how the range was narrowed, for people.
     """
 
     generic: Captured
@@ -50,8 +50,8 @@ class SizedStep(msgspec.Struct, frozen=True):
 class Hierarchy(msgspec.Struct, frozen=True):
     """A captured step in block order, and its tree of blocks.
 
-    captured: the step with its backward operations in block order. parts: the top level, in forward order.
-    order: for each operation of `captured`, its index in the step that was partitioned. sized: the same for other sizes.
+    captured: the step with its backward operations in block order. parts: the top level, in forward order. order: for
+    each operation of `captured`, its index in the step that was partitioned. sized: the same for other sizes.
     """
 
     captured: Captured

@@ -28,7 +28,9 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
             about = graph.values[v]
             number[v] = len(values)
             values.append(Value(about.name, about.type, "input" if about.kind != "constant" else "constant"))
-    for v in dict.fromkeys(v for i in order for one in numbers_in(graph.operations[i]) for v in one.values):
+    for v in dict.fromkeys(
+        v for i in order for number_read in numbers_in(graph.operations[i]) for v in number_read.values
+    ):
         number[v] = len(values)
         values.append(Value(graph.values[v].name, graph.values[v].type, LIVE, data=graph.values[v].data))
     for local, i in enumerate(order):

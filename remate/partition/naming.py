@@ -22,7 +22,7 @@ class _Naming:
     def parts(self, pieces: Sequence[ModuleSpan], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
         """enclosing: id of the composite around the pieces ("" at the top); prefix: its module path."""
         names = [self._name(piece) for piece in pieces]
-        made = []
+        spans = []
         for piece, (module, rest) in zip(pieces, names, strict=True):
             path = _joined(module, rest)
             if enclosing:
@@ -31,8 +31,8 @@ class _Naming:
             full = self._unique(path, enclosing)
             empty = (self._captured.graph.backward_start, self._captured.graph.backward_start)
             inner = self.parts(piece.pieces, full, module) if piece.pieces else ()
-            made.append(BlockSpan(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
-        return tuple(made)
+            spans.append(BlockSpan(full, module, self._label(module, rest), (piece.start, piece.stop), empty, inner))
+        return tuple(spans)
 
     def _name(self, piece: ModuleSpan) -> tuple[str, str]:
         """(module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""

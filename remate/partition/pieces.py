@@ -195,7 +195,8 @@ class Divider:
         stop: int,
         end: int,
     ) -> int:
-        """How many operations after `stop` a module of this class takes in: those that all but one of them are followed by."""
+        """How many operations after `stop` a module of this class takes in: those that all but one of them are followed
+        by."""
         for (of, tail), count in votes.items():
             fits = tail == self._found.signs[stop : min(stop + len(tail), end)]
             if of == name and tail and fits and members[name] >= 3 and count >= members[name] - 1:

@@ -8,17 +8,20 @@ from remate_runtime.format import Model, range_text
 
 
 def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
-    """A line for each kind that the file has. limit: of what one line lists, None for all."""
-    live = [f"{name} {range_text(one)} (planned at {one.planned!r})" for name, one in model.live.items()]
+    """A line for each kind of assumption in the file. limit: most items in one line, None for all."""
+    live = [
+        f"{name} {range_text(live_range)} (planned at {live_range.planned!r})"
+        for name, live_range in model.live.items()
+    ]
     padded = [f"{name} with {number!r}" for name, number in model.fill.items()]
     kinds = (
         ("live attributes", live),
         ("may be padded", padded),
         ("attributes that forward sets", attributes_set(model)),
     )
-    for what, told in kinds:
-        if told:
-            yield f"{what}: {', '.join(told[:limit])}{_more(told, limit)}"
+    for what, items in kinds:
+        if items:
+            yield f"{what}: {', '.join(items[:limit])}{_more(items, limit)}"
 
 
 def attributes_set(model: Model) -> list[str]:
@@ -27,6 +30,6 @@ def attributes_set(model: Model) -> list[str]:
     return list(outputs["attributes"]) if isinstance(outputs, dict) and "returns" in outputs else []
 
 
-def _more(told: Sequence[str], limit: int | None) -> str:
-    left = 0 if limit is None else len(told) - limit
+def _more(items: Sequence[str], limit: int | None) -> str:
+    left = 0 if limit is None else len(items) - limit
     return f" and {left} more (--all)" if left > 0 else ""

@@ -17,7 +17,8 @@ class Curve(NamedTuple):
 
 
 def curve(linked: Linked, timeline: Timeline) -> Curve:
-    """The simulated memory of a linked schedule as a line. In a step without costs a run counts as 1 ns, so that it shows."""
+    """The simulated memory of a linked schedule as a line. In a step without costs each run counts as 1 ns, to be
+    visible."""
     operations = linked.graph.operations
     costed = timeline.time > 0
     times, memory, starts, now = [0], [0], [], 0

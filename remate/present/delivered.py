@@ -13,7 +13,7 @@ from .text import size
 
 
 def delivered_rows(opened: Analysis) -> Iterator[tuple[str, int, int]]:
-    """For each case what it is, and the peaks of the schedule and of the one that keeps everything, in bytes."""
+    """For each case a description, and the peaks of the schedule and of the baseline, in bytes."""
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == opened.graph.delivered else ""
         here, baseline = simulate(opened.linked, kind).peak, simulate(opened.without_recomputes, kind).peak
@@ -21,10 +21,10 @@ def delivered_rows(opened: Analysis) -> Iterator[tuple[str, int, int]]:
 
 
 def delivered_line(opened: Analysis) -> str:
-    """The peaks of the schedule alone. What is accumulated lies in `.grad`, beside the step."""
-    said: list[str] = []
+    """The peaks of the schedule alone. Accumulated gradients are in `.grad`, beside the step."""
+    peaks: list[str] = []
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == opened.graph.delivered else ""
         beside = f" beside {size(grad_bytes(opened.schedule.model))} of .grad" if kind == "accumulated" else ""
-        said.append(f"{kind} {size(simulate(opened.linked, kind).peak)}{beside}{planned}")
-    return f"peak by what becomes of gradients: {', '.join(said)}"
+        peaks.append(f"{kind} {size(simulate(opened.linked, kind).peak)}{beside}{planned}")
+    return f"peak by what becomes of gradients: {', '.join(peaks)}"

@@ -43,8 +43,8 @@ def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], k
     """All faults in one of FORMATS. data: the file's bytes, for the lines shown. Ends without a line break."""
     named = list(zip(faults, subjects(data, [fault.where for fault in faults]), strict=True))
     if form == "json":
-        found = {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}
-        return plain_json(json.dumps(found, indent=2))
+        report = {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}
+        return plain_json(json.dumps(report, indent=2))
     if form == "github":
         return "\n".join(_annotation(path, fault, subject, kind) for fault, subject in named)
     lines = Lines(data)
@@ -55,8 +55,8 @@ def subjects(data: bytes, pointers: Sequence[str]) -> list[str]:
     """What each pointer is in: `block GPT2Block, operation mlp.act`. As far as the bytes are JSON."""
     if not any(pointers):
         return [""] * len(pointers)
-    found = places(data, {f"{around}/id" for pointer in pointers for around in _around(pointer)})
-    ids = {where[:-3]: text_at(data, place.value) for where, place in found.items() if where.endswith("/id")}
+    ids_at = places(data, {f"{around}/id" for pointer in pointers for around in _around(pointer)})
+    ids = {where[:-3]: text_at(data, place.value) for where, place in ids_at.items() if where.endswith("/id")}
     return [_subject(ids, pointer) for pointer in pointers]
 
 
@@ -67,17 +67,17 @@ def _around(pointer: str) -> list[str]:
 
 
 def _subject(ids: Mapping[str, str | None], pointer: str) -> str:
-    found: list[str] = []
+    parts: list[str] = []
     kind = ""
     for around in _around(pointer):
         name = around.rpartition("/")[2].replace("~1", "/").replace("~0", "~")
         named = ids.get(around)
         if kind in ("block", "plan", "constant"):
-            found.append(f"{kind} {name}")
+            parts.append(f"{kind} {name}")
         elif kind and named is not None:
-            found.append(f"{kind} {named}")
+            parts.append(f"{kind} {named}")
         kind = _KINDS.get(name, "") if not kind else ""
-    return ", ".join(part[:160] for part in found)
+    return ", ".join(part[:160] for part in parts)
 
 
 def _record(fault: ScheduleError, subject: str, kind: FaultReport) -> dict[str, Any]:

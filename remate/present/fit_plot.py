@@ -1,4 +1,5 @@
-"""Samples in a second over the size of the batch, as a picture: without recomputation as far as they fit, and with them beyond."""
+"""Samples per second over the size of the batch, as a picture: without recomputation as far as they fit, and with
+it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ Rate = tuple[int, float]  # size, samples in a second
 def fit_plot(
     name: str, dim: str, cost: str, kept: Sequence[Rate], recompute: Sequence[Rate], ideal: Sequence[Rate]
 ) -> str:
-    """The picture as SVG. kept: sizes that fit without recomputation; recompute: those that fit with them; ideal: those without them, if
-    memory were no matter."""
+    """The picture as SVG. kept: sizes that fit without recomputation. recompute: those that fit with it. ideal: those
+    without it, if memory were unlimited."""
     every = [*kept, *recompute, *ideal]
     right, top = (1.05 * max([1.0, *(point[at] for point in every)]) for at in (0, 1))
     plane = Plane((0, right), (0, top))

@@ -1,4 +1,4 @@
-"""Overhead against budget as a picture: what was found, the proven bound beneath, and where nothing can be."""
+"""Overhead against budget as a picture: schedules, the proven bound beneath, and where no schedule can be."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def frontier_plot(summary: Summary) -> str:
         return 100 * (time / base - 1)
 
     solved = [(share(p.budget), p.time, p.lower_bound) for p in summary.points if p.time is not None]
-    found = [(budget, over(time)) for budget, time, _ in solved]
+    reached = [(budget, over(time)) for budget, time, _ in solved]
     bound = [(budget, over(proven)) for budget, _, proven in solved if proven is not None]
     floor, smallest = share(summary.floor), share(summary.smallest)
     budgets = [share(point.budget) for point in summary.points]
     left, right = max(0.0, min(floor, *budgets) - 4) if budgets else 0.0, max(100.0, *budgets, 0.0) + 2
-    top = max([1.0, *(extra for _, extra in found)]) * 1.1
+    top = max([1.0, *(extra for _, extra in reached)]) * 1.1
     plane = Plane((left, right), (0, top))
     plane.area(_column(left, floor, top), GREY, 0.25, "proven infeasible")
     if smallest > floor:
         plane.area(_column(floor, smallest, top), RED, 0.10, "none found")
-    if found:
-        plane.area([*found, *reversed(bound)], BLUE, 0.12)
+    if reached:
+        plane.area([*reached, *reversed(bound)], BLUE, 0.12)
         plane.line(bound, INK, "proven bound", dash="4 2", dots=2)
-        plane.line(found, BLUE, "schedules", dots=3.5)
+        plane.line(reached, BLUE, "schedules", dots=3.5)
     return plane.svg(
         f"{summary.name}: extra time of a step against its memory budget",
         ("budget, % of the peak without recomputation", f"extra time ({summary.cost} costs)"),

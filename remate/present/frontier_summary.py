@@ -1,4 +1,4 @@
-"""What a sweep over budgets found, for machines and as a table. Light: needs neither torch nor a solver."""
+"""The result of a sweep over budgets, for machines and as a table. Light: needs neither torch nor a solver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MOST = 1000  # budgets in one sweep
 
 
 class BudgetPoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One budget. Without a schedule only `requested` and `budget` are set. budget, peak: bytes. time, lower_bound: ns. gap:
-    (time - lower_bound) / baseline_time."""
+    """One budget. Without a schedule only `requested` and `budget` are set. budget, peak: bytes. time, lower_bound: ns.
+    gap: (time - lower_bound) / baseline_time."""
 
     requested: str
     budget: int
@@ -31,8 +31,8 @@ class BudgetPoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A sweep. baseline_peak, floor, smallest: bytes; no schedule has a peak below `floor`, `smallest` is the least one
-    found. baseline_time: ns. complete: every budget was tried. points: by ascending budget."""
+    """A sweep. baseline_peak, floor, smallest: bytes; no schedule has a peak below `floor`, `smallest` is the least
+    peak of the sweep. baseline_time: ns. complete: every budget was tried. points: by ascending budget."""
 
     format: str
     version: int
@@ -83,15 +83,15 @@ class Summary(msgspec.Struct, frozen=True):
 def parse_budgets(text: str, steps: int) -> list[str]:
     """`20%..100%` (`steps` budgets, ends included), `4GiB..8GiB`, or a list `40%,60%,4GiB` of both. Raises
     BudgetError."""
-    found: list[str] = []
+    budgets: list[str] = []
     for item in text.split(","):
         low, dots, high = item.partition("..")
-        found += _range(low, high, steps) if dots else [item.strip()]
-        if len(found) > MOST:
+        budgets += _range(low, high, steps) if dots else [item.strip()]
+        if len(budgets) > MOST:
             raise BudgetError(f"over {MOST} budgets")
-    for budget in found:
+    for budget in budgets:
         parse_budget(budget)
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(budgets))
 
 
 def _range(low: str, high: str, steps: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The differences of two schedules for a comment on a pull request: what it does and which decisions, the rest folded away."""
+"""The differences of two schedules for a comment on a pull request: effect and decisions first, the rest folded."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ def _effect(changes: ScheduleDiff) -> Iterator[str]:
 def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> Iterator[str]:
     if not decisions:
         yield "No decision differs."
-    for one in decisions[:limit]:
-        plan = [f"plan {code(one.plan[0])} to {code(one.plan[1])}"] if one.plan else []
+    for decision in decisions[:limit]:
+        plan = [f"plan {code(decision.plan[0])} to {code(decision.plan[1])}"] if decision.plan else []
         groups = {
-            "now kept": one.kept,
-            "now recomputed": one.recompute,
-            "other point": one.moved,
-            "times changed": one.again,
+            "now kept": decision.kept,
+            "now recomputed": decision.recompute,
+            "other point": decision.moved,
+            "times changed": decision.again,
         }
         words = [
             f"{word}: {code(listed(tuple(choice.op for choice in group)))}" for word, group in groups.items() if group
         ]
-        yield f"- {code(listed(one.instances))} ({code(one.block)}): {'; '.join([*plan, *words])}"
+        yield f"- {code(listed(decision.instances))} ({code(decision.block)}): {'; '.join([*plan, *words])}"
     if limit is not None and len(decisions) > limit:
         yield f"- … and {len(decisions) - limit} more"
 

@@ -13,7 +13,7 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-se
 
 
 class Plane:
-    """What is drawn lies between `x` and `y` (lowest, highest), in the units of the data; what lies outside is cut off."""
+    """A plane for drawings between `x` and `y` (lowest, highest), in the units of the data; the rest is cut off."""
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float]) -> None:
         self._x, self._y = x, y
@@ -24,11 +24,11 @@ class Plane:
         self, points: Iterable[tuple[float, float]], color: str, label: str, dash: str = "", dots: float = 0
     ) -> None:
         """dots: radius of a dot at every point."""
-        found = list(points)
+        listed = list(points)
         look = f'fill="none" stroke="{color}" stroke-width="1.5"' + (f' stroke-dasharray="{dash}"' if dash else "")
-        self._parts.append(f'<path d="{self._path(found)}" {look}/>')
+        self._parts.append(f'<path d="{self._path(listed)}" {look}/>')
         if dots:
-            self._parts += [self._dot(point, color, dots) for point in found]
+            self._parts += [self._dot(point, color, dots) for point in listed]
         self._legend.append((f'<path d="M0 0H22" {look}/>', label))
 
     def area(self, points: Iterable[tuple[float, float]], color: str, opacity: float, label: str = "") -> None:
@@ -46,7 +46,8 @@ class Plane:
         """A vertical line, with words to its left and right."""
         x = self._across(at)
         self._parts.append(
-            f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{INK}" stroke-width="0.8" stroke-dasharray="1.5 3"/>'
+            f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{INK}" stroke-width="0.8" '
+            + 'stroke-dasharray="1.5 3"/>'
             + _text(x - 7, _TOP + 14, before, "end")
             + _text(x + 7, _TOP + 14, after, "start")
         )
@@ -98,12 +99,12 @@ class Plane:
 
     def _path(self, points: Iterable[tuple[float, float]]) -> str:
         """Repeated points are left out."""
-        found: list[str] = []
+        distinct: list[str] = []
         for x, y in points:
             point = f"{self._across(x):.1f} {self._up(y):.1f}"
-            if not found or found[-1] != point:
-                found.append(point)
-        return "M" + "L".join(found)
+            if not distinct or distinct[-1] != point:
+                distinct.append(point)
+        return "M" + "L".join(distinct)
 
     def _dot(self, point: tuple[float, float], color: str, radius: float) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Memory over the step as a picture: the schedule against the baseline, the budget, the peak, the forward/backward boundary."""
+"""Memory over the step as a picture: schedule and baseline, the budget, the peak, the forward/backward boundary."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def memory_plot(opened: Analysis) -> str:
     ours, base = curve(opened.linked, timeline), curve(opened.without_recomputes, baseline)
     top, span = max(timeline.peak, baseline.peak, budget, 1), max(ours.end, base.end, 1)
     plane = Plane((0, span), (0, top * 1.14))
-    for made, color, opacity, label in (
+    for memory, color, opacity, label in (
         (base, GREY, 0.18, "without recomputation (baseline)"),
         (ours, BLUE, 0.15, "this schedule"),
     ):
-        points = _points(made)
-        plane.area([(0, 0), *points, (made.end, 0)], color, opacity)
+        points = _points(memory)
+        plane.area([(0, 0), *points, (memory.end, 0)], color, opacity)
         plane.line(points, color, label)
     plane.line([(0, budget), (span, budget)], RED, "budget", dash="5 3")
     if ours.starts:
@@ -44,6 +44,6 @@ def memory_plot(opened: Analysis) -> str:
     )
 
 
-def _points(made: Curve) -> list[tuple[float, float]]:
-    times, memory = thin(made.times, made.memory, _BUCKETS)
+def _points(line: Curve) -> list[tuple[float, float]]:
+    times, memory = thin(line.times, line.memory, _BUCKETS)
     return list(zip(times, memory, strict=True))

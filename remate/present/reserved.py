@@ -9,18 +9,19 @@ from ..schedule_tools.analysis import Analysis
 from .text import percent, size
 
 RESERVED_NOTE = (
-    "Reserved: what PyTorch's caching allocator takes of the device to serve the step, by a model of its rules. The model\n"
+    "Reserved: what PyTorch's caching allocator takes of the device to serve the step, by a model of its rules. The "
+    "model\n"
     "has not been held against a GPU yet; torch.cuda.max_memory_reserved() reports what a run took."
 )
 
 
 def reserved_rows(ours: Reserved, base: Reserved, opened: Analysis) -> Iterator[tuple[str, str, str, str]]:
-    """Of the table of figures; base: of the schedule that keeps everything."""
-    for label, one, other in (
+    """Rows of the table of figures; base: of the baseline."""
+    for label, with_plan, without in (
         ("reserved, by a model", ours.plain.reserved, base.plain.reserved),
         ("reserved, expandable segments", ours.expandable.reserved, base.expandable.reserved),
     ):
-        yield label, size(one), size(other), fragmentation(one, opened)
+        yield label, size(with_plan), size(without), fragmentation(with_plan, opened)
 
 
 def reserved_lines(ours: Reserved, opened: Analysis) -> list[str]:

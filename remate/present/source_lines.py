@@ -6,7 +6,8 @@ _PIECE = 1 << 16
 
 
 class Lines:
-    """The lines of UTF-8 text. Asked for in order it is read once; the latest line is kept, as many faults share one."""
+    """The lines of UTF-8 text. Text is read once if lines are requested in order; the latest line is kept, as many
+    faults share it."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

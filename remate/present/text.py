@@ -29,8 +29,8 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str = "") -> str:
-    """Columns padded to their widest cell, two spaces apart; columns in `right` are right-aligned. At a terminal that is
-    narrower, the widest cells of the others are cut in the middle. Cells may hold anything."""
+    """Columns padded to their widest cell, two spaces apart. right: columns that are right-aligned. On a narrower
+    terminal, the widest cells of the others are cut in the middle. Cells may contain anything."""
     rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     widths = _narrowed(widths, right, terminal_width() - len(indent))

@@ -53,7 +53,7 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
         held: dict[int, Allocation] = {}  # by value that owns its storage in the graph: where it is now
         allocations = self.timeline.device.allocations
         born = {(a.birth, a.value): a for a in allocations}
-        found: dict[Allocation, list[tuple[int, int | None]]] = {a: [(a.birth, a.value)] for a in allocations}
+        contents: dict[Allocation, list[tuple[int, int | None]]] = {a: [(a.birth, a.value)] for a in allocations}
         for at, event in enumerate(self.linked.events):
             if isinstance(event, PageBack) and (allocation := born.get((at, event.value))) is not None:
                 held[event.value] = allocation
@@ -61,15 +61,15 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
                 continue
             op = self.graph.operations[event.op]
             over = None if event.overwrites is None else op.args[event.overwrites]
-            for made in op.writes:
-                if made is None:
+            for written in op.writes:
+                if written is None:
                     continue
-                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, made))
+                allocation = held.get(root[over.value]) if isinstance(over, Ref) else born.get((at, written))
                 if allocation is not None:
-                    held[made] = allocation
+                    held[written] = allocation
                     if isinstance(over, Ref):
-                        found[allocation].append((at, made))
-        return found
+                        contents[allocation].append((at, written))
+        return contents
 
     @cached_property
     def without_recomputes(self) -> Linked:
@@ -129,7 +129,8 @@ def recomputing(opened: Analysis) -> list[Recomputing]:
 
 
 class PagedGroup(msgspec.Struct, frozen=True):
-    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to: where."""
+    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to:
+    where."""
 
     name: str
     to: PageMemory
@@ -164,10 +165,10 @@ def held_at(opened: Analysis, position: int) -> list[Allocation]:
 
 def grouped(opened: Analysis, position: int) -> list[StorageGroup]:
     """What is held during the event at `position`, in groups, the largest first."""
-    found: dict[tuple[str, str], list[int]] = {}
+    sizes_of: dict[tuple[str, str], list[int]] = {}
     for allocation in held_at(opened, position):
-        found.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
-    groups = [StorageGroup(name, kind, len(sizes), sum(sizes)) for (name, kind), sizes in found.items()]
+        sizes_of.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
+    groups = [StorageGroup(name, kind, len(sizes), sum(sizes)) for (name, kind), sizes in sizes_of.items()]
     return sorted(groups, key=lambda group: (-group.nbytes, group.name))
 
 
@@ -185,7 +186,8 @@ def pattern(name: str) -> str:
 
 
 def operation_at(opened: Analysis, position: int) -> str:
-    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward ends."""
+    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward
+    ends."""
     event = opened.linked.events[position]
     if isinstance(event, Free | Deliver):
         return operation_at(opened, position - 1)

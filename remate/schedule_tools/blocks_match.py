@@ -20,8 +20,8 @@ _LIKE = 0.6  # share of operations, by operator, that two blocks have in common 
 
 
 class InstancePair(msgspec.Struct, frozen=True):
-    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new. alike:
-    every operation has its counterpart."""
+    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new.
+    alike: every operation has its counterpart."""
 
     old: InstanceSpan
     new: InstanceSpan
@@ -34,28 +34,31 @@ def pairs(old: Analysis, new: Analysis) -> list[InstancePair]:
     structure, and between them those of similar one."""
     ours, theirs = _leaves(old), _leaves(new)
     a, b = ([_structure(one.graph, place) for place in leaves] for one, leaves in ((old, ours), (new, theirs)))
-    found: list[InstancePair] = []
+    matched: list[InstancePair] = []
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind in ("equal", "replace"):
             for one, two in zip(ours[start:stop], theirs[other:end], strict=kind == "equal"):
-                made = _pair(old.graph, one, new.graph, two, kind == "equal")
-                if made is not None:
-                    found.append(made)
-    return found
+                pair = _pair(old.graph, one, new.graph, two, kind == "equal")
+                if pair is not None:
+                    matched.append(pair)
+    return matched
 
 
 def _leaves(opened: Analysis) -> list[InstanceSpan]:
     return [place for place in opened.expanded.places if place.leaf]
 
 
-def _pair(old: Graph, one: InstanceSpan, new: Graph, two: InstanceSpan, alike: bool) -> InstancePair | None:
+def _pair(old: Graph, ours: InstanceSpan, new: Graph, theirs: InstanceSpan, alike: bool) -> InstancePair | None:
     if alike:
-        numbers = list(zip(_operations(one), _operations(two), strict=True))
+        numbers = list(zip(_operations(ours), _operations(theirs), strict=True))
     else:
-        numbers = [*_aligned(old, one.forward, new, two.forward), *_aligned(old, one.backward, new, two.backward)]
-        if len(numbers) < _LIKE * max(len(_operations(one)), len(_operations(two))):
+        numbers = [
+            *_aligned(old, ours.forward, new, theirs.forward),
+            *_aligned(old, ours.backward, new, theirs.backward),
+        ]
+        if len(numbers) < _LIKE * max(len(_operations(ours)), len(_operations(theirs))):
             return None
-    return InstancePair(one, two, {old.operations[i].id: new.operations[k].id for i, k in numbers}, alike)
+    return InstancePair(ours, theirs, {old.operations[i].id: new.operations[k].id for i, k in numbers}, alike)
 
 
 def _aligned(old: Graph, ours: range, new: Graph, theirs: range) -> Iterator[tuple[int, int]]:
@@ -63,9 +66,9 @@ def _aligned(old: Graph, ours: range, new: Graph, theirs: range) -> Iterator[tup
     a, b = ([graph.operations[i].op for i in span] for graph, span in ((old, ours), (new, theirs)))
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind == "equal" or (kind == "replace" and stop - start == end - other):
-            for one, two in zip(ours[start:stop], theirs[other:end], strict=True):
-                if old.operations[one].view == new.operations[two].view:
-                    yield one, two
+            for left, right in zip(ours[start:stop], theirs[other:end], strict=True):
+                if old.operations[left].view == new.operations[right].view:
+                    yield left, right
 
 
 def _operations(place: InstanceSpan) -> Sequence[int]:
@@ -89,8 +92,8 @@ def _argument(argument: Any, number: dict[int, int]) -> Any:
     if isinstance(argument, Ref):
         return "value", number.setdefault(argument.value, len(number))
     if isinstance(argument, tuple | list):
-        inner = tuple(_argument(one, number) for one in argument)
-        return "sizes" if all(one == "number" for one in inner) else inner
+        inner = tuple(_argument(item, number) for item in argument)
+        return "sizes" if all(item == "number" for item in inner) else inner
     if isinstance(argument, dict):
         return tuple(sorted(argument))
     return "number" if isinstance(argument, int | float | Number) and not isinstance(argument, bool) else argument

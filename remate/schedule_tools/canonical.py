@@ -14,7 +14,8 @@ from .lines import with_features
 
 
 class Formatted(msgspec.Struct, frozen=True):
-    """What the file becomes. changed: it is not that yet. figures: those that were wrong, if they were to be computed."""
+    """What the file becomes. changed: it is not that yet. figures: those that were wrong, if they were to be
+    computed."""
 
     schedule: Schedule
     changed: bool

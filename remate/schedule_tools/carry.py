@@ -16,8 +16,8 @@ from .notes import Where, carry_notes
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """instances: how many of the old schedule have a counterpart, of how many. left_out: what does not carry over, a line
-    each."""
+    """instances: how many of the old schedule have a counterpart, of how many. left_out: what does not carry over, a
+    line each."""
 
     schedule: Schedule
     instances: tuple[int, int]
@@ -25,8 +25,8 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 def carry(old: Analysis, new: Schedule) -> Carried:
-    """`new`, a schedule without plans, with the plans, statements and notes of `old`, as far as instances match. Figures
-    are those of `new`. Raises ScheduleError if what comes out is not legal."""
+    """`new`, a schedule without plans, with the plans, statements and notes of `old`, as far as instances match.
+    Figures are those of `new`. Raises ScheduleError if what comes out is not legal."""
     return _Carrying(old, new).result()
 
 
@@ -88,7 +88,8 @@ class _Carrying:
         return plan if plan == BASELINE else self.names[pair.old.block_name, pair.new.block_name, plan]
 
     def _top(self) -> tuple[Statement, ...]:
-        """Statements of the whole; and, by full ids, those of blocks of instances, whose own instances have other ids."""
+        """Statements of the whole; and, by full ids, those of blocks of instances, whose own instances have other
+        ids."""
         made = self._translated(self.old.schedule.statements, "", "", "statements")
         for place in self.old.expanded.places:
             if not place.leaf:

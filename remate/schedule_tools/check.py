@@ -1,4 +1,5 @@
-"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned one."""
+"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned
+one."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from remate_runtime.format import check_fingerprint, locate
 from .analysis import Analysis
 from .figures import GAP_TOLERANCE, computed, gap
 
-_REFUTED = "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, `remate replan` proves one"
+_REFUTED = (
+    "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, "
+    "`remate replan` proves one"
+)
 
 
 def findings(opened: Analysis, text: str, path: str = "S.json") -> list[ScheduleError]:
@@ -36,14 +40,15 @@ def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
     if timeline.peak > solve.budget:
         over = f"the peak is {timeline.peak:,} bytes, {timeline.peak - solve.budget:,} more than the budget"
         yield ScheduleError("R080", over, "/solve/budget", _over_budget(opened, name))
-    for field, found in computed(opened).items():
+    for field, simulated in computed(opened).items():
         recorded = getattr(solve, field)
-        if recorded != found:
-            message = f"{field} is recorded as {recorded:,}, the schedule gives {found:,}"
+        if recorded != simulated:
+            message = f"{field} is recorded as {recorded:,}, the schedule gives {simulated:,}"
             yield ScheduleError("R081", message, f"/solve/{field}", mend)
     requested = solve.compiled
     if requested is not None and requested.peak is not None and requested.peak > requested.budget:
-        over = f"compiled, the peak is {requested.peak:,} bytes, {requested.peak - requested.budget:,} more than the budget for it"
+        excess = requested.peak - requested.budget
+        over = f"compiled, the peak is {requested.peak:,} bytes, {excess:,} more than the budget for it"
         yield ScheduleError("R080", over, "/solve/compiled/budget", _over_budget(opened, name))
     yield from _bound(opened, mend)
 
@@ -62,7 +67,7 @@ def _bound(opened: Analysis, mend: str) -> Iterator[ScheduleError]:
     if timeline.peak <= solve.budget and timeline.time < solve.lower_bound:
         message = f"the time {timeline.time:,} ns is below the lower bound of {solve.lower_bound:,} ns"
         yield ScheduleError("R081", message, "/solve/lower_bound", _REFUTED)
-    found = gap(opened)
-    if solve.gap is not None and found is not None and abs(solve.gap - found) > GAP_TOLERANCE:
-        message = f"gap is recorded as {solve.gap:g}, the schedule gives {found:.6f}"
+    computed_gap = gap(opened)
+    if solve.gap is not None and computed_gap is not None and abs(solve.gap - computed_gap) > GAP_TOLERANCE:
+        message = f"gap is recorded as {solve.gap:g}, the schedule gives {computed_gap:.6f}"
         yield ScheduleError("R081", message, "/solve/gap", mend)

@@ -1,4 +1,5 @@
-"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another plan."""
+"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another
+plan."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from .names import owners
 
 
 class OperationDecision(msgspec.Struct, frozen=True):
-    """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative: saved).
+    """An operation (local id) whose recomputations changed. nbytes: of its outputs; ns: added to the step (negative:
+    saved).
 
     old, new: the points before which it is recomputed; of a page, where its values go and come back.
     """
@@ -29,8 +31,8 @@ class OperationDecision(msgspec.Struct, frozen=True):
 class InstanceDecision(msgspec.Struct, frozen=True):
     """The same change in some instances of one block. plan: (old, new) if they name another plan now.
 
-    again: operations that are recomputed more or less often than before, yet at least once in both. paged: those whose values are
-    paged otherwise than before, or only in one.
+    again: operations that are recomputed more or less often than before, yet at least once in both. paged: those whose
+    values are paged otherwise than before, or only in one.
     """
 
     block: str
@@ -80,8 +82,8 @@ def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
 
 
 def _pages(opened: Analysis) -> dict[str, tuple[str, ...]]:
-    """By operation, how its values are paged, as far as that has an effect: where they go, and what runs next when they leave and
-    when they come back."""
+    """By operation, how its values are paged, as far as that has an effect: where they go, and what runs next when they
+    leave and when they come back."""
     found: dict[str, list[str]] = {}
     operations, back, at = opened.graph.operations, dict[int, str](), ""
     for event in reversed(opened.linked.events):

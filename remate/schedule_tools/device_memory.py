@@ -43,17 +43,17 @@ class Resident(msgspec.Struct, frozen=True):
 def residents(
     model: Model, optimizer: str, context: int | None = None, gradients: Gradients = "retained"
 ) -> tuple[Resident, ...]:
-    """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here, unless they are
-    accumulated: then they are there before and after it.
+    """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here, unless they
+    are accumulated: then they are there before and after it.
 
-    optimizer: one of OPTIMIZERS. context: bytes of the CUDA context, by default CONTEXT for a model on CUDA, and none for
-    one on the CPU. gradients: what becomes of them when they are delivered. Raises UnknownNameError.
+    optimizer: one of OPTIMIZERS. context: bytes of the CUDA context, by default CONTEXT for a model on CUDA, and none
+    for one on the CPU. gradients: what becomes of them when they are delivered. Raises UnknownNameError.
     """
     check_known(optimizer)
     copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
     state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
-    said = ("nothing", "once the trainable parameters", "twice the trainable parameters")
-    remark = f"{optimizer}: {said[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
+    multiples = ("nothing", "once the trainable parameters", "twice the trainable parameters")
+    remark = f"{optimizer}: {multiples[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
     held = [
         Resident("parameters", _bytes(model, model.parameters.values())),
         Resident("buffers", _bytes(model, model.buffers.values())),

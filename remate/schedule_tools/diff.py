@@ -34,8 +34,8 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class CostChange(msgspec.Struct, frozen=True):
-    """profile: whether the costs are of another one. operations: of blocks in both files, whose time or workspace differs.
-    baseline: ns of the step without recomputation, before and after."""
+    """profile: whether the costs are of another one. operations: of blocks in both files, whose time or workspace
+    differs. baseline: ns of the step without recomputation, before and after."""
 
     profile: bool
     operations: int
@@ -88,22 +88,22 @@ def compare(old: Analysis, new: Analysis) -> ScheduleDiff:
         other=_other(a, b),
         effect=_effect(old, new),
     )
-    said = (changes.decisions, changes.plans, changes.toplevel, changes.instances, changes.graph, changes.model)
-    if changes.equal or any(said) or changes.costs or changes.solve or changes.other:
+    parts = (changes.decisions, changes.plans, changes.toplevel, changes.instances, changes.graph, changes.model)
+    if changes.equal or any(parts) or changes.costs or changes.solve or changes.other:
         return changes
     return replace(changes, other=("the blocks are written differently, the step is the same",))
 
 
 def _plans(a: Schedule, b: Schedule) -> tuple[PlanChange, ...]:
-    found = []
+    changes = []
     for name, block in b.blocks.items():
         before = a.blocks[name].plans if name in a.blocks else {}
         for plan in dict.fromkeys((*before, *block.plans)):
             old, new = before.get(plan), block.plans.get(plan)
             if old != new:
                 change = "added" if old is None else "removed" if new is None else "changed"
-                found.append(PlanChange(name, plan, change, (len(old or ()), len(new or ()))))
-    return tuple(found)
+                changes.append(PlanChange(name, plan, change, (len(old or ()), len(new or ()))))
+    return tuple(changes)
 
 
 def _instances(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
@@ -114,8 +114,8 @@ def _instances(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
 
 def _true_figures(old: Analysis, new: Analysis) -> tuple[str, ...]:
     """Those that both files state as they are: the effect says them."""
-    found = [(opened.schedule.solve, computed(opened)) for opened in (old, new)]
-    return tuple(name for name in FIGURES if all(getattr(solve, name) == true[name] for solve, true in found))
+    figures = [(opened.schedule.solve, computed(opened)) for opened in (old, new)]
+    return tuple(name for name in FIGURES if all(getattr(solve, name) == true[name] for solve, true in figures))
 
 
 def _solve(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
@@ -144,14 +144,14 @@ def _costs_of(s: Schedule) -> dict[tuple[str, str], tuple[int, int | str]]:
 
 
 def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:
-    found = []
+    changes = []
     for change in _fields(a.model, b.model, skip=("fingerprint", "note")):
         old, new = getattr(a.model, change.field), getattr(b.model, change.field)
         if isinstance(old, dict) and isinstance(new, dict) and change.field != "inputs":
-            found += _entries(change.field, old, new)
+            changes += _entries(change.field, old, new)
         else:
-            found.append(change)
-    return tuple(found)
+            changes.append(change)
+    return tuple(changes)
 
 
 def _entries(field: str, old: dict[str, Any], new: dict[str, Any]) -> list[FieldChange]:
@@ -169,24 +169,24 @@ def _fields(a: msgspec.Struct, b: msgspec.Struct, skip: tuple[str, ...]) -> tupl
 
 
 def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
-    found = [
+    others = [
         name
         for name in ("schema", "revision", "requires", "namespaces", "name", "note", "lanes")
         if getattr(a, name) != getattr(b, name)
     ]
     if a.model.fingerprint != b.model.fingerprint:
-        found.append("fingerprint")
+        others.append("fingerprint")
     if list(a.blocks) != list(b.blocks):
-        found.append("blocks" if a.blocks.keys() != b.blocks.keys() else "order of the blocks")
+        others.append("blocks" if a.blocks.keys() != b.blocks.keys() else "order of the blocks")
     notes = [{where: note for where, note in notes_of(one).items() if where} for one in (a, b)]
     if notes[0] != notes[1]:
         changed = {k for k in (*notes[0], *notes[1]) if notes[0].get(k) != notes[1].get(k)}
-        found.append(f"notes ({len(changed)})")
+        others.append(f"notes ({len(changed)})")
     sources = _sources(a), _sources(b)
     if sources[0] != sources[1]:
         changed = {k for k in (*sources[0], *sources[1]) if sources[0].get(k) != sources[1].get(k)}
-        found.append(f"source lines ({len(changed)})")
-    return tuple(found)
+        others.append(f"source lines ({len(changed)})")
+    return tuple(others)
 
 
 def _sources(s: Schedule) -> dict[tuple[str, str], str]:

@@ -74,7 +74,8 @@ class Editor:
                 changed = True
         if not changed:
             raise EditError(
-                f"{name} is neither recomputed nor paged, it is kept as it is\n  hint: `remate explain` shows what is recomputed"
+                f"{name} is neither recomputed nor paged, it is kept as it is\n"
+                f"  hint: `remate explain` shows what is recomputed"
             )
 
     def recompute(self, names: Sequence[str], before: str) -> None:
@@ -91,7 +92,8 @@ class Editor:
     def page(
         self, names: Sequence[str], to: PageMemory = "disk", out: str = "", gone: str = "", back: str = ""
     ) -> None:
-        """Let values, or all that can leave of instances, leave the device and come back. Points as in the file; "": its defaults."""
+        """Let values, or all that can leave of instances, leave the device and come back. Points as in the file; "":
+        its defaults."""
         for name in names:
             self._forward(self._names.find(name.partition(":")[0]), name)
         points = [point for point in (out, gone, back) if point]

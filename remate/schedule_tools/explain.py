@@ -1,4 +1,5 @@
-"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would cost."""
+"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would
+cost."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .analysis import Analysis, StorageGroup, grouped, operation_at
 from .lines import with_plan
 from .names import IdIndex, Named
 from .steps import ResidentSpan, StepPositions
-from .what_if import Outcome, Trials
+from .what_if import TrialResult, Trials
 
 _HOLDERS = 5
 
@@ -182,7 +183,8 @@ class _Explainer:
         busy = sum(copy.end - copy.begin for copy in copies)
         nbytes = sum(self.graph.nbytes(copy.value) for copy in copies if copy.direction == "out")
         return [
-            f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take {busy:,} ns of the lanes"
+            f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take "
+            f"{busy:,} ns of the lanes"
         ]
 
     def _listed(self, operations: list[int]) -> str:
@@ -226,7 +228,7 @@ class _Explainer:
             found.append(self._tried("recompute it, and what it needs", tuple(closure), both))
         return tuple(found)
 
-    def _tried(self, what: str, operations: tuple[int, ...], found: Outcome | None) -> Alternative:
+    def _tried(self, what: str, operations: tuple[int, ...], found: TrialResult | None) -> Alternative:
         names = tuple(self.graph.operations[i].id for i in operations)
         return Alternative(what, names, found.peak if found else None, found.time if found else None)
 

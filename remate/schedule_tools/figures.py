@@ -19,8 +19,8 @@ GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 
 class Refreshed(msgspec.Struct, frozen=True):
-    """A schedule with true figures. changes: (field of `solve`, as it was recorded, as it is). remarks: what a person should
-    know or do besides."""
+    """A schedule with true figures. changes: (field of `solve`, as it was recorded, as it is). remarks: what a person
+    should know or do besides."""
 
     schedule: Schedule
     changes: tuple[tuple[str, int | float | None, int | float | None], ...]
@@ -34,8 +34,8 @@ def computed(opened: Analysis) -> dict[str, int]:
 
 
 def refreshed(schedule: Schedule) -> Refreshed:
-    """Compute peak, time, their baselines and the gap. The budget, which is a decision, stays; a bound that was proven for
-    other costs, or that the schedule refutes, goes. Raises ScheduleError."""
+    """Compute peak, time, their baselines and the gap. The budget, which is a decision, stays; a bound that was proven
+    for other costs, or that the schedule refutes, goes. Raises ScheduleError."""
     opened = analyse(schedule)
     found = computed(opened)
     solve, remarks = schedule.solve, list[str]()
@@ -67,7 +67,8 @@ def refreshed(schedule: Schedule) -> Refreshed:
     if solve.compiled is not None and solve.compiled.peak is not None and found["peak"] != solve.peak:
         solve = replace(solve, compiled=replace(solve.compiled, peak=None))
         remarks.append(
-            "what it holds where it is compiled was predicted for another plan and is left out; `remate check --engine compiled` tells it"
+            "what it holds where it is compiled was predicted for another plan and is left out; "
+            "`remate check --engine compiled` reports it"
         )
     changes = [(name, getattr(solve, name), new) for name, new in figures.items() if getattr(solve, name) != new]
     return Refreshed(replace(schedule, solve=replace(solve, **figures)), tuple(changes), tuple(remarks))

@@ -57,16 +57,17 @@ def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
 
 
 def _differences(old: Graph, was: Op, new: Graph, now: Op, inside: str) -> list[tuple[str, str]]:
-    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a dot."""
-    found = []
+    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a
+    dot."""
+    pairs = []
     if was.op != now.op:
-        found.append((was.op, now.op))
+        pairs.append((was.op, now.op))
     types = _types(old, was), _types(new, now)
     if types[0] != types[1]:
-        found.append(types)
+        pairs.append(types)
     if _arguments(old, was, "") != _arguments(new, now, ""):
-        found.append((_arguments(old, was, inside), _arguments(new, now, inside)))
-    return found
+        pairs.append((_arguments(old, was, inside), _arguments(new, now, inside)))
+    return pairs
 
 
 def _types(graph: Graph, op: Op) -> str:

@@ -1,4 +1,5 @@
-"""Recomputations that stand earlier than their results are needed, where a later point has been tried and holds less."""
+"""Recomputations that stand earlier than their results are needed, where a later point has been tried and holds
+less."""
 
 from __future__ import annotations
 
@@ -70,8 +71,8 @@ def later_points(opened: Analysis, trials: Trials) -> Iterator[Late]:
         entries.setdefault(where.rpartition("/recompute/")[0], []).append(k)
     for where, members in entries.items():
         late = _late(opened, need, members)
-        if late and (found := _tried(opened, trials, need, where, members, late)):
-            yield found
+        if late and (entry := _tried(opened, trials, need, where, members, late)):
+            yield entry
 
 
 def _late(opened: Analysis, need: list[int], members: list[int]) -> list[int]:

@@ -11,11 +11,11 @@ from remate_runtime.format import PAGE_FEATURE, Instance, Page, Schedule, Statem
 
 def lines(schedule: Schedule) -> dict[str, Instance]:
     """Every line that places a block: JSON pointer -> instance. A line of a block stands for many instances."""
-    found = {f"/program/{at}": instance for at, instance in enumerate(schedule.program)}
+    instances = {f"/program/{at}": instance for at, instance in enumerate(schedule.program)}
     for name, block in schedule.blocks.items():
         inside = f"/blocks/{escape(name)}/instances"
-        found.update({f"{inside}/{at}": instance for at, instance in enumerate(block.instances)})
-    return found
+        instances.update({f"{inside}/{at}": instance for at, instance in enumerate(block.instances)})
+    return instances
 
 
 def entry_at(schedule: Schedule, pointer: str) -> Statement:

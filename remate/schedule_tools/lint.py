@@ -80,12 +80,13 @@ def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
     }
     for where, act in acts.items():
         if not act:
-            message = f"{names[where]} does not leave: nothing reads it behind the point where it would, or it is computed anew"
+            message = f"{names[where]} does not leave: nothing reads it after that point, or it is computed again"
             yield ScheduleError("L009", message, where, "delete it, or choose other points")
 
 
 def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
-    """The values of one operation that the budget lets stay, those that are waited for longest first; at most one finding."""
+    """The values of one operation that the budget lets stay, those that are waited for longest first; at most one
+    finding."""
     clock, budget, trials = opened.timeline.clock, opened.schedule.solve.budget, Trials(opened, ALLOWANCE // 2)
     if clock is None or opened.timeline.peak > budget:
         return

@@ -30,8 +30,8 @@ class CannotMergeError(RemateError):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each in
-    its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
+    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each
+    in its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
 
     text: bytes
     conflicts: tuple[str, ...]
@@ -40,21 +40,22 @@ class Merged(msgspec.Struct, frozen=True):
 
 def merge(base: Schedule, ours: Schedule, theirs: Schedule, names: tuple[str, str] = ("ours", "theirs")) -> Merged:
     """What both sides made of `base`. names: of the sides, for conflict markers. Raises CannotMergeError."""
-    steps = [fingerprint(one) for one in (base, ours, theirs)]
+    steps = [fingerprint(side) for side in (base, ours, theirs)]
     if len(set(steps)) == 3 or (steps[1] != steps[2] and steps[0] not in steps[1:]):
         raise CannotMergeError(
-            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to the merged model"
+            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to "
+            "the merged model"
         )
     schedule, conflicts = _merged(base, ours, theirs, "ours")
-    made = _refreshed(schedule)
+    merged = _refreshed(schedule)
     if not conflicts:
-        return Merged(encode(made.schedule), (), made.remarks)
+        return Merged(encode(merged.schedule), (), merged.remarks)
     other, _ = _merged(base, ours, theirs, "theirs")
-    derived = {name: getattr(made.schedule.solve, name) for name in _DERIVED}
+    derived = {name: getattr(merged.schedule.solve, name) for name in _DERIVED}
     other = replace(other, solve=replace(other.solve, **derived))
-    text = _marked(encode(made.schedule).decode(), encode(other).decode(), names)
-    found = tuple("/" + "/".join(path) for path in dict.fromkeys(conflicts))
-    return Merged(text.encode(), found, made.remarks)
+    text = _marked(encode(merged.schedule).decode(), encode(other).decode(), names)
+    places = tuple("/" + "/".join(path) for path in dict.fromkeys(conflicts))
+    return Merged(text.encode(), places, merged.remarks)
 
 
 def _refreshed(schedule: Schedule) -> Any:
@@ -69,7 +70,7 @@ def _refreshed(schedule: Schedule) -> Any:
 
 
 def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> tuple[Schedule, list[Path]]:
-    trees = [json.loads(encode(one)) for one in (base, ours, theirs)]
+    trees = [json.loads(encode(side)) for side in (base, ours, theirs)]
     solves = [tree.pop("solve") for tree in trees]
     sides = copy.deepcopy(trees[1:])
     measured = _measured(trees, theirs_replanned=fingerprint(base) != fingerprint(theirs))
@@ -81,15 +82,16 @@ def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> t
     mixed = tree not in sides
     tree["solve"] = _solve(solves[0], solves[1], solves[2], solves[measured], merging, mixed)
     try:
-        made = decode(json.dumps(tree))
+        merged = decode(json.dumps(tree))
     except ScheduleError as error:
         first = str(error).partition("\n")[0]
         raise CannotMergeError(f"what both sides changed does not fit together: {first}") from None
-    return _bounded(made, ours, theirs), merging.conflicts
+    return _bounded(merged, ours, theirs), merging.conflicts
 
 
 def _keys(path: Path, items: list[Any]) -> list[Any] | None:
-    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the same point."""
+    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the
+    same point."""
     if not all(isinstance(item, dict) for item in items):
         return None
     if path == ("statements",) or path[2:3] == ("plans",):
@@ -107,37 +109,37 @@ def _keys(path: Path, items: list[Any]) -> list[Any] | None:
 
 
 def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge, mixed: bool) -> Any:
-    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of the
-    side whose costs are taken."""
+    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of
+    the side whose costs are taken."""
     sides = base, ours, theirs
-    requested = [{k: v for k, v in one.items() if k not in _DERIVED} for one in sides]
-    made = merging.merged(requested[0], requested[1], requested[2], ("solve",))
-    makers = [{k: one[k] for k in _MAKER} for one in sides]
-    made = {
+    requested = [{k: v for k, v in side.items() if k not in _DERIVED} for side in sides]
+    merged = merging.merged(requested[0], requested[1], requested[2], ("solve",))
+    makers = [{k: side[k] for k in _MAKER} for side in sides]
+    merged = {
         **(makers[2] if makers[1] == makers[0] else makers[1]),
-        **made,
+        **merged,
         **{k: ours[k] for k in FIGURES},
         "profile": measured.get("profile", ""),
     }
-    if mixed and made.get("compiled"):
-        made["compiled"] = {"budget": made["compiled"]["budget"]}  # nobody has compiled this plan
-    return {**made, "stopped_by": "edited"} if mixed else made
+    if mixed and merged.get("compiled"):
+        merged["compiled"] = {"budget": merged["compiled"]["budget"]}  # nobody has compiled this plan
+    return {**merged, "stopped_by": "edited"} if mixed else merged
 
 
-def _bounded(made: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
+def _bounded(merged: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
     """With the best bound that was proven for this step, these costs and this budget, or a larger one."""
-    costs, step = _costs_of(made), fingerprint(made)
+    costs, step = _costs_of(merged), fingerprint(merged)
     bounds = [
-        one.solve.lower_bound
-        for one in (ours, theirs)
-        if one.solve.lower_bound is not None
-        and one.solve.budget >= made.solve.budget
-        and one.solve.gradients == made.solve.gradients
-        and fingerprint(one) == step
-        and _costs_of(one) == costs
+        side.solve.lower_bound
+        for side in (ours, theirs)
+        if side.solve.lower_bound is not None
+        and side.solve.budget >= merged.solve.budget
+        and side.solve.gradients == merged.solve.gradients
+        and fingerprint(side) == step
+        and _costs_of(side) == costs
     ]
     bound = max(bounds, default=None)
-    return replace(made, solve=replace(made.solve, lower_bound=bound, gap=None if bound is None else 0.0))
+    return replace(merged, solve=replace(merged.solve, lower_bound=bound, gap=None if bound is None else 0.0))
 
 
 def _costs_of(schedule: Schedule) -> tuple[Any, Any]:
@@ -178,10 +180,10 @@ def _take_costs(tree: Any, source: Any) -> None:
 def _marked(ours: str, theirs: str, names: tuple[str, str]) -> str:
     """One text, in which lines that differ stand between conflict markers."""
     a, b = ours.splitlines(), theirs.splitlines()
-    made: list[str] = []
+    merged: list[str] = []
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind == "equal":
-            made += a[start:stop]
+            merged += a[start:stop]
         else:
-            made += [f"<<<<<<< {names[0]}", *a[start:stop], "=======", *b[other:end], f">>>>>>> {names[1]}"]
-    return "\n".join(made) + "\n"
+            merged += [f"<<<<<<< {names[0]}", *a[start:stop], "=======", *b[other:end], f">>>>>>> {names[1]}"]
+    return "\n".join(merged) + "\n"

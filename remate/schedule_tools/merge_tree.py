@@ -12,8 +12,8 @@ KeysOf = Callable[[Path, list[Any]], list[Any] | None]  # keys of a list's items
 
 
 class TreeMerge:
-    """One merge. prefer: whose value is taken where both sides changed the same. keys_of: what names the items of a list.
-    conflicts: paths of what both changed, each in its own way."""
+    """One merge. prefer: whose value is taken where both sides changed the same. keys_of: what names the items of a
+    list. conflicts: paths of what both changed, each in its own way."""
 
     def __init__(self, prefer: Side, keys_of: KeysOf) -> None:
         self.conflicts: list[Path] = []
@@ -40,25 +40,25 @@ class TreeMerge:
         return None if keys is None or len(set(keys)) < len(keys) else dict(zip(keys, items, strict=True))
 
     def _maps(self, base: dict[Any, Any], ours: dict[Any, Any], theirs: dict[Any, Any], path: Path) -> dict[Any, Any]:
-        made = {}
+        merged = {}
         for key in _order(list(base), list(ours), list(theirs)):
             where = (*path, key if isinstance(key, str) else str(key[0]))
             value = self.merged(base.get(key, _GONE), ours.get(key, _GONE), theirs.get(key, _GONE), where)
             if value is not _GONE:
-                made[key] = value
-        return made
+                merged[key] = value
+        return merged
 
 
 def _order(base: list[Any], ours: list[Any], theirs: list[Any]) -> list[Any]:
-    """The order of the side that changed it (ours, if both did), with what the other one has besides, each after what it
-    follows there."""
+    """The order of the side that changed it (ours, if both did), with what the other one has besides, each after what
+    it follows there."""
     first, second = (theirs, ours) if ours == base else (ours, theirs)
-    made, known = list(first), set(first)
+    keys, known = list(first), set(first)
     after: Any = None
     for key in second:
         if key not in known:
-            at = made.index(after) + 1 if after is not None else 0
-            made.insert(at, key)
+            at = keys.index(after) + 1 if after is not None else 0
+            keys.insert(at, key)
             known.add(key)
         after = key
-    return made
+    return keys

@@ -31,10 +31,10 @@ class Migrated(msgspec.Struct, frozen=True):
 
 def migrate(data: bytes) -> Migrated:
     """Read a file of any version up to the current one. Raise ScheduleError; R005 for a version that is newer."""
-    found = version_of(data)
-    if found is None or found >= VERSION:
+    version = version_of(data)
+    if version is None or version >= VERSION:
         return Migrated(decode(data), VERSION)
-    return Migrated(decode(json.dumps(upgrade(json.loads(data), STEPS, VERSION))), found)
+    return Migrated(decode(json.dumps(upgrade(json.loads(data), STEPS, VERSION))), version)
 
 
 def version_of(data: bytes) -> int | None:

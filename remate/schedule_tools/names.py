@@ -48,9 +48,9 @@ class IdIndex:
 
 def owners(opened: Analysis) -> list[InstanceSpan]:
     """For every operation the innermost instance that holds it."""
-    found: list[InstanceSpan | None] = [None] * len(opened.graph.operations)
+    places: list[InstanceSpan | None] = [None] * len(opened.graph.operations)
     for place in opened.expanded.places:
         if place.leaf:
             for index in (*place.forward, *place.backward):
-                found[index] = place
-    return [place for place in found if place is not None]
+                places[index] = place
+    return [place for place in places if place is not None]

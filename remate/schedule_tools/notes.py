@@ -15,22 +15,22 @@ _Visit = Callable[[Where, Any], Any]
 
 def notes_of(schedule: Schedule) -> dict[Where, str]:
     """Every note of a schedule by its place; that of the schedule itself has the place ()."""
-    found: dict[Where, str] = {}
+    notes: dict[Where, str] = {}
 
     def visit(where: Where, thing: Any) -> Any:
         if thing.note:
-            found[where] = thing.note
+            notes[where] = thing.note
         return thing
 
     _walk(schedule, visit)
-    return found
+    return notes
 
 
 def carry_notes(
     old: Schedule, new: Schedule, moved: Mapping[Where, Where] | None = None
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay. moved:
-    places of `old` that are others in `new`."""
+    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay.
+    moved: places of `old` that are others in `new`."""
     left: dict[Where, str] = {}
     for where, note in notes_of(old).items():
         there = (moved or {}).get(where, where)
@@ -42,14 +42,14 @@ def carry_notes(
         note = left.pop(where, "")
         return replace(thing, note=note) if note and not thing.note else thing
 
-    made = _walk(new, visit)
-    names = {leaf.name for leaf in input_leaves(made.model.inputs)}
-    fill = {name: number for name, number in old.model.fill.items() if name in names} | made.model.fill
-    return replace(made, model=replace(made.model, fill=fill)), tuple(left.values())
+    noted = _walk(new, visit)
+    names = {leaf.name for leaf in input_leaves(noted.model.inputs)}
+    fill = {name: number for name, number in old.model.fill.items() if name in names} | noted.model.fill
+    return replace(noted, model=replace(noted.model, fill=fill)), tuple(left.values())
 
 
 def _walk(schedule: Schedule, visit: _Visit) -> Schedule:
-    made = replace(
+    visited = replace(
         schedule,
         model=visit(("model",), schedule.model),
         solve=visit(("solve",), schedule.solve),
@@ -58,19 +58,19 @@ def _walk(schedule: Schedule, visit: _Visit) -> Schedule:
         statements=_statements(schedule.statements, ("statements",), visit),
         digest=None if schedule.digest is None else visit(("digest",), schedule.digest),
     )
-    return visit((), made)
+    return visit((), visited)
 
 
 def _block(block: Block, where: Where, visit: _Visit) -> Block:
-    made = replace(
+    visited = replace(
         block,
-        constants={name: visit((*where, "constants", name), one) for name, one in block.constants.items()},
+        constants={name: visit((*where, "constants", name), constant) for name, constant in block.constants.items()},
         forward=_named(block.forward, where, visit),
         backward=_named(block.backward, where, visit),
         instances=_named(block.instances, where, visit),
         plans={name: _statements(plan, (*where, "plans", name), visit) for name, plan in block.plans.items()},
     )
-    return visit(where, made)
+    return visit(where, visited)
 
 
 def _named(things: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:

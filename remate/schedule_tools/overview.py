@@ -11,15 +11,15 @@ from .analysis import Analysis, held_at, pattern
 from .explain import Moment, moment
 from .roles import Roles
 from .steps import StepPositions
-from .what_if import ALLOWANCE, Outcome, Trials
+from .what_if import ALLOWANCE, TrialResult, Trials
 
 COSTLIEST = 10
 
 
 class Costly(msgspec.Struct, frozen=True):
     """Values at the peak that differ only in the numbers of their names. state: kept | recompute | in use | output |
-    gradient | backward | tangent | generator state | buffer copy. other: keep | recompute, the opposite of what is done with all of
-    them, and what the step would then cost (null: there is no other choice, or it was not tried)."""
+    gradient | backward | tangent | generator state | buffer copy. other: keep | recompute, the opposite of what is done
+    with all of them, and what the step would then cost (null: there is no other choice, or it was not tried)."""
 
     name: str
     type: str
@@ -32,7 +32,8 @@ class Costly(msgspec.Struct, frozen=True):
 
 
 class Purchase(msgspec.Struct, frozen=True):
-    """What `extra` bytes beyond the budget buy. keep: operations to keep, in groups. everything: all recomputations can go."""
+    """What `extra` bytes beyond the budget buy. keep: operations to keep, in groups. everything: all recomputations can
+    go."""
 
     extra: int
     keep: tuple[tuple[str, int], ...]
@@ -67,19 +68,21 @@ def _costliest(opened: Analysis, steps: StepPositions, trials: Trials) -> tuple[
         name, kind = (about.name, str(about.type)) if about else ("generator state", "")
         groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
-    found = []
+    costliest = []
     for (name, kind, state), held in ranked:
         other, outcome = _other(steps, trials, state, [value for _, value in held if value is not None])
         cost = (outcome.peak, outcome.time) if outcome else (None, None)
-        found.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
-    return tuple(found)
+        costliest.append(Costly(name, kind, len(held), sum(h.nbytes for h, _ in held), state, other, *cost))
+    return tuple(costliest)
 
 
 def _content(opened: Analysis, allocation: Allocation, position: int) -> int | None:
     return [value for start, value in opened.contents[allocation] if start <= position][-1]
 
 
-def _other(steps: StepPositions, trials: Trials, state: str, values: list[int]) -> tuple[str | None, Outcome | None]:
+def _other(
+    steps: StepPositions, trials: Trials, state: str, values: list[int]
+) -> tuple[str | None, TrialResult | None]:
     producers = {steps.graph.values[value].producer for value in values}
     if state == "recompute":
         return "keep", trials.keeping(producers)
@@ -111,7 +114,7 @@ def _purchase(opened: Analysis, steps: StepPositions, trials: Trials, extra: int
     return Purchase(extra, tuple(_grouped(opened, chosen)), best.peak, best.time, best.recomputes, False)
 
 
-def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], Outcome | None]:
+def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], TrialResult | None]:
     """By halving: a number of the first operations of `ranked` that can be kept within `limit`."""
     low, high, best = 0, len(ranked), None
     while low < high and trials.left > 0:

@@ -1,4 +1,5 @@
-"""A file for parts of a model against the live model: its parts, how the model calls them, and the step of one of them."""
+"""A file for parts of a model against the live model: its parts, how the model calls them, and the step of one of
+them."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ def part_differences(opened: Analysis, call: RecordedCall, used: Sequence[str]) 
         kinds = part_calls(call, paths)
     except CaptureError as error:
         return [StalenessCause("parts of the model", ", ".join(planned.at), str(error).splitlines()[0])]
-    found = min((_of_kind(opened, call, kind, used) for kind in kinds), key=len)
+    causes = min((_of_kind(opened, call, kind, used) for kind in kinds), key=len)
     digest = opened.schedule.digest
     if digest is not None:
-        told: dict[str, StalenessCause] = {}
+        by_text: dict[str, StalenessCause] = {}
         with call.in_effect():
             for path in paths:
                 module = call.model.get_submodule(path)
-                for one in digest_differences_of(part_digest(digest, path), planned.torch, module):
-                    told.setdefault(one.what, StalenessCause(f"part {path}: {one.what}", one.file, one.live))
-        found += told.values()
-    return found
+                for cause in digest_differences_of(part_digest(digest, path), planned.torch, module):
+                    by_text.setdefault(cause.what, StalenessCause(f"part {path}: {cause.what}", cause.file, cause.live))
+        causes += by_text.values()
+    return causes
 
 
 def _of_kind(opened: Analysis, call: RecordedCall, kind: PartCalls, used: Sequence[str]) -> list[StalenessCause]:
@@ -42,10 +43,10 @@ def _of_kind(opened: Analysis, call: RecordedCall, kind: PartCalls, used: Sequen
     own = kind.call(call.model, kind.paths[0])
     with own.in_effect():
         live = capture(own.model, own.args, own.kwargs, differentiate=list(used))
-        found = differences(planned, live.model, opened.graph, live.graph)
+        causes = differences(planned, live.model, opened.graph, live.graph)
     others = sorted(set(unfold_paths(planned.at)) - set(kind.paths))
     if others:
-        found.append(StalenessCause(f"calls of {', '.join(others)}", f"as of {kind.paths[0]}", "with other inputs"))
+        causes.append(StalenessCause(f"calls of {', '.join(others)}", f"as of {kind.paths[0]}", "with other inputs"))
     if kind.calls != planned.calls:
-        found.append(StalenessCause("calls of each part in a step", str(planned.calls), str(kind.calls)))
-    return found
+        causes.append(StalenessCause("calls of each part in a step", str(planned.calls), str(kind.calls)))
+    return causes

@@ -1,7 +1,8 @@
 """What the published JSON Schema says of a file that the reader accepts: nothing, or one of the two is wrong.
 
-Editors and other people's tools go by the schema, so `check` holds a file to it, too. The reader refuses all that the schema
-refuses (the corpus and the tests of the format say so file by file), and is the one that describes it, with better words.
+Editors and other people's tools go by the schema, so `check` holds a file to it, too. The reader refuses all that the
+schema refuses (the corpus and the tests of the format say so file by file), and is the one that describes it, with
+better words.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ def schema_faults(text: str) -> list[ScheduleError]:
     """Faults by the schema, with their places in `text`, which the reader accepts; none for more than MOST_BYTES."""
     if len(text) > MOST_BYTES:
         return []
-    found = []
+    faults = []
     for error in _validator().iter_errors(json.loads(text)):
         where = "".join(f"/{escape(str(part))}" for part in error.absolute_path)
         message = f"the published JSON Schema refuses it: {error.message[:200]}"
         hint = "mend the file; if it is right, this is a defect of remate: please report it with the file"
-        found.append(ScheduleError(_CODES.get(str(error.validator), "R013"), message, where, hint))
-        if len(found) == _SHOWN:
+        faults.append(ScheduleError(_CODES.get(str(error.validator), "R013"), message, where, hint))
+        if len(faults) == _SHOWN:
             break
-    return locate(text, found)
+    return locate(text, faults)
 
 
 @cache

@@ -11,7 +11,8 @@ SCHEMA_URL = NAME  # what a schedule states as `$schema`: relative, so that an e
 
 
 def schema_path() -> Path:
-    """The schema's file. An installed wheel carries it in the package `remate`; an editable install has it in `schema/`.
+    """The schema's file. An installed wheel carries it in the package `remate`; an editable install has it in
+    `schema/`.
 
     Raises FileNotFoundError if the installation is damaged.
     """

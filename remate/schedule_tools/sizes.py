@@ -1,4 +1,5 @@
-"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its budget."""
+"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its
+budget."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class AtSize(msgspec.Struct, frozen=True):
 
 
 class BudgetedRange(msgspec.Struct, frozen=True):
-    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with the
-    first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
+    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with
+    the first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
 
     budget: int
     corners: tuple[AtSize, ...]
@@ -53,46 +54,47 @@ class BudgetedRange(msgspec.Struct, frozen=True):
 
     @property
     def everywhere(self) -> bool:
-        return all(one.peak <= self.budget for one in self.corners)
+        return all(corner.peak <= self.budget for corner in self.corners)
 
 
 def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
-    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError, ScheduleError."""
+    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError,
+    ScheduleError."""
     plain, dropped, recomputes = fitted(schedule, dims)
     if is_planned(schedule, dims):
         return plain
     size = checked_size(schedule.model.dims, dims)
-    told = [f"at {spelled(size)}, with the times of the size that was planned"]
-    told += (
+    remarks = [f"at {spelled(size)}, with the times of the size that was planned"]
+    remarks += (
         [f"{dropped} of {recomputes} recomputations are left out: the budget does not call for them here"]
         if dropped
         else []
     )
-    made = refreshed(plain).schedule
-    over = made.solve.peak - made.solve.budget
-    told += [f"over the budget by {quantity(over)}"] if over > 0 else []
-    return replace(made, note="\n".join([*filter(None, [plain.note]), *told]))
+    updated = refreshed(plain).schedule
+    over = updated.solve.peak - updated.solve.budget
+    remarks += [f"over the budget by {quantity(over)}"] if over > 0 else []
+    return replace(updated, note="\n".join([*filter(None, [plain.note]), *remarks]))
 
 
 def size_of(recorded: Model, live: Model) -> Size:
-    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of the
-    range."""
+    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of
+    the range."""
     given = {leaf.name: parse_type(leaf.text) for leaf in input_leaves(live.inputs)}
-    found: Size = {}
+    sizes: Size = {}
     for leaf in input_leaves(recorded.inputs):
         shape = given[leaf.name].shape if leaf.name in given else ()
         for axis, name in open_axes(leaf.text, recorded.dims).items():
             if axis < len(shape):
-                found.setdefault(name, shape[axis])
-    lacking = [name for name in recorded.dims if name not in found]
+                sizes.setdefault(name, shape[axis])
+    lacking = [name for name in recorded.dims if name not in sizes]
     if lacking:
         raise BindError(f"no input of the model reports what {lacking[0]} is")
-    return checked_size(recorded.dims, found)
+    return checked_size(recorded.dims, sizes)
 
 
 def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
-    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in its
-    range: so that what they take can be compared."""
+    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in
+    its range: so that what they take can be compared."""
     dims = {name: dim.planned for name, dim in other.schedule.model.dims.items()}
     if not dims or dims.keys() != opened.schedule.model.dims.keys():
         return opened
@@ -109,28 +111,28 @@ def is_planned(schedule: Schedule, dims: Mapping[str, int]) -> bool:
 
 
 def over_range(schedule: Schedule) -> BudgetedRange:
-    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are, a
-    peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
+    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are,
+    a peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
     budget, declared = schedule.solve.budget, schedule.model.dims
     corners = tuple(evaluated(schedule, size) for size in corner_sizes(declared))
-    if all(one.peak <= budget for one in corners):
+    if all(corner.peak <= budget for corner in corners):
         return BudgetedRange(budget, corners, (), ())
     first, *others = declared
     largest_else = {name: declared[name].max for name in others[_ALL - 1 :]}
     others = others[: _ALL - 1]
-    found: list[AtSize] = []
+    largest_sizes: list[AtSize] = []
     never: list[Size] = []
     for numbers in itertools.product(*(_ladder(declared[name]) for name in others)):
         rest = {**dict(zip(others, numbers, strict=True)), **largest_else}
         largest = _largest(schedule, first, rest)
-        found.append(largest) if largest else never.append(rest)
-    return BudgetedRange(budget, corners, tuple(found), tuple(never))
+        largest_sizes.append(largest) if largest else never.append(rest)
+    return BudgetedRange(budget, corners, tuple(largest_sizes), tuple(never))
 
 
 def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
-    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size is
-    odd. A fault says at which size it was met first."""
-    found: dict[tuple[str, str], ScheduleError] = {}
+    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size
+    is odd. A fault says at which size it was met first."""
+    faults: dict[tuple[str, str], ScheduleError] = {}
     between = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
     for size in (*corner_sizes(schedule.model.dims), between):
         try:
@@ -138,8 +140,10 @@ def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
         except ScheduleError as error:
             for fault in error.faults:
                 message = f"{fault.message} (at {spelled(size)})"
-                found.setdefault((fault.code, fault.where), ScheduleError(fault.code, message, fault.where, fault.hint))
-    return list(found.values())
+                faults.setdefault(
+                    (fault.code, fault.where), ScheduleError(fault.code, message, fault.where, fault.hint)
+                )
+    return list(faults.values())
 
 
 def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:

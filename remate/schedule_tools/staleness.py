@@ -31,8 +31,8 @@ class StalenessCause(msgspec.Struct, frozen=True):
 
 def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph: Graph) -> list[StalenessCause]:
     """All causes of staleness, the most telling first; empty if the schedule fits the live model."""
-    found = [*_settings(recorded, live), *_signature(recorded, live)]
-    return found + list(_operations(recorded_graph, live_graph))
+    causes = [*_settings(recorded, live), *_signature(recorded, live)]
+    return causes + list(_operations(recorded_graph, live_graph))
 
 
 def digest_differences(schedule: Schedule, model: Any) -> list[StalenessCause]:
@@ -45,8 +45,8 @@ def digest_differences_of(digest: Digest, torch: str, model: Any) -> list[Stalen
     """The same of a digest on its own. torch: the version that the model was captured with."""
     from remate_runtime.staleness import compare_digest
 
-    told = compare_digest(digest, _release(torch), model).faults
-    return [StalenessCause(text, "as planned", "changed") for text in told]
+    faults = compare_digest(digest, _release(torch), model).faults
+    return [StalenessCause(text, "as planned", "changed") for text in faults]
 
 
 def _settings(recorded: Model, live: Model) -> Iterator[StalenessCause]:
@@ -60,12 +60,12 @@ def _settings(recorded: Model, live: Model) -> Iterator[StalenessCause]:
     for what, ours, theirs in pairs:
         if ours != theirs:
             yield StalenessCause(what, ours, theirs)
-    for what, one, other in (
+    for what, before, now in (
         ("submodule in another mode than the model", recorded.mode_overrides, live.mode_overrides),
         ("frozen parameter", recorded.frozen, live.frozen),
     ):
-        for name in sorted({*one} ^ {*other}):
-            yield StalenessCause(f"{what} {name}", _presence(name in one), _presence(name in other))
+        for name in sorted({*before} ^ {*now}):
+            yield StalenessCause(f"{what} {name}", _presence(name in before), _presence(name in now))
 
 
 def _release(torch: str) -> str:
@@ -137,20 +137,22 @@ def _operations(recorded: Graph, live: Graph) -> Iterator[StalenessCause]:
     for name in sorted(ours.keys() | theirs.keys()):
         if ours[name] != theirs[name]:
             yield StalenessCause(f"operator {name}", f"{ours[name]}x", f"{theirs[name]}x")
-    for one, other in zip_longest(_calls(recorded), _calls(live), fillvalue=(_ABSENT, "")):
-        if one[0] != other[0]:
-            yield StalenessCause("first operation that differs", "".join(one), "".join(other))
+    for before, now in zip_longest(_calls(recorded), _calls(live), fillvalue=(_ABSENT, "")):
+        if before[0] != now[0]:
+            yield StalenessCause("first operation that differs", "".join(before), "".join(now))
             return
 
 
 def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
     """The forward operations as text that does not depend on ids, `aten.gelu(%4) -> f32[8,256]`, and their source."""
-    made = {v: f"{at}:{k}" for at, op in enumerate(graph.operations) for k, v in enumerate(op.writes) if v is not None}
+    producers = {
+        v: f"{at}:{k}" for at, op in enumerate(graph.operations) for k, v in enumerate(op.writes) if v is not None
+    }
 
     def text(value: Any) -> str:
         if isinstance(value, Ref):
             source = graph.values[value.value]
-            return f"%{source.data or source.name if source.producer < 0 else made[value.value]}"
+            return f"%{source.data or source.name if source.producer < 0 else producers[value.value]}"
         if isinstance(value, Number):
             return str(to_json(value, lambda at: graph.values[at].name)["number"])
         if isinstance(value, tuple | list):

@@ -40,42 +40,42 @@ class StepPositions:
     @cached_property
     def first_run(self) -> list[int]:
         """By operation: position of its first execution; -1 for a view that nobody needs."""
-        found = [-1] * len(self.graph.operations)
+        positions = [-1] * len(self.graph.operations)
         for at, event in enumerate(self.opened.linked.events):
-            if isinstance(event, Execution) and found[event.op] < 0:
-                found[event.op] = at
-        return found
+            if isinstance(event, Execution) and positions[event.op] < 0:
+                positions[event.op] = at
+        return positions
 
     @cached_property
     def spans(self) -> dict[int, list[ResidentSpan]]:
         """By value that owns a storage: where it is held, in order."""
-        found: dict[int, list[ResidentSpan]] = {}
+        spans_of: dict[int, list[ResidentSpan]] = {}
         for allocation, contents in self.opened.contents.items():
             ends = [start for start, _ in contents[1:]] + [allocation.death]
             for (start, value), end in zip(contents, ends, strict=True):
                 if value is not None:
-                    found.setdefault(value, []).append(ResidentSpan(start, end - 1, allocation))
-        for spans in found.values():
+                    spans_of.setdefault(value, []).append(ResidentSpan(start, end - 1, allocation))
+        for spans in spans_of.values():
             spans.sort(key=lambda span: span.start)
-        return found
+        return spans_of
 
     @cached_property
     def recomputes_of(self) -> dict[int, list[int]]:
         """By operation that is recomputed: the indices of its recomputations in `expanded.recomputes`."""
-        found: dict[int, list[int]] = {}
+        indices: dict[int, list[int]] = {}
         for index, recompute in enumerate(self.opened.expanded.recomputes):
-            found.setdefault(recompute.op, []).append(index)
-        return found
+            indices.setdefault(recompute.op, []).append(index)
+        return indices
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """By value that owns a storage: operations, views aside, that read it or a view of it, in step order."""
-        found: dict[int, list[int]] = {}
+        readers_of: dict[int, list[int]] = {}
         for index, op in enumerate(self.graph.operations):
             if not op.view:
                 for root in dict.fromkeys(self.graph.root[value] for value in op.reads):
-                    found.setdefault(root, []).append(index)
-        return found
+                    readers_of.setdefault(root, []).append(index)
+        return readers_of
 
     def count(self, span: ResidentSpan) -> int:
         """Operations, views among them, and turns during which a span lasts."""
@@ -107,21 +107,21 @@ class StepPositions:
         return any(span.start < position <= span.end for span in self.spans.get(root, ()))
 
     def closure(self, operation: int, before: int) -> list[int]:
-        """`operation` and the forward operations that would be recomputed with it before operation `before`, so that no value
-        needs to be kept for it; in forward order."""
+        """`operation` and the forward operations that would be recomputed with it before operation `before`, so that no
+        value needs to be kept for it; in forward order."""
         position = self.first_run[before]
-        found, todo = {operation}, [operation]
+        operations, todo = {operation}, [operation]
         while todo:
             for value in self.graph.operations[todo.pop()].reads:
                 producer = self.graph.values[self.graph.root[value]].producer
                 if (
                     0 <= producer < self.graph.backward_start
-                    and producer not in found
+                    and producer not in operations
                     and not self.alive(value, position)
                 ):
-                    found.add(producer)
+                    operations.add(producer)
                     todo.append(producer)
-        return sorted(found)
+        return sorted(operations)
 
 
 def recompute_positions(linked: Linked) -> list[int]:
@@ -130,10 +130,11 @@ def recompute_positions(linked: Linked) -> list[int]:
 
 
 def useful(linked: Linked) -> list[bool]:
-    """By recompute, in the order of `expanded.recomputes`: whether something needs its result, useless recomputations not counted."""
+    """By recompute, in the order of `expanded.recomputes`: whether something needs its result, useless recomputations
+    not counted."""
     graph = linked.graph
     live = {gradient for _, gradient in graph.gradients}
-    found: list[bool] = []
+    flags: list[bool] = []
     for event in reversed(linked.events):
         if isinstance(event, BackwardStart):
             live.update(graph.outputs)
@@ -144,11 +145,11 @@ def useful(linked: Linked) -> list[bool]:
         op = graph.operations[event.op]
         needed = any(value in live for value in op.writes if value is not None)
         if isinstance(event, RecomputeRun):
-            found.append(needed)
+            flags.append(needed)
         if needed or isinstance(event, Run):
             live.difference_update(value for value in op.writes if value is not None)
             live.update(op.reads)
-    return found[::-1]
+    return flags[::-1]
 
 
 def ordered(recomputes: list[FlatRecompute]) -> list[FlatRecompute]:

@@ -1,4 +1,5 @@
-"""Trying other recomputations for the same step: the linker and the simulator, within an allowance that bounds the time."""
+"""Trying other recomputations for the same step: the linker and the simulator, within an allowance that bounds the
+time."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from .steps import ordered, useful
 ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What other recomputations would cost: bytes, ns, how many recomputations are left, and bytes summed over the steps."""
+class TrialResult(msgspec.Struct, frozen=True):
+    """What other recomputations would cost: bytes, ns, how many recomputations are left, and bytes summed over the
+    steps."""
 
     peak: int
     time: int
@@ -31,7 +33,7 @@ class Trials:
     def __init__(self, opened: Analysis, allowance: int = ALLOWANCE) -> None:
         self.opened, self.left = opened, allowance
 
-    def cost(self, recomputes: Iterable[FlatRecompute]) -> Outcome | None:
+    def cost(self, recomputes: Iterable[FlatRecompute]) -> TrialResult | None:
         """Cost of the step with these recomputations, those aside whose results nobody needs."""
         if self.left <= 0:
             return None
@@ -42,40 +44,40 @@ class Trials:
             chosen = [recompute for recompute, keep in zip(chosen, needed, strict=True) if keep]
             linked = self._link(chosen)
         timeline = simulate(linked)
-        return Outcome(timeline.peak, timeline.time, len(chosen), sum(timeline.during))
+        return TrialResult(timeline.peak, timeline.time, len(chosen), sum(timeline.during))
 
-    def keeping(self, operations: Collection[int]) -> Outcome | None:
+    def keeping(self, operations: Collection[int]) -> TrialResult | None:
         """Without the recomputations of these operations."""
         return self.cost(recompute for recompute in self.opened.expanded.recomputes if recompute.op not in operations)
 
-    def recomputing(self, more: Iterable[FlatRecompute]) -> Outcome | None:
+    def recomputing(self, more: Iterable[FlatRecompute]) -> TrialResult | None:
         """With further recomputations. At one point they come before those that are there, in their order."""
         return self.cost([*more, *self.opened.expanded.recomputes])
 
-    def of_schedule(self, schedule: Schedule) -> Outcome | None:
+    def of_schedule(self, schedule: Schedule) -> TrialResult | None:
         """Cost of another schedule of the same step, as it stands."""
         if self.left <= 0:
             return None
         expanded = expand(schedule)
         timeline = simulate(self._link(list(expanded.recomputes), expanded.pages))
-        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+        return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
-    def without_pages(self, values: Collection[int]) -> Outcome | None:
+    def without_pages(self, values: Collection[int]) -> TrialResult | None:
         """With these values kept instead of paged."""
         if self.left <= 0:
             return None
         expanded = self.opened.expanded
         pages = [page for page in expanded.pages if page.value not in values]
         timeline = simulate(self._link(list(expanded.recomputes), pages))
-        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+        return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
-    def paging(self, page: FlatPage) -> Outcome | None:
+    def paging(self, page: FlatPage) -> TrialResult | None:
         """With one more page."""
         if self.left <= 0:
             return None
         expanded = self.opened.expanded
         timeline = simulate(self._link(list(expanded.recomputes), (*expanded.pages, page)))
-        return Outcome(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+        return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
     def _link(self, recomputes: list[FlatRecompute], pages: Sequence[FlatPage] | None = None) -> Linked:
         """pages: default: those of the schedule."""

@@ -1,9 +1,9 @@
 """A captured training step as a bare instance: what its operations take and make, without what they are.
 
-Views are merged with what they view. Tangents, and old contents of buffers that the forward renews, become operations of
-the backward that take no time; operations of the backward run once. Three things that a schedule counts have no place in
-this form: states of random generators, that the caller of a step holds its outputs while the step makes them again, and
-what lies in the memory of the host.
+Views are merged with what they view. Tangents, and old contents of buffers that the forward renews, become operations
+of the backward that take no time; operations of the backward run once. Three things that a schedule counts have no
+place in this form: states of random generators, that the caller of a step holds its outputs while the step makes them
+again, and what lies in the memory of the host.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def from_step(graph: Graph, name: str = "") -> BareInstance:
 
 def _outputs(graph: Graph, problem: Problem) -> dict[int, str]:
     """Names of storages."""
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     for i, op in enumerate(graph.operations):
         for number, s in enumerate(problem.writes[i]):
-            found[s] = f"{op.id}:{number}" if number else op.id
-    return found
+            names[s] = f"{op.id}:{number}" if number else op.id
+    return names
 
 
 def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> BareNode:
@@ -54,7 +54,8 @@ def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> Bar
 def _arrivals(
     graph: Graph, problem: Problem, output: dict[int, str]
 ) -> tuple[list[BareNode], list[tuple[str, str]], list[str]]:
-    """What is there at the forward/backward boundary without being computed: nodes, edges to their readers, and those to be held."""
+    """What is there at the forward/backward boundary without being computed: nodes, edges to their readers, and those
+    to be held."""
     nodes: list[BareNode] = []
     edges: list[tuple[str, str]] = []
     held: list[str] = []

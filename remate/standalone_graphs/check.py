@@ -2,10 +2,10 @@
 
 The definition of memory and time of Moccasin (B. Bartan et al., Efficient tensor rematerialization for neural networks,
 ICML 2023): every execution of a node makes its outputs anew. An output is held from the execution that makes it to the
-last execution that reads it before it is made again (or at all); one that nothing reads is held while it is made. Memory
-at an execution is the sum of the outputs held then, with the workspace of what runs. Time is the sum over all executions.
-Two things are added: pinned outputs, once made for the last time, are held to the end; and an output that takes the bytes
-of an input that is read there for the last time counts only from the next execution on.
+last execution that reads it before it is made again (or at all); one that nothing reads is held while it is made.
+Memory at an execution is the sum of the outputs held then, with the workspace of what runs. Time is the sum over all
+executions. Two things are added: pinned outputs, once made for the last time, are held to the end; and an output that
+takes the bytes of an input that is read there for the last time counts only from the next execution on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .form import BareInstance, BareNode, inputs
 
 
 class Taken(NamedTuple):
-    """peak: bytes. time: in the unit of the instance. order: every node in the order of first executions. recomputations:
-    executions beyond the first of each node."""
+    """peak: bytes. time: in the unit of the instance. order: every node in the order of first executions.
+    recomputations: executions beyond the first of each node."""
 
     peak: int
     time: int

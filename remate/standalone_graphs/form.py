@@ -31,9 +31,9 @@ Made = TypeVar("Made")
 
 class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One operation. id: its name, without `:`. time: of a run, in whole units of any kind (ns where it was measured).
-    bytes: of each output. workspace: bytes that a run holds meanwhile. recomputable: it may run more than once. in_place:
-    outputs that it reads and whose bytes its only output may take where they die there, in the order in which they are
-    tried: one, or two of a node that reads nothing else."""
+    bytes: of each output. workspace: bytes that a run holds meanwhile. recomputable: it may run more than once.
+    in_place: outputs that it reads and whose bytes its only output may take where they die there, in the order in which
+    they are tried: one, or two of a node that reads nothing else."""
 
     id: str
     time: int
@@ -127,12 +127,12 @@ def checked(given: BareInstance) -> BareInstance:
 
 def inputs(instance: BareInstance) -> dict[str, list[str]]:
     """By node, the outputs that it reads, in the order of the edges."""
-    found: dict[str, list[str]] = {node.id: [] for node in instance.nodes}
+    outputs_read: dict[str, list[str]] = {node.id: [] for node in instance.nodes}
     for output, reader in instance.edges:
-        if reader not in found:
+        if reader not in outputs_read:
             raise InstanceError(f"an edge leads to {reader!r}, which is no node\n  hint: give ids of nodes")
-        found[reader].append(output)
-    return {reader: list(dict.fromkeys(read)) for reader, read in found.items()}
+        outputs_read[reader].append(output)
+    return {reader: list(dict.fromkeys(read)) for reader, read in outputs_read.items()}
 
 
 def node_of(output: str) -> str:
@@ -187,7 +187,8 @@ def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> N
         return
     if len(node.bytes) != 1 or len(node.in_place) > 2 or (len(node.in_place) == 2 and len(reads) != 2):
         raise InstanceError(
-            f"{node.id!r}: a node with one output may take the bytes of one input, or of either of two if it reads no more"
+            f"{node.id!r}: a node with one output may take the bytes of one input, or of either of two if it reads no "
+            "more"
         )
     for output in node.in_place:
         if output not in reads or size_of(output, nodes, f"`in_place` of {node.id!r}") != node.bytes[0]:
@@ -196,15 +197,15 @@ def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> N
 
 def _ordered(listed: list[str], reads: dict[str, list[str]]) -> tuple[str, ...]:
     """The nodes as they are listed, but each after those that it reads."""
-    made: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for root in listed:
         stack = [(root, iter(reads[root]))]
         open_ = {root}
         while stack:
             name, rest = stack[-1]
-            following = next((p for p in map(node_of, rest) if p not in made), None)
+            following = next((p for p in map(node_of, rest) if p not in ordered), None)
             if following is None:
-                made.setdefault(name)
+                ordered.setdefault(name)
                 open_.discard(name)
                 stack.pop()
             elif following in open_:
@@ -214,7 +215,7 @@ def _ordered(listed: list[str], reads: dict[str, list[str]]) -> tuple[str, ...]:
             else:
                 open_.add(following)
                 stack.append((following, iter(reads[following])))
-    return tuple(made)
+    return tuple(ordered)
 
 
 def _order(order: tuple[str, ...], nodes: dict[str, BareNode], reads: dict[str, list[str]]) -> None:

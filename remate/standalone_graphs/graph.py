@@ -15,9 +15,9 @@ _EITHER, _FIRST, _NONE = "aten.add.Tensor", "aten.relu", "instance.node"
 
 
 class BareStep(msgspec.Struct, frozen=True):
-    """An instance as a step. split: with its backward, whose operations run once; None if it has no forward/backward boundary. whole: all of
-    it as a forward, of which everything may run again that the instance allows to. exact: both are the same problem, as
-    nothing of the backward may run again."""
+    """An instance as a step. split: with its backward, whose operations run once; None if it has no forward/backward
+    boundary. whole: all of it as a forward, of which everything may run again that the instance allows to. exact: both
+    are the same problem, as nothing of the backward may run again."""
 
     whole: StepInstance
     split: StepInstance | None
@@ -64,9 +64,9 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
     for index, node in enumerate(ordered):
         arguments = tuple(Ref(number[name]) for name in [*node.in_place, *reads[node.id]] if name in number)
         arguments = tuple(dict.fromkeys(arguments))
-        made = []
+        written = []
         for at, nbytes in enumerate(node.bytes):
-            made.append(len(values))
+            written.append(len(values))
             number[f"{node.id}:{at}"] = len(values)
             if at == 0:
                 number[node.id] = len(values)
@@ -80,8 +80,8 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
                 arguments,
                 {},
                 used,
-                tuple(made),
-                len(made) != 1,
+                tuple(written),
+                len(written) != 1,
                 False,
                 False,
                 node.time,
@@ -103,8 +103,8 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
 
 
 def _end(bare: BareInstance, pinned: tuple[int, ...]) -> Op:
-    """A last operation that reads what is pinned, makes nothing and takes no time: what must be there at the end can then be
-    evicted and made again like everything else, also after the last node."""
+    """A last operation that reads what is pinned, makes nothing and takes no time: what must be there at the end can
+    then be evicted and made again like everything else, also after the last node."""
     name = "end"
     while any(node.id == name for node in bare.nodes):
         name += "'"

@@ -82,17 +82,17 @@ def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
     order = tuple(ids.get(_plain(key), "") for key in _listed(about, "order"))
     nodes = tuple(_node(node, ids[key]) for node, key in zip(tree["nodes"], keys, strict=True))
     backward = {ids[key] for node, key in zip(tree["nodes"], keys, strict=True) if node.get("backward") is True}
-    backward_start = next((made for made in order or ids.values() if made in backward), None)
+    backward_start = next((node_id for node_id in order or ids.values() if node_id in backward), None)
     return BareInstance(
         FORMAT, VERSION, nodes, tuple(edges), str(about.get("name") or name)[:MAX_NAME], order, backward_start
     )
 
 
 def _listed(tree: Mapping[str, Any], key: str) -> list[Any]:
-    found = tree.get(key, [])
-    if not isinstance(found, list):
+    items = tree.get(key, [])
+    if not isinstance(items, list):
         raise InstanceError(f"`{key}` is no array")
-    return found
+    return items
 
 
 def _ids(nodes: list[dict[str, Any]], keys: list[Any]) -> list[str]:
@@ -102,10 +102,10 @@ def _ids(nodes: list[dict[str, Any]], keys: list[Any]) -> list[str]:
         names
     ):
         return [str(n) for n in names]
-    made = [str(key) for key in keys]
-    if len(set(made)) < len(made):
+    ids = [str(key) for key in keys]
+    if len(set(ids)) < len(ids):
         raise InstanceError("two nodes have the same key\n  hint: give every node an `id` of its own")
-    return made
+    return ids
 
 
 def _key(node: dict[str, Any]) -> Any:
@@ -140,10 +140,10 @@ def _node(node: dict[str, Any], name: str) -> BareNode:
 
 
 def _first(node: dict[str, Any], keys: tuple[str, ...], name: str) -> Any:
-    found = next((node[key] for key in keys if key in node), None)
-    if found is None:
+    value = next((node[key] for key in keys if key in node), None)
+    if value is None:
         raise InstanceError(f"the node {name[:80]!r} has none of {', '.join(keys)}")
-    return found
+    return value
 
 
 def _whole(number: Any, name: str) -> int:
@@ -162,11 +162,11 @@ def _poet(tree: Mapping[str, Any], name: str) -> BareInstance:
         raise InstanceError("`forward` must list the nodes of the forward, or say how many there are")
     nodes, ids = [], {}
     for node in listed:
-        time, made = _first(node, ("time",), "?"), str(node.get("name", node.get("id")))
+        time, node_name = _first(node, ("time",), "?"), str(node.get("name", node.get("id")))
         if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < NANO:
-            raise InstanceError(f"the node {made[:80]!r}: time is given in seconds, at least 0")
-        ids[_key(node)] = made
-        nodes.append(BareNode(made, round(time * NANO), (_whole(_first(node, ("bytes",), made), made),)))
+            raise InstanceError(f"the node {node_name[:80]!r}: time is given in seconds, at least 0")
+        ids[_key(node)] = node_name
+        nodes.append(BareNode(node_name, round(time * NANO), (_whole(_first(node, ("bytes",), node_name), node_name),)))
     ends = [_ends(edge) for edge in _listed(tree, "edges")]
     if any(end not in ids for pair in ends for end in pair):
         raise InstanceError("an edge does not join two nodes")

@@ -16,11 +16,11 @@ FORMAT, VERSION = "remate.result", 1
 
 class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """instance: its name; digest: of the instance, that the sequence is for. budget, peak, baseline_peak: bytes, the
-    last of the instance's order without recomputation. time, baseline_time: in the unit of the instance. lower_bound: no sequence
-    within the budget takes less time; for the given order, unless `reordered`. strategy: what found it; "a+b" where b
-    improved on a. solver: with its version, or "none". stopped_by: why the search ended, "optimal" where time and
-    bound are the same. reordered: first executions may stand in another order than the instance's. sequence: ids of
-    nodes as they are executed."""
+    last of the instance's order without recomputation. time, baseline_time: in the unit of the instance. lower_bound:
+    no sequence within the budget takes less time; for the given order, unless `reordered`. strategy: what found it;
+    "a+b" where b improved on a. solver: with its version, or "none". stopped_by: why the search ended, "optimal" where
+    time and bound are the same. reordered: first executions may stand in another order than the instance's. sequence:
+    ids of nodes as they are executed."""
 
     format: str
     version: int
@@ -58,10 +58,10 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def decode_result(data: bytes) -> BareResult:
     """Read a result file. Raises InstanceError."""
     tree_check(data)
-    found = typed(data, BareResult)
-    if (found.format, found.version) != (FORMAT, VERSION):
-        raise InstanceError(f"the file is no result: `format` {found.format[:80]!r}, `version` {found.version}")
-    return found
+    result = typed(data, BareResult)
+    if (result.format, result.version) != (FORMAT, VERSION):
+        raise InstanceError(f"the file is no result: `format` {result.format[:80]!r}, `version` {result.version}")
+    return result
 
 
 def digest(bare: BareInstance) -> str:

@@ -1,4 +1,5 @@
-"""Solving a bare instance by the strategies of the field, and holding the answer against the definition of its problem."""
+"""Solving a bare instance by the strategies of the field, and holding the answer against the definition of its
+problem."""
 
 from __future__ import annotations
 
@@ -73,37 +74,38 @@ def solve(
     step = bare_step(bare, orderable=not keep_order)
     base = step.whole.baseline
     requested = Request(parse_budget(budget).resolve(base.peak), gap, request)
-    found = _solved(step, requested, chosen, time_limit, progress)
-    made = BareResult(
+    solution = _solved(step, requested, chosen, time_limit, progress)
+    result = BareResult(
         FORMAT,
         VERSION,
         bare.name,
         digest(bare),
         requested.budget,
-        found.peak,
-        found.time,
+        solution.peak,
+        solution.time,
         base.peak,
         base.time,
-        found.lower_bound,
-        found.strategy,
-        found.solver,
-        found.stopped_by,
-        found.order is not None,
-        sequence(bare, found.recomputes, found.order or ()),
+        solution.lower_bound,
+        solution.strategy,
+        solution.solver,
+        solution.stopped_by,
+        solution.order is not None,
+        sequence(bare, solution.recomputes, solution.order or ()),
     )
-    verify(bare, made)
-    return made
+    verify(bare, result)
+    return result
 
 
 def verify(bare: BareInstance, result: BareResult) -> None:
-    """Hold a result against the definition (`check_sequence`). Raises InstanceError for whatever it says that is not so."""
+    """Hold a result against the definition (`check_sequence`). Raises InstanceError for whatever it says that is not
+    so."""
     if result.digest != digest(bare):
         raise InstanceError("the result is of another instance\n  hint: solve this one again")
     taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
-    said = result.peak, result.time, result.baseline_peak, result.baseline_time
+    stated = result.peak, result.time, result.baseline_peak, result.baseline_time
     true = taken.peak, taken.time, base.peak, base.time
-    if said != true:
-        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, the result says {said}")
+    if stated != true:
+        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, the result says {stated}")
     if result.peak > result.budget:
         raise InstanceError(f"the peak of {result.peak} bytes is over the budget of {result.budget}")
     if not base.time <= result.lower_bound <= result.time:
@@ -115,8 +117,9 @@ def verify(bare: BareInstance, result: BareResult) -> None:
 def _solved(
     step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
 ) -> Solution:
-    """Where the instance has a forward/backward boundary, and still any node may run again, strategies that want a backward work on the
-    narrower problem in which only its forward does: what they find holds, what they prove does not."""
+    """Where the instance has a forward/backward boundary, and still any node may run again, strategies that want a
+    backward work on the narrower problem in which only its forward does: what they find holds, what they prove does
+    not."""
     if chosen.each:
         return _best_of(step, request, chosen, time_limit, progress)
     if chosen.reorders:
@@ -127,17 +130,17 @@ def _solved(
         only = step.whole if lacks else step.problem
         return search(only, request, chosen, time_limit=time_limit, progress=progress)
     pool, failed = CandidatePool(), None
-    found: Solution | None = None
+    solution: Solution | None = None
     narrow = msgspec.structs.replace(chosen, steps=tuple(s for s in chosen.steps if not is_bound(s.name)))
     if not alone or lacking(step.whole, strategy_named(chosen.name).needs) is not None:
         try:
-            found = search(step.split, request, narrow, pool=pool, time_limit=time_limit, progress=progress)
+            solution = search(step.split, request, narrow, pool=pool, time_limit=time_limit, progress=progress)
         except InfeasibleError as error:
             failed = error
-        if alone and found is not None:
+        if alone and solution is not None:
             bound = step.whole.baseline.time
-            gap = (found.time - bound) / max(1, bound)
-            return msgspec.structs.replace(found, lower_bound=bound, gap=gap)
+            gap = (solution.time - bound) / max(1, bound)
+            return msgspec.structs.replace(solution, lower_bound=bound, gap=gap)
     if not alone or failed is None:
         try:
             return search(step.whole, request, chosen, pool=pool, time_limit=time_limit, progress=progress)
@@ -149,26 +152,26 @@ def _solved(
 def _best_of(
     step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
 ) -> Solution:
-    """The best that any strategy of a policy finds on its own, reordered or not, then the policy's own steps; until one needs
-    no time at all, or the time is up."""
-    found: list[Solution] = []
+    """The best that any strategy of a policy finds on its own, reordered or not, then the policy's own steps; until one
+    needs no time at all, or the time is up."""
+    solutions: list[Solution] = []
     failed: list[InfeasibleError] = []
     base, end = step.whole.baseline.time, None if time_limit is None else time.monotonic() + time_limit
     for policy_ in (*map(policy, chosen.each), msgspec.structs.replace(chosen, each=())):
         limit = None if end is None else max(0.0, end - time.monotonic())
         try:
-            found.append(_solved(step, request, policy_, limit, progress))
+            solutions.append(_solved(step, request, policy_, limit, progress))
         except NotApplicableError:
             continue
         except InfeasibleError as error:
             failed.append(error)
-        if found and (found[-1].time == base or found[-1].stopped_by == "interrupted"):
+        if solutions and (solutions[-1].time == base or solutions[-1].stopped_by == "interrupted"):
             break
-    if not found:
+    if not solutions:
         smallest, struck = min(error.smallest for error in failed), any(error.struck for error in failed)
         raise InfeasibleError(request.budget, smallest, step.whole.least_need, chosen.name, struck=struck)
-    best = min(found, key=lambda made: (made.time, made.order is not None, made.peak))
-    fixed = [made.lower_bound for made in found if made.order is None]
+    best = min(solutions, key=lambda solution: (solution.time, solution.order is not None, solution.peak))
+    fixed = [solution.lower_bound for solution in solutions if solution.order is None]
     bound = base if best.order is not None else max(fixed)
     gap = (best.time - bound) / max(1, base)
     stopped = "optimal" if best.time == bound else "heuristic" if best.stopped_by == "optimal" else best.stopped_by

@@ -22,10 +22,11 @@ _MARKS = {"start": "remate: step", "backward_start": "remate: forward has return
 def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
     """Run `fn` once; the peak of bytes allocated on `device` while it runs, above the level at its start.
 
-    Bytes are what every allocation requested: on CPU read from the profiler's memory events, on CUDA from the allocator's
-    statistics. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up, to 512 bytes, and by what is left
-    of cached blocks that the allocator does not split, up to 1 MiB each, which depends on what ran before. Memory that was allocated before `fn` and freed by it is not taken off on CPU, so set gradients
-    to None beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
+    Bytes are what every allocation requested: on CPU read from the profiler's memory events, on CUDA from the
+    allocator's statistics. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up, to 512 bytes, and
+    by what is left of cached blocks that the allocator does not split, up to 1 MiB each, which depends on what ran
+    before. Memory that was allocated before `fn` and freed by it is not taken off on CPU, so set gradients to None
+    beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
     """
     if torch.device(device).type == "cuda":
         return peak_on_cuda(fn, torch.device(device))
@@ -86,8 +87,8 @@ def _history_cuda(
         step(backward_start)
         torch.cuda.synchronize(device)
         index = torch.cuda.current_device() if device.index is None else device.index
-        found: Any = torch.cuda.memory._snapshot(device)
-        traced = found["device_traces"][index]  # since recording began: ending it forgets what was recorded
+        snapshot: Any = torch.cuda.memory._snapshot(device)
+        traced = snapshot["device_traces"][index]  # since recording began: ending it forgets what was recorded
     finally:
         torch.cuda.memory._record_memory_history(enabled=None, device=device)
     signs = {"alloc": 1, "free_completed": -1}
@@ -120,8 +121,8 @@ def compare_times(
     clock: Callable[[], int] | None = None,
 ) -> Times:
     """Time the functions in turns, so that what else the machine does meets all of them; the order turns around every
-    round. Each runs once beforehand to warm up. Ratios are taken within a round. clock: ns; `time.process_time_ns` counts
-    what this process gets of a machine that others use, on all of its cores together."""
+    round. Each runs once beforehand to warm up. Ratios are taken within a round. clock: ns; `time.process_time_ns`
+    counts what this process gets of a machine that others use, on all of its cores together."""
     if not fns or repeats < 1:
         raise ValueError("compare_times needs at least one function and one repeat")
     names = list(fns)
@@ -141,8 +142,8 @@ def compare_times(
 
 
 def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
-    """Nanoseconds that one call takes, with the device's work finished before and after. clock: `time.perf_counter_ns` if
-    None."""
+    """Nanoseconds that one call takes, with the device's work finished before and after. clock: `time.perf_counter_ns`
+    if None."""
     clock = clock or time.perf_counter_ns
     _finish(device)
     start = clock()

@@ -1,4 +1,5 @@
-"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients compared."""
+"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients
+compared."""
 
 from __future__ import annotations
 
@@ -40,9 +41,9 @@ class TrialError(RemateError):
 class Trial(msgspec.Struct, frozen=True):
     """What was measured.
 
-    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes. Times: ns of forward and backward, by step.
-    difference: largest absolute difference of an element of a gradient, over all steps. scale: largest absolute element
-    of eager's gradients. losses: the scheduled model's, by step.
+    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes.
+    Times: ns of forward and backward, by step. difference: largest absolute difference of an element of a gradient,
+    over all steps. scale: largest absolute element of eager's gradients. losses: the scheduled model's, by step.
     """
 
     eager_peak: int
@@ -90,8 +91,8 @@ class _Side:
         self.loss = 0.0
 
     def step(self, backward_start: Callable[[], None] = lambda: None) -> None:
-        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a training loop that
-        reports them."""
+        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a
+        training loop that reports them."""
         device = next((p.device.type for p in self.model.parameters()), "cpu")
         with torch.autocast(device, self.cast, enabled=self.cast is not None), self.during:
             outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
@@ -135,7 +136,8 @@ class _Side:
 
     @contextmanager
     def _as_assumed(self) -> Iterator[None]:
-        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is there."""
+        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is
+        there."""
         self.clear()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.assumed == "accumulated":
@@ -167,9 +169,9 @@ def try_schedule(
     """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
 
     curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule names
-    sizes. Model and inputs must be on the device to train on.
-    Raises EngineError, BindError if the schedule does not fit the model, NothingToTrainError if no output needs a gradient.
+    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule
+    names sizes. Model and inputs must be on the device to train on. Raises EngineError, BindError if the schedule does
+    not fit the model, NothingToTrainError if no output needs a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
@@ -216,9 +218,9 @@ def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
     """Both start from the same parameters: in the first step, and in no later one, their gradients are to be equal."""
     names = [name for name, _ in eager.model.named_parameters()]
     names += [f"input {at}" for at, _ in enumerate(tensors_of((eager.args, eager.kwargs)))]
-    one, two = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
+    expected, actual = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
     computed = [*eager.model.parameters(), *tensors_of((eager.args, eager.kwargs))]
-    yield from beyond_reordering("gradient of", one, two, coarsest(computed))
+    yield from beyond_reordering("gradient of", expected, actual, coarsest(computed))
 
 
 @contextmanager
@@ -242,11 +244,11 @@ def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) 
     """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
     has is infinitely far."""
     difference = scale = 0.0
-    for one, other in zip(eager, ours, strict=True):
-        if one is None or other is None:
-            difference = difference if one is other else float("inf")
-        elif one.numel():
-            scale = max(scale, float(one.abs().max()))
-            far = float((one - other).abs().max())
+    for left, right in zip(eager, ours, strict=True):
+        if left is None or right is None:
+            difference = difference if left is right else float("inf")
+        elif left.numel():
+            scale = max(scale, float(left.abs().max()))
+            far = float((left - right).abs().max())
             difference = max(difference, far if far == far else float("inf"))
     return difference, scale

@@ -27,8 +27,8 @@ class StepMeter:
         self._began, self._took = time.perf_counter_ns(), 0
 
     def end(self) -> None:
-        """The step is over. May be called where `stop` may not: by a callback of the autograd engine, which puts back what the
-        profiler changes there."""
+        """The step is over. May be called where `stop` may not: by a callback of the autograd engine, which puts back
+        what the profiler changes there."""
         self._finish()
         self._took = time.perf_counter_ns() - self._began
         if self._cuda is not None:

@@ -1,8 +1,9 @@
 """Strategies propose plans for a costed step and a budget; bounds prove what no plan can beat.
 
-`solve` takes an `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy` (which strategies and bounds, in
-which order: `portfolio.AUTO`, or one strategy on its own). Strategies are equals behind one contract (`base`): they propose
-recomputations, the one simulator judges, `solve` keeps the best and stops as soon as a bound proves that it is close enough.
+`solve` takes a `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy`: which strategies and bounds
+to use, in which order (`portfolio.AUTO`, or a single strategy). All strategies have the same contract (`base`): they
+propose recomputations, and the one simulator judges. `solve` keeps the best, and stops as soon as a bound proves that
+it is close enough.
 
 How to add one, here or in another package: ADDING.md, beside this file.
 """

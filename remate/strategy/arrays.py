@@ -21,8 +21,8 @@ class Lists:
         self.flat = np.array([entry for row in rows for entry in row], dtype=np.int64)
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The entries of these rows (-1: the last one), one row after the other: for each, which of `rows` it comes from, and
-        itself."""
+        """The entries of these rows (-1: the last row), row after row: from which of `rows` each comes, and the
+        entry."""
         rows = rows % (len(self.start) - 1)
         begin, count = self.start[rows], self.start[rows + 1] - self.start[rows]
         skipped = np.cumsum(count) - count
@@ -31,11 +31,16 @@ class Lists:
 
 
 class StepArrays:
-    """A step. real: operations that are executed, ascending. reads, writes, may_overwrite, buffers: storages (of `buffers`:
-    buffers whose old contents are kept) by operation; the last row is the forward/backward boundary, which reads the outputs of the model and
-    the new contents of buffers. delays: deliveries that an operation delays when it runs again; deliveries: the operation behind
-    which each is otherwise; delivered: gradients that are gone then, and the delivery of each. size, returned, goes: by storage; goes: it takes room, and a recomputation could make it again.
-    copies: bytes by buffer. time, workspace, state: by operation, and nothing at the forward/backward boundary."""
+    """A step.
+
+    real: operations that are executed, ascending. reads, writes, may_overwrite, buffers: storages by operation
+    (`buffers`: buffers whose old contents are kept); the last row is the forward/backward boundary, which reads the
+    outputs of the model and the new contents of buffers. delays: deliveries that an operation delays when it runs
+    again. deliveries: the operation after which each delivery takes place otherwise. delivered: gradients that are
+    freed then, and the delivery of each. size, returned, goes: by storage; goes: the storage takes room, and a
+    recomputation can compute it again. copies: bytes by buffer. time, workspace, state: by operation, and zero at the
+    forward/backward boundary.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.real = np.flatnonzero(problem.real)

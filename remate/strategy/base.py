@@ -1,8 +1,8 @@
-"""The contract: what is asked (`Request`), what answers (`Strategy`, `Bound`), and what an answer is worth (`Candidate`).
+"""The contract: a `Request` is answered by a `Strategy` or a `Bound`, and a `Candidate` says what an answer is worth.
 
-A strategy is a generator. It yields a `Proposal` and is sent back what the simulator says of it, a `Candidate`; it may
-ignore that, or correct itself and go on. It never judges its own work, never decides what is kept, and is closed as soon
-as enough is found.
+A strategy is a generator. It yields a `Proposal` and receives the simulator's `Candidate` for it; it may ignore that,
+or correct itself and go on. It never judges its own work, never decides what is kept, and is closed as soon as the
+result is good enough.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Returned = TypeVar("Returned")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """budget: bytes. gap: how close is close enough, (time - proven bound) / time of the step without recomputation. effort: how
-    hard to search."""
+    """budget: bytes. gap: accepted difference, as (time - proven bound) / time of the baseline. effort: how hard to
+    search."""
 
     budget: int
     gap: float = 0.002
@@ -37,9 +37,12 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A schedule as the simulator judges it. peak: bytes. time: ns. strategy: what made it; "a+b" where b improved on a.
-    solver: the one that it came out of, or "none". order: of first executions, by operations of the step, if it is not the
-    step's own; recomputations then count positions in it."""
+    """A schedule as the simulator judges it.
+
+    peak: bytes. time: ns. strategy: its author; "a+b" where b improved on a. solver: the solver that it came from, or
+    "none". order: of first executions, by operations of the step, if it differs from the step's own; recomputations
+    then count positions in it.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     peak: int
@@ -50,8 +53,8 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """recomputations: in step order. start: the candidate that they were made from, if it is another strategy's. order: of first
-    executions, as a candidate has it; by default that of `start`, or the step's own."""
+    """recomputations: in step order. start: the candidate that they improve on, if it is from a different strategy.
+    order: of first executions, as in a candidate; by default that of `start`, or the step's own."""
 
     recomputes: tuple[FlatRecompute, ...]
     start: Candidate | None = None
@@ -60,8 +63,8 @@ class Proposal(msgspec.Struct, frozen=True):
 
 class Context:
     """What a strategy may look at while it works. deadline: ask `stopped()` now and then. bound: ns, proven for this
-    budget. slack: ns above the bound that are close enough. best: the fastest schedule known that fits. fitted: names of
-    the strategies that found something that fits."""
+    budget. slack: ns above the bound that are close enough. best: the fastest schedule known that fits. fitted: names
+    of the strategies that found something that fits."""
 
     def __init__(self, deadline: Deadline, bound: int, slack: int = 0, best: Candidate | None = None) -> None:
         self.deadline, self.bound, self.slack, self.best = deadline, bound, slack, best
@@ -81,10 +84,10 @@ class Strategy(msgspec.Struct, frozen=True):
 
     name: as it is requested and written down. summary: what it does, in one line. reference: the paper, or "". solver:
     "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, or
-    "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed. reorders: it changes the order, so
-    that bounds for the step's own say nothing of what it finds. propose: yields proposals; those over the budget count for
-    the smallest peak that the strategy reaches. The same instance, request and best known schedule must give the same
-    proposals.
+    "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed.
+    reorders: it changes the order, so bounds for the step's own order do not hold for its results. propose: yields
+    proposals; those over the budget count for the smallest peak that the strategy reaches. The same instance, request
+    and best known schedule must give the same proposals.
     """
 
     name: str

@@ -1,5 +1,7 @@
-"""The clock and Ctrl-C of one call of the planner. By default no clock decides anything: effort is counted (`effort`), so
-that results do not depend on the load of the machine. A limit in seconds is a safety net.
+"""The clock and Ctrl-C of one call of the planner.
+
+By default no clock decides anything: effort is counted (`effort`), so results do not depend on the load of the machine.
+A limit in seconds is a safety net.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from ..interrupts import Finishing
 
 
 class Deadline:
-    """Shared by all that one call does. Use it in a `with` statement: inside, Ctrl-C asks the search to end, and the best
-    schedule so far is used; pressed again, it does what it does outside.
+    """Shared by all parts of one call. Use it in a `with` statement: inside, Ctrl-C asks the search to end, and the
+    best schedule so far is used; pressed a second time, it does what it does outside.
 
     time_limit: seconds from now, None for no limit. progress: called with one line of text now and then.
     interrupted: Ctrl-C was pressed. struck: the limit has ended something.

@@ -1,4 +1,4 @@
-"""How hard to search, in counts that are the same on every machine: nodes, iterations, rounds, visits. Never seconds."""
+"""How hard to search, in counts that are equal on every machine: nodes, iterations, rounds, visits. Never seconds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from ..errors import UnknownNameError
 
 
 class Effort(msgspec.Struct, frozen=True):
-    """nodes: of branch and bound in one solve of a model of a step, a block or a bound. selection_nodes: the same where
-    plans of blocks are chosen. work: of one solve, see `milp.highs`: rows times iterations, so that a large model gets fewer.
-    rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit on its peak.
-    cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to 300 forward
-    operations. visits: executions that greedy search looks at, all its trials together. states: states of a step that one
-    search over them visits. close: a step of more than a few dozen operations gets no models of many stages once something fits
-    that is proven so close to the fastest, as a share of the step's time: they take tens of seconds there, and bring some tenths
-    of a percent."""
+    """Limits of a search.
+
+    nodes: of branch and bound in one solve of a model of a step, a block or a bound. selection_nodes: the same for the
+    choice among plans of blocks. work: of one solve (see `milp.highs`): rows times iterations, so that a large model
+    gets fewer. rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit
+    on its peak. cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to
+    300 forward operations. visits: executions that greedy search visits, all its trials together. states: states of a
+    step that one search visits. close: once a schedule fits that is proven this close to the fastest (as a share of the
+    step's time), a step of more than a few dozen operations gets no models of many stages. They take tens of seconds
+    there, and gain some tenths of a percent.
+    """
 
     name: str
     nodes: int

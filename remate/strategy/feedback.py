@@ -1,7 +1,7 @@
 """The loop between a model of memory and the simulator, the same for every model.
 
-A model is conservative in places and blind in others, so its budget is moved: down by what the simulator finds too much,
-up by what the model counted and is not there.
+A model is conservative in places and blind in others, so its budget is moved: down by the bytes that the simulator
+counts beyond the budget, up by bytes that the model counted and the simulator does not.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ def feedback(
         answer = None if context.deadline.stopped() else ask(target)
         if answer is None:
             break
-        found = yield Proposal(answer.recomputes)
-        tried.append(found)
-        if found.peak > request.budget:
+        candidate = yield Proposal(answer.recomputes)
+        tried.append(candidate)
+        if candidate.peak > request.budget:
             overshot = True
-            target -= (found.peak - request.budget) + STEP * request.budget
+            target -= (candidate.peak - request.budget) + STEP * request.budget
             continue
-        if better(best, found) is found:
-            best, about = found, answer.about
-        unseen = answer.counted - found.peak
+        if better(best, candidate) is candidate:
+            best, about = candidate, answer.about
+        unseen = answer.counted - candidate.peak
         if unseen <= CLOSE * request.budget or overshot:
             break
         target += unseen

@@ -1,4 +1,4 @@
-"""A step to be planned, and what is derived from it alone: built when first requested, kept for every further budget."""
+"""A step to be planned, and what is derived from it alone: computed on first use, kept for every further budget."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ Key = ParamSpec("Key")
 
 
 class StepInstance:
-    """One step. graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward
-    operations that may not run again, as a bare instance may say. orderable: first executions may take place in any order
-    that the reads allow. end: the operation that stays the last one in any order, if there is one. kept: views, and whatever else a strategy wants to keep
-    of this step, by a key of its own."""
+    """One step.
+
+    graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward operations
+    that may not run again. orderable: first executions may take place in any order that the reads allow. end: the
+    operation that stays last in any order, if there is one. kept: what strategies and bounds cache about this step, by
+    keys of their own.
+    """
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class StepInstance:
 
     @cached_property
     def floor_of_delivered(self) -> int | None:
-        """The floor of the same step where gradients are not held to its end, as they are in this one; else None."""
+        """The floor of the same step if its gradients were freed at their delivery; None if they are."""
         if self.graph.delivered != "retained":
             return None
         return proven_floor(Problem(replace(self.graph, delivered="accumulated"), self.once))
@@ -86,7 +89,8 @@ class StepInstance:
         return self.graph.backward_start < len(self.graph.operations)
 
     def judged(self, recomputes: Sequence[FlatRecompute], strategy: str, solver: str = "none") -> Candidate:
-        """Recomputations with their peak and time, by the simulator; of those that may not be, a peak over every budget."""
+        """Recomputations with their peak and time, by the simulator; if they are not allowed, a peak over every
+        budget."""
         misplaced = self.end is not None and self.end != len(self.graph.operations) - 1
         if misplaced or (self.once and any(recompute.op in self.once for recompute in recomputes)):
             return Candidate(tuple(recomputes), FORBIDDEN, self.baseline.time, strategy, solver)

@@ -9,12 +9,12 @@ Some = TypeVar("Some")
 
 
 def undominated(given: Iterable[Some], figures: Callable[[Some], tuple[int, ...]]) -> list[Some]:
-    """Those of `given` that none of the others equals or betters in every figure, less being better, by their figures in order. Of
-    things with the same figures, the first."""
-    kept: list[Some] = []
-    for one in sorted(given, key=figures):
-        mine = figures(one)
-        rivals = kept[-1:] if len(mine) == 2 else kept  # of two figures, the latest has the least second one
-        if not any(all(x <= y for x, y in zip(figures(k), mine, strict=True)) for k in rivals):
-            kept.append(one)
-    return kept
+    """Items that no other equals or betters in every figure (less is better), sorted by their figures. Of items with
+    equal figures, the first."""
+    front: list[Some] = []
+    for item in sorted(given, key=figures):
+        own = figures(item)
+        rivals = front[-1:] if len(own) == 2 else front  # of two figures, the latest has the least second one
+        if not any(all(x <= y for x, y in zip(figures(k), own, strict=True)) for k in rivals):
+            front.append(item)
+    return front

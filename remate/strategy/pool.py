@@ -1,5 +1,5 @@
-"""The schedules worth remembering. One found for a budget fits every larger one, so a sweep of budgets never pays more for
-more memory."""
+"""The schedules worth remembering. A schedule that fits a budget fits every larger one, so a sweep of budgets never
+pays more for more memory."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ class CandidatePool:
         self.candidates: list[Candidate] = []
         self.interrupted = False
 
-    def keep(self, found: Candidate) -> None:
+    def keep(self, candidate: Candidate) -> None:
         """Remember a candidate, unless one is known that is no slower and no larger."""
-        if any(c.peak <= found.peak and c.time <= found.time for c in self.candidates):
+        if any(c.peak <= candidate.peak and c.time <= candidate.time for c in self.candidates):
             return
-        rest = [c for c in self.candidates if c.peak < found.peak or c.time < found.time]
-        self.candidates = sorted([*rest, found], key=lambda c: -c.peak)
+        rest = [c for c in self.candidates if c.peak < candidate.peak or c.time < candidate.time]
+        self.candidates = sorted([*rest, candidate], key=lambda c: -c.peak)
 
     def best(self, budget: int, of: Collection[str] | None = None, reordered: bool = False) -> Candidate | None:
-        """The fastest candidate within `budget` bytes; `of`: by none but these strategies; reordered: the order of first
-        executions may be another one than the step's."""
+        """The fastest candidate within `budget` bytes.
+
+        of: only from these strategies. reordered: the order of first executions may differ from the step's.
+        """
         known = (c for c in self.candidates if c.peak <= budget and made_by(c, of) and (reordered or c.order is None))
         return min(known, key=lambda c: (c.time, c.peak), default=None)
 

@@ -1,7 +1,7 @@
 """Which strategies and bounds are tried, in which order, and where: `AUTO`, read from top to bottom.
 
-A search goes through the steps of a policy and ends as soon as what it has is proven to be close enough. If nothing fits
-the budget, the strategies of `smallest` are requested the smallest peak that they reach, whatever the budget.
+A search runs the steps of a policy and ends as soon as its best schedule is proven close enough. If nothing fits the
+budget, the strategies of `smallest` are asked for the smallest peak that they reach, whatever the budget.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHAINED = 0.12  # of the step's time: what the programme of a chain leaves open 
 PORTFOLIO = "portfolio"  # the policy of all strategies
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
 FAR = 0.01  # of the step's time: a gap that further models are worth trying for
-REPEATED = 3  # instances of one block from which on choosing among plans of blocks pays
+REPEATED = 3  # instances of one block from which on it pays to choose among plans of blocks
 
 When = Callable[[StepInstance, Request, Context], bool]
 
@@ -40,10 +40,13 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """steps: in order. smallest: strategies that are requested their smallest peak where nothing fits. finish: steps that
-    improve on what was found. names: strategies whose schedules count; None: all. reorders: some change the order of first
-    executions, so no bound for the step's own is tried. each: strategies that are asked first, each one on its own; those
-    among them that reorder are asked by `bare.solve` alone."""
+    """Which strategies and bounds a search uses.
+
+    steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
+    improve on the result. names: strategies whose schedules count; None: all. reorders: some change the order of first
+    executions, so no bound for the step's own order is tried. each: strategies that run first, each in a search of its
+    own; those among them that reorder are run by `standalone_graphs` alone.
+    """
 
     name: str
     steps: tuple[Step, ...]
@@ -72,8 +75,8 @@ def no_model_fits(instance: StepInstance, request: Request, context: Context) ->
 
 
 def worth_states(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Whether walking over states may find better than what there is: of a large step, where it takes longest, not if the
-    programme of its chain fits and is not far from what is proven."""
+    """Whether a search over states may improve on the best schedule. On a large step, where it takes longest, it does
+    not run if the dynamic programme of its chain fits and is not far from the bound."""
     chained = "rockmate" in context.fitted and len(instance.problem.forward) > LARGE
     return no_model_fits(instance, request, context) and not (chained and not _open(instance, context, CHAINED))
 
@@ -88,7 +91,8 @@ def far_from_proof(instance: StepInstance, request: Request, context: Context) -
 
 
 def worth_neighbourhoods(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Whether programs around the best schedule, half a second each on a step of hundreds of operations, may still pay."""
+    """Whether programs around the best schedule may still pay: they take half a second each on hundreds of
+    operations."""
     return len(instance.problem.forward) <= MODELLED or _open(instance, context, min(FAR, request.effort.close))
 
 
@@ -147,15 +151,18 @@ AUTO = Policy(
 
 
 def portfolio() -> Policy:
-    """All strategies, each on its own, and then `AUTO`: never worse than any one of them by the same effort. Not those whose
-    extra is not installed."""
+    """All strategies, each in a search of its own, and then `AUTO`: never worse than any single one by the same effort.
+    Strategies whose extra is not installed are left out."""
     lacking = {name for name, module in EXTRA.items() if find_spec(module) is None}
     each = tuple(name for name in registry.strategy_names() if name not in lacking)
     return msgspec.structs.replace(AUTO, name=PORTFOLIO, each=each)
 
 
 def policy(name: str) -> Policy:
-    """The policy of this name: "auto", "portfolio", or a strategy on its own after the bound of one cut. Raises UnknownNameError."""
+    """The policy of this name: "auto", "portfolio", or a single strategy after the bound of one cut.
+
+    Raises UnknownNameError.
+    """
     if name == AUTO.name:
         return AUTO
     if name == PORTFOLIO:

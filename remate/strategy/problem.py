@@ -28,21 +28,22 @@ from .arrays import StepArrays
 class Problem:
     """A graph at storage level.
 
-    graph: the costed graph. once: forward operations that may not run again. end: the operation that stays the last one in any
-    order, if there is one. tangents: of each gradient that backward
-    starts from, its bytes and the last operation that reads it; lasting_tangents: bytes of those that are there to the end.
-    turn: index of the first backward operation. real[i]: operation i is executed, that is, no view. reads[i],
-    writes[i]: storages that operation i reads and makes (empty for views). size[s]: bytes (0 for sources and for values
-    that own no storage). producer[s]: operation that makes s, or -1. readers[s]: executed operations that read s,
-    ascending. pinned: storages alive from production to the end of the step: outputs (returned) and gradients.
-    until_backward_start: storages that must live to the end of the forward (new values of buffers). time[i] in ns, workspace[i]
-    in bytes. may_overwrite[i]: storages that operation i may write over where they die. overwrites[i]: the one that
-    does die there unless the plan keeps it, or -1: memory then counts once. state[i]: bytes of the generator's state
-    that is recomputed of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
-    reads_of_buffers[i]: those of them that operation i reads. deliveries: by gradients that go together and are gone when
-    they are delivered, the operation behind which that is, unless a recomputation delays it; delivery: by storage of such a gradient,
-    which of them; gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets; delays[i]: those
-    that operation i delays when it runs again, for it reads their parameters. All bytes are those of the device's memory.
+    graph: the costed graph. once: forward operations that may not run again. end: the operation that stays last in any
+    order, if there is one. tangents: of each gradient that backward starts from, its bytes and the last operation that
+    reads it; lasting_tangents: bytes of those that last to the end. backward_start: index of the first backward
+    operation. real[i]: operation i is executed, that is, no view. reads[i], writes[i]: storages that operation i reads
+    and writes (empty for views). size[s]: bytes (0 for sources and for values that own no storage). producer[s]:
+    operation that computes s, or -1. readers[s]: executed operations that read s, ascending. pinned: storages alive
+    from production to the end of the step: outputs (returned) and gradients. until_backward_start: storages that must
+    live to the end of the forward (new values of buffers). time[i] in ns, workspace[i] in bytes. may_overwrite[i]:
+    storages that operation i may overwrite if they are freed there. overwrites[i]: the storage that is freed there
+    unless the plan keeps it, or -1: its memory then counts once. state[i]: bytes of the generator's state that
+    recomputations of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
+    reads_of_buffers[i]: those of them that operation i reads. deliveries: for gradients that are delivered together and
+    freed then, the operation after which that happens, unless a recomputation delays it; delivery: by storage of such a
+    gradient, its delivery. gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets.
+    delays[i]: deliveries that operation i delays when it runs again, because it reads their parameters. All bytes are
+    those of the device's memory.
     """
 
     def __init__(self, graph: Graph, once: Collection[int] = (), end: int | None = None) -> None:
@@ -65,9 +66,9 @@ class Problem:
                 self.writes.append(())
                 continue
             self.reads.append(tuple(dict.fromkeys(root[v] for v in op.reads if values[root[v]].kind == "op")))
-            made = tuple(v for v in op.writes if v is not None and root[v] == v)
-            self.writes.append(made)
-            for s in made:
+            written = tuple(v for v in op.writes if v is not None and root[v] == v)
+            self.writes.append(written)
+            for s in written:
                 self.size[s] = graph.nbytes(s) if graph.memory(s) == DEVICE else 0
                 self.producer[s] = index
             for s in self.reads[-1]:
@@ -115,8 +116,8 @@ class Problem:
         self.delivery: dict[int, int] = {}
         self.gradient_copies: list[tuple[int, int, bool]] = []
         owned: dict[int, set[int]] = {}  # by parameter
-        for one in gathered(graph, last_touches(graph)) if gone or copies else ():
-            for number in one.gradients:
+        for delivery in gathered(graph, last_touches(graph)) if gone or copies else ():
+            for number in delivery.gradients:
                 source, value = graph.gradients[number]
                 owned.setdefault(root[source], set()).add(len(self.deliveries))
                 if root[value] in gone:
@@ -124,7 +125,7 @@ class Problem:
                 if number in copies:
                     stays = graph.delivered == "retained" or graph.values[source].kind != "parameter"
                     self.gradient_copies.append((len(self.deliveries), copies[number], stays))
-            self.deliveries.append(one.behind)
+            self.deliveries.append(delivery.behind)
         self.delays = [
             () if op.view else tuple(sorted({n for v in op.reads for n in owned.get(root[v], ())}))
             for op in graph.operations[: graph.backward_start]

@@ -71,8 +71,8 @@ def is_bound(name: str) -> bool:
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of this name. Raises UnknownNameError for a name that stands for nothing, or for something else than a
-    strategy of this name."""
+    """The strategy of this name. Raises UnknownNameError if there is none, or if the name stands for something that is
+    not a strategy of this name."""
     return _found(name, Strategy, STRATEGIES, STRATEGY_GROUP, strategy_names())
 
 
@@ -93,11 +93,13 @@ def _found(name: str, kind: type[Kind], own: dict[str, str], group: str, known: 
     if point is None:
         raise UnknownNameError(f"there is no {word} {name[:80]!r}\n  hint: one of {', '.join(known)}")
     try:
-        made = point.load()
+        loaded = point.load()
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise UnknownNameError(f"the {word} {name!r} of {point.value} cannot be loaded: {what}") from error
-    if not isinstance(made, kind) or made.name != name:
-        what = f"is {made.name!r}" if isinstance(made, kind) else f"is a {type(made).__name__}, not a {kind.__name__}"
+    if not isinstance(loaded, kind) or loaded.name != name:
+        what = f"is a {type(loaded).__name__}, not a {kind.__name__}"
+        if isinstance(loaded, kind):
+            what = f"is {loaded.name!r}"
         raise UnknownNameError(f"the {word} {name!r} of {point.value} {what}\n  hint: tell its author")
-    return made
+    return loaded

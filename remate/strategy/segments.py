@@ -48,9 +48,9 @@ def _choose(problem: Problem, length: int) -> list[int]:
         return [problem.backward_start - 1] if problem.backward_start else []
     n = len(positions)
     rank = {p: r for r, p in enumerate(positions)}
-    made = [[s for s in problem.writes[p] if s not in problem.pinned] for p in positions]
-    last = [[_rank_of_last(problem, s, rank) for s in group] for group in made]
-    mean = sum(problem.size[s] for group in made for s in group) / max(1, n)
+    written = [[s for s in problem.writes[p] if s not in problem.pinned] for p in positions]
+    last = [[_rank_of_last(problem, s, rank) for s in group] for group in written]
+    mean = sum(problem.size[s] for group in written for s in group) / max(1, n)
     longest = 3 * length
     best = [0.0] + [float("inf")] * n  # by number of operations before the cut
     back = [0] * (n + 1)
@@ -58,7 +58,7 @@ def _choose(problem: Problem, length: int) -> list[int]:
         carried = 0
         for begin in range(end - 1, max(-1, end - 1 - longest), -1):
             if end < n:
-                carried += sum(problem.size[s] for s, z in zip(made[begin], last[begin], strict=True) if z >= end)
+                carried += sum(problem.size[s] for s, z in zip(written[begin], last[begin], strict=True) if z >= end)
             stretch = (end - begin) / length - 1
             cost = best[begin] + carried / max(mean, 1.0) + stretch * stretch
             if cost < best[end]:
@@ -97,8 +97,10 @@ def shut_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
 
 def aligned_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
     """Stages of the backward such that most operations are in the stage of the last segment whose storages they read.
-    `Segments` has an operation in a stage in which nothing that a segment keeps to itself is read any more: of a net whose
-    values reach far, that may be the first one for nearly all."""
+
+    In the stages of `Segments`, no storage that a segment keeps to itself is read later; in a net whose values reach
+    far, that may put nearly all operations into the first stage.
+    """
     backward_start, count = problem.backward_start, len(split.ends)
     reads = [
         max((split.of[problem.producer[s]] for s in read if problem.producer[s] < backward_start), default=-1)

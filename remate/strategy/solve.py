@@ -1,4 +1,5 @@
-"""The search for recomputations of one step under one budget. It alone judges, by the simulator; it keeps what is good, and stops.
+"""The search for recomputations of one step under one budget. It alone judges, by the simulator, keeps the best
+schedules, and stops.
 
 Strategies propose and bounds prove, as a policy orders them (`portfolio`).
 """
@@ -24,7 +25,8 @@ from .pool import CandidatePool, better
 from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
-NEAR = 20  # part of the floor: a smallest peak so near to it is worth no further search for one who requested less than any schedule takes
+# Part of the floor: where the budget is below the floor, a peak this close to it ends the search for a smaller one.
+NEAR = 20
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations: this step has none",
@@ -66,12 +68,12 @@ def solve(
 ) -> Solution:
     """The fastest recomputations found whose simulated peak is at most `request.budget` bytes.
 
-    pool: schedules that earlier calls for the same instance have found; this one adds to them. time_limit: seconds after
-    which what there is is returned; a result that it had a part in says so, for another run may differ. progress: called
-    with a line of text now and then. Ctrl-C ends the search at once, too.
+    pool: schedules of earlier calls for the same instance; this call adds to it. time_limit: seconds after which the
+    best schedule so far is returned; a result that it affected says so, for a different run may differ. progress:
+    called with a line of text now and then. Ctrl-C ends the search at once, too.
 
-    Raises InfeasibleError where nothing fits: with the smallest peak that the strategies of the policy reach, which is a
-    budget that the same call meets, as it does every larger one, and with the floor that is proven. Raises
+    Raises InfeasibleError where nothing fits: with the smallest peak that the strategies of the policy reach, which is
+    a budget that the same call meets, as it does every larger one, and with the floor that is proven. Raises
     NotApplicableError where the only strategy of the policy needs what the step lacks.
     """
     pool = CandidatePool() if pool is None else pool
@@ -127,22 +129,22 @@ class _Search:
             if self.context.best is None:
                 self._take_smallest()
             self._steps(self.policy.finish)
-        found, base, bound = self.context.best, self.base, self.context.bound
-        assert found is not None
-        gap = max(0.0, (found.time - bound) / max(1, base.time))
+        best, base, bound = self.context.best, self.base, self.context.bound
+        assert best is not None
+        gap = max(0.0, (best.time - bound) / max(1, base.time))
         return Solution(
-            found.recomputes,
-            found.peak,
-            found.time,
+            best.recomputes,
+            best.peak,
+            best.time,
             base.peak,
             base.time,
             bound,
             gap,
             self._stopped_by(gap),
-            found.strategy,
-            found.solver,
+            best.strategy,
+            best.solver,
             self._menu(),
-            found.order,
+            best.order,
         )
 
     def _each(self) -> None:
@@ -156,8 +158,8 @@ class _Search:
                 chosen = named(name)
                 if not chosen.reorders:
                     requested = self.instance, self.request, chosen
-                    found = solve(*requested, pool=self.pool, time_limit=limit, progress=self.deadline.progress)
-                    self.context.bound = max(self.context.bound, found.lower_bound)
+                    answer = solve(*requested, pool=self.pool, time_limit=limit, progress=self.deadline.progress)
+                    self.context.bound = max(self.context.bound, answer.lower_bound)
             except (InfeasibleError, NotApplicableError):
                 continue
             if self.pool.interrupted:
@@ -199,15 +201,16 @@ class _Search:
                 continue
             request = _shared(self.request, step)
             if isinstance(tried, Strategy):
-                for found in self._tried(tried, request, self.context):
-                    self._offer(found)
+                for candidate in self._tried(tried, request, self.context):
+                    self._offer(candidate)
                     if self._done():
                         return
             else:
                 self._prove(tried.prove(self.instance, request, self.context))
 
     def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
-        """Candidates of a strategy. One among several may find that it cannot work on this step; a single one says so."""
+        """Candidates of a strategy. One among several may be unable to work on this step; a single one raises its
+        error."""
         try:
             yield from candidates(strategy, self.instance, request, context)
         except NotApplicableError:
@@ -221,16 +224,17 @@ class _Search:
                 f"proven: at least {self._percent(proven):.2f}% more time than keeping everything{self._gap()}"
             )
 
-    def _offer(self, found: Candidate) -> None:
+    def _offer(self, candidate: Candidate) -> None:
         """Keep a candidate; take it if it fits and is the best so far."""
-        self.pool.keep(found)
-        if found.peak > self.request.budget:
+        self.pool.keep(candidate)
+        if candidate.peak > self.request.budget:
             return
-        self.context.fitted.add(found.strategy)
-        if better(self.context.best, found) is found:
-            self.context.best = found
+        self.context.fitted.add(candidate.strategy)
+        if better(self.context.best, candidate) is candidate:
+            self.context.best = candidate
             self.deadline.say(
-                f"found: {self._percent(found.time):.2f}% more time, peak {size(found.peak)} ({found.strategy}){self._gap()}"
+                f"found: {self._percent(candidate.time):.2f}% more time, "
+                f"peak {size(candidate.peak)} ({candidate.strategy}){self._gap()}"
             )
 
     def _gap(self) -> str:
@@ -243,47 +247,47 @@ class _Search:
 
     def _take_smallest(self) -> None:
         """Take the best of those that strategies offer for their smallest peak. Raises InfeasibleError if none fits."""
-        found = self._smallest()
-        for candidate in found:
+        offers = self._smallest()
+        for candidate in offers:
             self._offer(candidate)
         if self.context.best is None:
             if self.deadline.interrupted:  # too early to say that nothing fits
                 raise KeyboardInterrupt
-            least = min(candidate.peak for candidate in found)
+            least = min(candidate.peak for candidate in offers)
             delivered = self.instance.floor_of_delivered
-            told = self.policy.name, delivered, self.base.peak
+            details = self.policy.name, delivered, self.base.peak
             holder = "" if self.policy.reorders else self.instance.floor_holder
             raise InfeasibleError(
-                self.request.budget, least, self.floor, *told, struck=self.deadline.struck, holder=holder
+                self.request.budget, least, self.floor, *details, struck=self.deadline.struck, holder=holder
             )
 
     def _smallest(self) -> list[Candidate]:
-        """What the strategies offer when requested the proven floor, until one reaches it; where the budget is below the
-        floor, so that nothing fits anyway, until one comes near. But for that it does not depend on the budget, so the
-        least peak in it is a budget that is met, and so is every larger one."""
-        instance, kept = self.instance, self.instance.kept
+        """What the strategies offer for the proven floor, until one reaches it; where the budget is below the floor, so
+        that nothing fits anyway, until one is close. Otherwise it does not depend on the budget, so a budget of its
+        least peak is met, and so is every larger one."""
+        instance, cache = self.instance, self.instance.kept
         hopeless = self.request.budget < self.floor
         key = ("smallest", self.policy.name, self.request.effort, hopeless)
-        if key in kept:
-            return kept[key]
+        if key in cache:
+            return cache[key]
         request = replace(self.request, budget=self.floor)
         enough = self.floor + (self.floor // NEAR if hopeless else 0)
-        found = [self.base]
+        offers = [self.base]
         for step in self.policy.smallest:
             strategy, context = resolved(step), Context(self.deadline, self.base.time)
             if step.when is not None and not step.when(instance, request, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
                 for candidate in self._tried(strategy, _shared(request, step), context):
-                    found.append(candidate)
+                    offers.append(candidate)
                     self.pool.keep(candidate)
                     if candidate.peak <= enough or self.deadline.stopped():
                         break
-            if found[-1].peak <= enough or self.deadline.stopped():
+            if offers[-1].peak <= enough or self.deadline.stopped():
                 break
         if not self.deadline.stopped():  # else it depends on the clock
-            kept[key] = found
-        return found
+            cache[key] = offers
+        return offers
 
     def _menu(self) -> tuple[tuple[FlatRecompute, ...], ...]:
         """Plans of repeated blocks, if a strategy has left some with the instance."""
@@ -300,9 +304,9 @@ def candidates(strategy: Strategy, instance: StepInstance, request: Request, con
     try:
         proposal = next(proposals)
         while True:
-            found = _judged(strategy, instance, proposal)
-            yield found
-            proposal = proposals.send(found)
+            candidate = _judged(strategy, instance, proposal)
+            yield candidate
+            proposal = proposals.send(candidate)
     except StopIteration:
         return
     finally:
@@ -314,10 +318,10 @@ def _judged(strategy: Strategy, instance: StepInstance, proposal: Proposal) -> C
     if order is None and start is not None:
         order = start.order
     if order is not None:
-        found = _judged(
+        candidate = _judged(
             strategy, instance.ordered(order), Proposal(proposal.recomputes, start and replace(start, order=None))
         )
-        return replace(found, order=order)
+        return replace(candidate, order=order)
     if start is None:
         return instance.judged(proposal.recomputes, strategy.name, strategy.solver)
     names = start.strategy.split("+")

@@ -1,4 +1,4 @@
-"""A range ends where the step is another one: found by captures where nobody gave its ends, else told."""
+"""A range ends where the step differs: by captures where nobody gave its ends, else refused with the range that works."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def mirrored(y: torch.Tensor) -> torch.Tensor:
     ("model", "make", "kept", "why"),
     [
         (Filtered(), features, (5, 24, 1), r"t is from 5 \(at t=4 .*Kernel size.* \(test_narrowing\.py:\d+\)"),
-        (Shifted(), tokens, (3, 24, 1), r"t is from 3 \(the step at t=2 is another one"),
+        (Shifted(), tokens, (3, 24, 1), r"t is from 3 \(the step at t=2 differs"),
         (Around(windows), features, (4, 24, 1), r"t is from 4 \(at t=3 .* size is 4 \(test_narrowing\.py:\d+\)"),
         (Around(patches), features, (4, 24, 4), r"t is a multiple of 4 \(at t=23 .* is invalid for input"),
         (Around(mirrored), features, (4, 24, 1), r"t is from 4 \(at t=3 .*[Pp]adding size"),
@@ -201,7 +201,7 @@ def test_sizes_that_are_too_small_together() -> None:
 def test_sizes_that_are_too_small_together_up_to_what_is_planned() -> None:
     """The planned size is the least; the batch has no part in it and is not named."""
     told = (
-        r"is not that at b=4, h=8, w=8: [^!]*\n  hint: write \"h=8\.\.16\", for which it is one step, or leave h fixed"
+        r"is not that at b=4, h=8, w=8: [^!]*\n  hint: write \"h=8\.\.16\", for which the step is the same, or leave h fixed"
     )
     with pytest.raises(DimsError, match=told):
         planned(Pooled(), (image(4, 8, 8),), {"x": {0: "b", 2: "h=4..16", 3: "w=4..16"}})

@@ -141,7 +141,7 @@ def test_a_remainder_that_must_not_be_zero() -> None:
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        (Logarithm(), r"a number that aten\.mul\.Tensor is given \(models\.py:Logarithm\.forward\+1\)"),
+        (Logarithm(), r"a number among the arguments of aten\.mul\.Tensor \(models\.py:Logarithm\.forward\+1\)"),
         (Numbers(), r"from Python numbers.*models\.py:Numbers\.forward\+1"),
         (Loop(), r"operations more for each t: forward loops over t"),
     ],

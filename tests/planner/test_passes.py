@@ -93,11 +93,11 @@ def test_links_follow_one_another() -> None:
     about = chain(6, 3, 9, (1, 5), 0, 0)
     links = spine(about)
     assert len(links) >= 4
-    assert links[-1].made == -1
+    assert links[-1].output == -1
     for link, following in itertools.pairwise(links):
-        assert following.source == link.made
-        made = about.problem.producer[following.made] if following.made >= 0 else -1
-        assert made < 0 or following.source in about.problem.reads[made]
+        assert following.source == link.output
+        producer = about.problem.producer[following.output] if following.output >= 0 else -1
+        assert producer < 0 or following.source in about.problem.reads[producer]
     operations = [f for link in links for f in link.operations]
     assert operations == sorted(set(operations))
 
@@ -118,11 +118,11 @@ def test_what_a_link_costs() -> None:
     model = LinkModel(shape_of(problem, link, problem.backward_start, len(problem.real), top=False))
     there = LinkQuery(between=True, after=True)
     nothing_held = model.least(deadline, 1e3, 0.0, there)
-    passed = model.least(deadline, 1e3, 0.0, LinkQuery(between=True, after=True, made=True))
+    passed = model.least(deadline, 1e3, 0.0, LinkQuery(between=True, after=True, output_between=True))
     assert nothing_held == pytest.approx(5, abs=1e-3)
     assert passed == pytest.approx(6, abs=1e-3)
     assert model.least(deadline, 0.1, 0.0, there) == pytest.approx(0.9, abs=1e-3), "its inner value is held"
-    assert model.least(deadline, 1e3, 0.0, LinkQuery(between=False, after=True, made=True)) == float("inf")
+    assert model.least(deadline, 1e3, 0.0, LinkQuery(between=False, after=True, output_between=True)) == float("inf")
 
 
 def test_nothing_is_said_after_the_deadline(always: None) -> None:

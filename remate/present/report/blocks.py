@@ -89,18 +89,18 @@ def _shares(opened: Analysis) -> list[Share]:
 def listed(ids: tuple[str, ...]) -> str:
     """`h.0 … h.4, h.7`: numbered neighbours together."""
     runs: list[list[str]] = []
-    for one in ids:
-        if runs and _next(runs[-1][-1]) == one:
-            runs[-1].append(one)
+    for name in ids:
+        if runs and _next(runs[-1][-1]) == name:
+            runs[-1].append(name)
         else:
-            runs.append([one])
+            runs.append([name])
     return ", ".join(f"{run[0]} … {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def _next(name: str) -> str:
     """`h.3` -> `h.4`: the last number in a name counted up."""
-    found = list(_NUMBER.finditer(name))
-    if not found or len(found[-1][0]) > 15:
+    numbers = list(_NUMBER.finditer(name))
+    if not numbers or len(numbers[-1][0]) > 15:
         return ""
-    start, end = found[-1].span()
-    return f"{name[:start]}{int(found[-1][0]) + 1}{name[end:]}"
+    start, end = numbers[-1].span()
+    return f"{name[:start]}{int(numbers[-1][0]) + 1}{name[end:]}"

@@ -17,7 +17,7 @@ _LANE = 290  # height
 
 
 def memory_chart(scene: Scene) -> str:
-    """Memory over the step: baseline, the schedule, what was measured, the budget, the peak, the forward/backward boundary."""
+    """Memory over the step: baseline, schedule, measurement, the budget, the peak, the forward/backward boundary."""
     limit = scene.top * _HEADROOM
     title = (
         f"Memory over the step: peak {size(scene.peak)} of a budget of {size(scene.budget)}, "
@@ -59,7 +59,8 @@ def lanes(scene: Scene) -> str:
             '<svg id="lanes" class="lanes" role="img" aria-label="Operations above, recomputations below, over time">',
             f'<svg class="plane" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">',
             *paths,
-            '</svg><g class="blocks"></g><g class="cursor" visibility="hidden"><line x1="0" x2="0" y1="0" y2="100%"/></g></svg>',
+            '</svg><g class="blocks"></g><g class="cursor" visibility="hidden">'
+            '<line x1="0" x2="0" y1="0" y2="100%"/></g></svg>',
         ]
     )
 
@@ -78,24 +79,24 @@ def _levels(limit: float) -> Iterable[str]:
 
 def _line(times: Sequence[int], levels: Sequence[int], span: int, limit: float, close: bool = False) -> str:
     """A path. Repeated points are left out."""
-    found: list[str] = []
+    path: list[str] = []
     points = zip(*thin(times, levels, _BUCKETS), strict=True)
     for time, level in points:
         point = f"{time * WIDTH // span} {round((limit - level) / limit * HEIGHT)}"
-        if not found or found[-1] != point:
-            found.append(point)
+        if not path or path[-1] != point:
+            path.append(point)
     end = times[-1] * WIDTH // span if times else 0
-    return "M" + "L".join(found) + (f"L{end} {HEIGHT}L0 {HEIGHT}Z" if close else "")
+    return "M" + "L".join(path) + (f"L{end} {HEIGHT}L0 {HEIGHT}Z" if close else "")
 
 
 def _boxes(stretches: Iterable[Stretch], kind: str, span: int) -> str:
     """Boxes of one kind; those too narrow to distinguish are drawn as one."""
     top = _LANES[kind]
     merged: list[list[int]] = []
-    for one in stretches:
-        if one.kind != kind:
+    for stretch in stretches:
+        if stretch.kind != kind:
             continue
-        start, end = one.start * WIDTH // span, max(one.end * WIDTH // span, one.start * WIDTH // span + 2)
+        start, end = stretch.start * WIDTH // span, max(stretch.end * WIDTH // span, stretch.start * WIDTH // span + 2)
         if merged and start - merged[-1][1] < 3 and (end - start < 12 or start < merged[-1][1]):
             merged[-1][1] = max(end, merged[-1][1])
         else:

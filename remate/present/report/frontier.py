@@ -22,7 +22,7 @@ _TOP, _LEFT, _WIDTH, _HEIGHT = 6.0, 11.0, 84.0, 80.0  # of the plane, in percent
 
 
 class FrontierPoint(msgspec.Struct, frozen=True):
-    """A schedule. budget, peak: bytes. overhead, bound: of the step's time without recomputation; bound null: nothing proven."""
+    """A schedule. budget, peak: bytes. overhead, bound: of the baseline's time; bound null: nothing is proven."""
 
     file: str
     budget: int
@@ -68,7 +68,7 @@ def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
 
 
 def _beside(file: Path, folder: str) -> str:
-    """A file's name, with its folder where that is another one: two files may have the same name."""
+    """A file's name, with its folder where that differs: two files may have the same name."""
     return file.name if file.parent == Path(folder).resolve() else f"{file.parent.name}/{file.name}"
 
 
@@ -86,13 +86,13 @@ def _point(opened: Analysis, name: str, here: bool) -> FrontierPoint:
     )
 
 
-def frontier_section(found: Frontier) -> str:
+def frontier_section(frontier: Frontier) -> str:
     """Chart, table, and what was left out."""
     head = ("Schedule", "Budget", "of the baseline", "Peak", "Overhead", "Proven bound", "Recomputes")
-    rows = [_row(point, found.baseline) for point in found.points]
-    parts = [_chart(found), table("Schedules of this step, by budget", head, rows, right=(1, 2, 3, 4, 5, 6))]
-    if found.skipped:
-        reasons = "".join(f"<li>{text(name)}: {text(why)}</li>" for name, why in found.skipped)
+    rows = [_row(point, frontier.baseline) for point in frontier.points]
+    parts = [_chart(frontier), table("Schedules of this step, by budget", head, rows, right=(1, 2, 3, 4, 5, 6))]
+    if frontier.skipped:
+        reasons = "".join(f"<li>{text(name)}: {text(why)}</li>" for name, why in frontier.skipped)
         parts.append(f'<p class="aside">Left out:</p><ul class="aside">{reasons}</ul>')
     return "\n".join(parts)
 
@@ -112,9 +112,9 @@ def _row(point: FrontierPoint, baseline: int) -> tuple[str, ...]:
     return name, *figures
 
 
-def _chart(found: Frontier) -> str:
+def _chart(frontier: Frontier) -> str:
     """Overhead upwards, budget to the right."""
-    points = found.points
+    points = frontier.points
     low, high = min(p.budget for p in points), max(max(p.budget for p in points), 1)
     margin = max((high - low) * 0.08, high * 0.02)
     left, right = low - margin, high + margin
@@ -143,14 +143,13 @@ def _chart(found: Frontier) -> str:
             parts.append(f'<circle class="bound" cx="{x(p.budget)}" cy="{y(p.bound)}" r="3"/>')
     for p in points:
         kind = "ours here" if p.here else "ours"
-        told = f"{p.file}: budget {size(p.budget)}, overhead {p.overhead * 100:+.2f}%"
-        about = f"<title>{attribute(told)}</title>"
+        caption = f"{p.file}: budget {size(p.budget)}, overhead {p.overhead * 100:+.2f}%"
+        about = f"<title>{attribute(caption)}</title>"
         parts.append(
             f'<circle class="{kind}" cx="{x(p.budget)}" cy="{y(p.overhead)}" r="{6 if p.here else 4}">{about}</circle>'
         )
-    apart = {
-        (p.budget, p.overhead): p for p in sorted(points, key=lambda p: p.here)
-    }  # one name for points in one place
+    # One name for all points in one place.
+    apart = {(p.budget, p.overhead): p for p in sorted(points, key=lambda p: p.here)}
     for p in apart.values() if len(apart) <= _NAMED else ():
         name, late = attribute(p.file.removesuffix(".json")), (p.budget - left) / (right - left) > 0.7
         place = 'dx="-8" dy="-8" text-anchor="end"' if late else 'dx="8" dy="-8"'

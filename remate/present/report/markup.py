@@ -40,8 +40,8 @@ def bar(share: float, kind: str = "") -> str:
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = (), ids: int = -1
 ) -> str:
-    """A table that scrolls on its own where it is too wide. Cells are HTML; columns in `right` hold figures; column `ids`
-    lists many names, which may break anywhere."""
+    """A table that scrolls if it is too wide. Cells are HTML. right: columns of figures. ids: the column that lists
+    many names, which may break anywhere."""
 
     def cells(row: Sequence[str], tag: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""

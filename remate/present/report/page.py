@@ -25,8 +25,8 @@ _MEASURED = (
 )
 
 
-def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | None = None) -> str:
-    """The whole page as HTML. trace: a measured curve. found: other schedules of the same step."""
+def page(opened: Analysis, trace: MemoryTrace | None = None, frontier: Frontier | None = None) -> str:
+    """The whole page as HTML. trace: a measured curve. frontier: other schedules of the same step."""
     style, script = _asset("report.css"), _asset("report.js")
     shown = scene(opened, trace)
     schedule = opened.schedule
@@ -47,7 +47,7 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | N
         at_peak=tables.at_peak(opened),
         kept=tables.kept(opened),
         recomputes=tables.recomputes(opened),
-        frontier=_section(found) if found is not None else "",
+        frontier=_section(frontier) if frontier is not None else "",
         about=tables.about(opened),
         peak_note=escape(" ".join(PEAK_NOTE.split())),
         version=escape(__version__),
@@ -55,10 +55,11 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, found: Frontier | N
     )
 
 
-def _section(found: Frontier) -> str:
+def _section(frontier: Frontier) -> str:
     head = '<section aria-labelledby="other"><h2 id="other">Other budgets</h2>'
     keys = '<ul class="keys"><li class="ours">schedules</li><li class="bound">proven lower bound</li></ul>'
-    return f"{head}<p>What a budget costs: time added to the step without recomputation.</p>{keys}{frontier_section(found)}</section>"
+    intro = "<p>What a budget costs: time added to the step without recomputation.</p>"
+    return f"{head}{intro}{keys}{frontier_section(frontier)}</section>"
 
 
 def _policy(style: str, script: str) -> str:

@@ -1,6 +1,7 @@
 """What the page's script needs to name who holds memory at any moment, as compact as JSON allows.
 
-The page counts the events that take time or memory: runs, recomputations, buffer updates, the forward/backward boundary.
+The page counts the events that take time or memory: runs, recomputations, buffer updates, the forward/backward
+boundary.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
     for at in shown:
         flags[at] = 1
     rank = [number - 1 for number in accumulate(flags)]
-    found = [events[at] for at in shown]
-    used = sorted({event.op for event in found if isinstance(event, Computation)})
+    events_shown = [events[at] for at in shown]
+    used = sorted({event.op for event in events_shown if isinstance(event, Computation)})
     number = {op: at for at, op in enumerate(used)}
     names, overloads, sources = _FullIds(opened), _Table(), _Table()
     pairs = [names.pair(graph.operations[op].id, op) for op in used]
@@ -83,8 +84,8 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
         "places": names.places,
         "ops": ops,
         "steps": {
-            "op": [number[event.op] if isinstance(event, Computation) else -1 for event in found],
-            "again": [at for at, event in enumerate(found) if isinstance(event, RecomputeRun)],
+            "op": [number[event.op] if isinstance(event, Computation) else -1 for event in events_shown],
+            "again": [at for at, event in enumerate(events_shown) if isinstance(event, RecomputeRun)],
             "during": [timeline.during[at] for at in shown],
             "after": [timeline.after[at] for at in shown],
         },

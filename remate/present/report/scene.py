@@ -38,7 +38,7 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
-    """trace: measured curve to lay beside the predicted one; its forward and its backward are stretched to fit."""
+    """trace: measured curve to draw beside the predicted one; its forward and its backward are stretched to fit."""
     timeline, budget = opened.timeline, opened.schedule.solve.budget
     ours = curve(opened.linked, timeline)
     base = curve(opened.without_recomputes, opened.baseline)
@@ -60,11 +60,11 @@ def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
     )
 
 
-def _stretches(opened: Analysis, made: Curve) -> list[Stretch]:
-    found = []
-    ends = [*made.starts[1:], made.end]
+def _stretches(opened: Analysis, memory: Curve) -> list[Stretch]:
+    stretches = []
+    ends = [*memory.starts[1:], memory.end]
     for at, event in enumerate(opened.linked.events):
-        if isinstance(event, Computation) and ends[at] > made.starts[at]:
+        if isinstance(event, Computation) and ends[at] > memory.starts[at]:
             kind = (
                 "recompute"
                 if isinstance(event, RecomputeRun)
@@ -72,8 +72,8 @@ def _stretches(opened: Analysis, made: Curve) -> list[Stretch]:
                 if at < opened.timeline.backward_start
                 else "backward"
             )
-            found.append(Stretch(kind, made.starts[at], ends[at]))
-    return found
+            stretches.append(Stretch(kind, memory.starts[at], ends[at]))
+    return stretches
 
 
 def _stretched(trace: MemoryTrace, backward_start: int, end: int) -> tuple[list[int], list[int]]:

@@ -1,7 +1,7 @@
 """The predicted step in the Trace Event format, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-Operations are slices on three tracks (forward, backward, recomputations), inside the slices of their blocks; memory and budget
-are counters in bytes. Views, which take no time, are left out. Times in the format are microseconds.
+Operations are slices on three tracks (forward, backward, recomputations), inside the slices of their blocks; memory and
+budget are counters in bytes. Views, which take no time, are left out. Times in the format are microseconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The predicted step as a snapshot of torch's CUDA allocator, which torch's memory viewer (pytorch.org/memory_viz) opens.
+"""The predicted step as a snapshot of torch's CUDA allocator, for torch's memory viewer (pytorch.org/memory_viz).
 
-The structure is that of `torch.cuda.memory._snapshot()`. What the snapshot says about addresses is made up: a block that
-is free is used again for the next block of the same size. Parameters, buffers and inputs are not in it. A block's frames
-are its operation, its instance and its part of the step, in place of a Python stack; its category is what it is held for.
+The structure is that of `torch.cuda.memory._snapshot()`. Its addresses are invented: a free block is used again for the
+next block of the same size. Parameters, buffers and inputs are not included. A block's frames are its operation, its
+instance and its part of the step, in place of a Python stack; its category is its role in the step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ...schedule_tools.names import owners
 from ...schedule_tools.roles import Roles
 from ..curve import curve
 
-BASE = 0x7F00_0000_0000  # where the made-up addresses begin
+BASE = 0x7F00_0000_0000  # the first invented address
 _ALIGNMENT = 512
 _PROTOCOL = 4  # the viewer's own reader knows none beyond
-_UNKNOWN = "unknown"  # the viewer fails on a snapshot that has categories and not this one
+_UNKNOWN = "unknown"  # the viewer fails on a snapshot that has categories without this one
 
 
 def snapshot_bytes(opened: Analysis) -> bytes:
@@ -62,10 +62,10 @@ class _Snapshot:
         self.roles, self.home = Roles(opened), owners(opened)
         self.space = _AddressSpace()
         self.events: list[dict[str, Any]] = []
-        self.blocks: dict[int, dict[str, Any]] = {}  # by address: the event that made the block
+        self.blocks: dict[int, dict[str, Any]] = {}  # by address: the event that allocated the block
 
     def result(self) -> dict[str, Any]:
-        made = curve(self.opened.linked, self.opened.timeline)
+        memory = curve(self.opened.linked, self.opened.timeline)
         born: dict[int, list[Allocation]] = {}
         died: dict[int, list[int]] = {}  # by position: addresses
         for allocation in self.opened.timeline.device.allocations:
@@ -73,7 +73,7 @@ class _Snapshot:
                 born.setdefault(allocation.birth, []).append(allocation)
         events = self.opened.linked.events
         for at, event in enumerate(events):
-            time, index = made.starts[at] // 1000, event.op if isinstance(event, Execution) else None
+            time, index = memory.starts[at] // 1000, event.op if isinstance(event, Execution) else None
             for address in died.get(at, ()):
                 self._free(address, time)
             for allocation in born.get(at, ()):
@@ -91,7 +91,7 @@ class _Snapshot:
         return self.roles.role(allocation, allocation.value)
 
     def _frames(self, allocation: Allocation | None, at: int, index: int | None) -> list[dict[str, Any]]:
-        """Innermost first: what was made, by which operation, in which block, in which part."""
+        """Innermost first: the value, its operation, its block, its part of the step."""
         backward_start = self.opened.timeline.backward_start
         part = "forward" if at < backward_start else "backward" if at > backward_start else "turn to backward"
         frames = []
@@ -117,10 +117,10 @@ class _Snapshot:
         return address
 
     def _free(self, address: int, time: int) -> None:
-        made = self.blocks.pop(address)
-        self.space.give(address, made["size"])
+        block = self.blocks.pop(address)
+        self.space.give(address, block["size"])
         for action in ("free_requested", "free_completed"):
-            self.events.append(_event(action, address, made["size"], time, made["frames"], made["category"]))
+            self.events.append(_event(action, address, block["size"], time, block["frames"], block["category"]))
 
     def _done(self) -> dict[str, Any]:
         total = self.space.end - BASE

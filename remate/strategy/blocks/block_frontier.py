@@ -26,10 +26,13 @@ LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak witho
 
 
 def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = ()) -> list[BlockPlan]:
-    """Plans of a block that no other one dominates, least retained first; the one without recomputation is always there. once:
-    operations of the block that may not run again."""
+    """Plans of a block that no other dominates, least retained first; the plan without recomputation is always
+    included.
+
+    once: operations of the block that may not run again.
+    """
     keep = simulated_plan(leaf, ())
-    found = {keep.recomputes: keep}
+    plans = {keep.recomputes: keep}
     problem = Problem(leaf.graph, once)
     allowed = [f for f in _needed(problem) if f not in problem.once]
     if allowed and leaf.graph.backward_start < len(leaf.graph.operations):
@@ -42,8 +45,8 @@ def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Co
             for plan in trade_off(
                 _Prices(leaf, formulation, limit * peak, deadline, effort).solve, effort.prices, deadline
             ):
-                found.setdefault(plan.recomputes, plan)
-    return worth_having(found.values(), keep)
+                plans.setdefault(plan.recomputes, plan)
+    return worth_having(plans.values(), keep)
 
 
 def _needed(problem: Problem) -> list[int]:
@@ -57,8 +60,10 @@ def _needed(problem: Problem) -> list[int]:
 
 
 def trade_off(solve: Callable[[float], BlockPlan | None], solves: int, deadline: Deadline) -> Iterator[BlockPlan]:
-    """Plans for all prices of retained bytes, by dichotomy. solve: a price in ns per byte -> the plan that is best by it;
-    solves: how often at most."""
+    """Plans for all prices of retained bytes, by dichotomy.
+
+    solve: a price in ns per byte -> the best plan at that price. solves: the most calls of `solve`.
+    """
     cheap, small = solve(1e-9), solve(1e6)
     left, pairs = solves - 2, [(cheap, small)]
     yield from (plan for plan in (cheap, small) if plan is not None)
@@ -105,7 +110,7 @@ def worth_having(plans: Iterable[BlockPlan], keep: BlockPlan) -> list[BlockPlan]
 
 
 def _undominated(plans: Iterable[BlockPlan]) -> list[BlockPlan]:
-    """Without the plans that another one equals or betters in every figure, those that retain least first."""
+    """Without the plans that another equals or betters in every figure, those that retain least first."""
     kept = undominated(sorted(plans, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)
     return sorted(kept, key=lambda plan: (plan.retained, plan.time))
 

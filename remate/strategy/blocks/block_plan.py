@@ -11,8 +11,9 @@ from ...partition.leaf_graph import LeafGraph
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
-    """recomputations: over the leaf's own operations. In bytes: retained between forward and backward (outputs included),
-    forward_peak and backward_peak of the block alone. time: ns of forward and backward, recomputations included."""
+    """A plan of one block. recomputations: over the leaf's own operations. In bytes: retained between forward and
+    backward (outputs included), forward_peak and backward_peak of the block alone. time: ns of forward and backward,
+    recomputations included."""
 
     recomputes: tuple[FlatRecompute, ...]
     retained: int

@@ -1,17 +1,17 @@
 """The level above the blocks: which plan each instance takes.
 
     minimise  sum of time[o] * x[p, o]                                          over instances p and plans o
-    one       sum of x[p, o] = 1                                                 for every instance p
+    single    sum of x[p, o] = 1                                                 for every instance p
     forward   base[p] + sum over q < p of retained[q] + forward_peak[p] <= budget      for every instance p
     backward  base'[p] + sum over q < p of retained[q] + backward_peak[p] <= budget    for every instance p
     order     retained never falls from one instance of a template to the next one
 
-A part of a model that is called several times (`Graph.calls`) has, at each of these, what the instances retain once more for
+If a part of a model is called several times (`Graph.calls`), each call also has in memory what the instances retain for
 every other call.
 
-Backward runs the instances in reverse, so what a later instance retains is gone first: among equal instances the later
-ones retain more. That also takes the symmetry away, which would cost the solver most of its time. The bases are what
-the simulator finds in the step without recomputation beside the blocks' own bytes. (H-Rockmate, Gusak et al., ICML 2025,
+Backward runs the instances in reverse, so what a later instance retains is freed first: among equal instances the later
+ones retain more. That also removes the symmetry, which would cost the solver most of its time. The bases are bytes that
+the simulator counts in the step without recomputation, beside the blocks' own. (H-Rockmate, Gusak et al., ICML 2025,
 chooses among plans of blocks in the same way, without bases or order.)
 """
 
@@ -133,7 +133,7 @@ class BlockSelection:
                 neighbours.append((latest[template], q))
             latest[template] = q
         m.first = pyo.Constraint(expr=m.before[0] == 0)
-        m.one = pyo.Constraint(range(count), rule=lambda m, p: linear(figures(p, "retained")[0]) == 1)
+        m.single = pyo.Constraint(range(count), rule=lambda m, p: linear(figures(p, "retained")[0]) == 1)
         m.chain = pyo.Constraint(range(count), rule=chain)
         m.level = pyo.Constraint([(p, b) for p in range(count) for b in (0, 1)], rule=level)
         m.order = pyo.Constraint(neighbours, rule=order)
@@ -142,8 +142,8 @@ class BlockSelection:
         return m
 
     def ask(self, deadline: Deadline, budget: float, effort: Effort, *, gap: float) -> Answer[None] | None:
-        """The choice that the model makes for a budget in bytes. gap: at which the solve stops, as a share of the step's
-        time."""
+        """The choice that the model makes for a budget in bytes. gap: share of the step's time at which the solve
+        stops."""
         self.model.budget.set_value(budget)
         self.engine.update(self.model.level.values())
         result = self.engine.solve(
@@ -172,11 +172,11 @@ class BlockSelection:
 
     def menu(self, most: int) -> list[tuple[FlatRecompute, ...]]:
         """For every template with several instances, a few plans along its frontier, over its first instance."""
-        found: list[tuple[FlatRecompute, ...]] = []
+        offers: list[tuple[FlatRecompute, ...]] = []
         for template, plans in enumerate(self.frontiers):
             if self.template.count(template) > 1:
                 recompute = [plan for plan in plans if plan.recomputes]
                 picked = {round(n * (len(recompute) - 1) / max(1, most - 1)) for n in range(min(most, len(recompute)))}
                 first = self.template.index(template)
-                found += [tuple(self._mapped(first, recompute[n])) for n in sorted(picked)]
-        return found
+                offers += [tuple(self._mapped(first, recompute[n])) for n in sorted(picked)]
+        return offers

@@ -1,4 +1,4 @@
-"""The hierarchical strategy: plans of every distinct block, each found once, and the best choice of one per instance."""
+"""The hierarchical strategy: plans of every distinct block, each computed once, and the best plan for each instance."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def hierarchical(instance: StepInstance, request: Request, context: Context) -> 
 
 
 def block_selection(instance: StepInstance, effort: Effort, deadline: Deadline) -> BlockSelection:
-    """The plans of an instance's blocks, found once for each effort; again, if the deadline came between."""
+    """The plans of an instance's blocks, computed once for each effort; once more if the deadline cut that short."""
     key = ("block selection", effort)
     if key in instance.kept:
         return instance.kept[key]
-    made = BlockSelection(instance.problem, instance.leaves, deadline, effort)
+    selection = BlockSelection(instance.problem, instance.leaves, deadline, effort)
     if not deadline.stopped():  # else its frontiers may lack plans
-        instance.kept[key] = made
-        instance.kept[MENU, effort] = tuple(made.menu(OFFERED))
-    return made
+        instance.kept[key] = selection
+        instance.kept[MENU, effort] = tuple(selection.menu(OFFERED))
+    return selection
 
 
 HIERARCHICAL = Strategy(

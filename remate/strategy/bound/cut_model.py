@@ -1,23 +1,25 @@
 """A lower bound on the time of any schedule of a graph under a budget, as an integer program.
 
-Take cuts: operations k1 < k2 < … of the backward, or of a step that has none. Whatever the schedule, a forward storage
-that some operation after a cut reads is resident while the cut's operation runs, or its producer runs again after the cut
-(and then whatever that producer reads is resident, or made again after the cut, too). What is resident fits into what the
-budget leaves beside the bytes that are live there in any schedule. What is resident at a later cut was resident at the
-earlier one, or made again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end. So, with hold[s, c] and recomputed[f, c, d]
-(f runs again in the stretch, once or more often),
+Take cuts: operations k1 < k2 < … of the backward, or of a step that has none. In every schedule, a forward storage that
+some operation after a cut reads is in memory while the cut's operation runs, or its producer runs again after the cut
+(and then each storage that the producer reads is in memory, or computed again after the cut, too). What is in memory
+fits into the budget, less the bytes that are live there in any schedule. What is in memory at a later cut was in memory
+at the earlier one, or was computed again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end.
+Let hold[s, c] mean that s is in memory at c, and recompute[f, c, d] that f runs again in the stretch, once or more.
+Then the program
 
     minimise  sum of time[f] * recompute[f, c, c + 1]
     need      hold[s, c] + recompute[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
-    closure   recompute[f, c, d] <= hold[u, c] + recompute[producer(u), c, d]    for every forward storage u that f reads
+    closure   recompute[f, c, d] <= hold[u, c] + recompute[producer(u), c, d]    for every forward storage u of f
     chain     hold[s, d] <= hold[s, c] + recompute[producer(s), c, d]
-    parts     recompute[f, c, d] <= sum of recomputation[f, part], and >= each       for the shorter stretches that make up (c, d)
+    parts     recompute[f, c, d] <= sum of recompute[f, part], and >= each     for the shorter stretches of (c, d)
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
 
-has an optimum that no schedule beats. (Where cuts are in the forward, what is first made after a cut is there for nothing:
-rows of it, in stretches from that cut, do not hold.) Any dual bound of it will do. Integers need no stretch but those from
-one cut to the next; fractions do: a relaxation spreads one recomputation over many of them, and a long stretch says again what two cuts
-alone would. Assumptions, all of them the format's own rules: the forward, then the backward operations run once each in
+has an optimum that no schedule beats. (With cuts in the forward, what first runs after a cut counts as available: its
+rows, in stretches from that cut, do not hold.) Any dual bound of it is valid. Integers need only the stretches from one
+cut to the next. Fractions need more: a relaxation spreads one recomputation over many stretches, and a long stretch
+repeats what two cuts alone demand. Assumptions, all of them rules of the format: the forward, then the backward
+operations run once each in
 the given order; besides, forward operations run again, whole, anywhere; a storage is resident in full or not at all;
 operations cost what the profile says. No partition is assumed.
 """
@@ -45,22 +47,25 @@ Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the numbe
 
 
 def stretches(count: int, overlapping: bool) -> dict[Stretch, tuple[Stretch, ...]]:
-    """Stretches of `count` cuts, the short ones first, each with those that make it up. All there are from one cut to the
-    next, and from each to the end; overlapping: also those of 2, 4, 8, … cuts, each beginning amid the one before."""
+    """Stretches of `count` cuts, the short ones first, each with those that make it up.
+
+    They reach from each cut to the next, and from each to the end; overlapping: also over 2, 4, 8, … cuts, each
+    beginning in the middle of the one before.
+    """
     chosen = {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)}
     width = 2
     while overlapping and width < 2 * count:
         chosen |= {(c, min(c + width, count)) for c in range(0, count, width // 2)}
         width *= 2
-    found: dict[Stretch, tuple[Stretch, ...]] = {}
+    parts_of: dict[Stretch, tuple[Stretch, ...]] = {}
     for stretch in sorted(chosen, key=lambda ends: (ends[1] - ends[0], ends)):
         at, end = stretch
         parts: list[Stretch] = []
         while at < end and end - stretch[0] > 1:
-            parts.append(max((s for s in found if s[0] == at and s[1] <= end), key=lambda s: s[1]))
+            parts.append(max((s for s in parts_of if s[0] == at and s[1] <= end), key=lambda s: s[1]))
             at = parts[-1][1]
-        found[stretch] = tuple(parts)
-    return found
+        parts_of[stretch] = tuple(parts)
+    return parts_of
 
 
 class CutModel:
@@ -129,8 +134,8 @@ class CutModel:
         return m
 
     def nanoseconds(self, extra: float) -> int:
-        """Time of the step from extra time in %, in whole ns, as any schedule takes; the trivial bound where nothing fits,
-        for which any statement is true."""
+        """Time of the step in whole ns, from extra time in %, as any schedule takes; the trivial bound where nothing
+        fits, for then every statement is true."""
         base = self.problem.baseline_time
         return base if extra == float("inf") else base + max(0, ceil(extra * self.percent * (1 - 1e-6)))
 
@@ -161,13 +166,14 @@ class CutModel:
                 read = problem.producer[s] < ends[c] and after < len(readers) and readers[after] < ends[d]
                 self.engine.set_rhs(self.model.need[s, c, d], float(read), infinity)
         if places[0] < problem.backward_start:
-            self._made_between(places)
+            self._first_computed_between(places)
         self.engine.set_bounds(np.array(columns), np.array(lower), np.array(upper))
         self.engine.update(self.model.memory.values())
         return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
 
-    def _made_between(self, places: list[int]) -> None:
-        """What a stretch makes for the first time, or a later one does, is there for its recomputations and for its end."""
+    def _first_computed_between(self, places: list[int]) -> None:
+        """What a stretch, or a later one, computes for the first time is available to its recomputations and at its
+        end."""
         producer, infinity = self.problem.producer, float("inf")
         for (_, u, c, _), row in self.model.closure.items():
             self.engine.set_rhs(row, 0.0 if producer[u] < places[c] else -1.0, infinity)

@@ -1,4 +1,5 @@
-"""Which cuts are asked what they prove, one by one and together (`cut_model`): of the backward, or of a step without one."""
+"""Which cuts are asked what they prove, one by one and together (`cut_model`): of the backward, or of a step without
+one."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ EXACT = 2500  # variables of one cut up to which integrality is enforced
 # Cuts taken together, as a share of those that the effort tries one by one; and whether their stretches overlap.
 SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
-# Of the work of the effort: a relaxation that takes more says that integers take too long. HiGHS cannot be ended while it works on
-# the root of a search, and that alone takes tens to hundreds of times as long as the relaxation.
+# Of the work of the effort: a relaxation that takes more says that integers take too long. HiGHS cannot be ended while
+# it works on the root of a search, and that alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
 HOPEFUL = 0.9  # of what is proven: a relaxation that says less is no reason to ask for integers
 
@@ -39,8 +40,8 @@ def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
 
 
 def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
-    """The best bound of several cuts at once: what must run again before each of several peaks of the backward. A step too
-    large for it gets the trivial bound. Stops when no schedule can be much better than the best one known."""
+    """The best bound of several cuts at once: what must run again before each of several peaks of the backward. A step
+    too large for it gets the trivial bound. Stops when no schedule can be much better than the best one known."""
     problem, single = instance.problem, instance.view(cut_model, 1, False)
     if context.best is None or not single.storages:
         return problem.baseline_time
@@ -87,8 +88,8 @@ class _Requested:
 
 
 def _scored(problem: Problem, ask: _Requested) -> list[tuple[float, int]]:
-    """What the relaxations of single cuts prove, with their places, the best first; nothing where backward reads nothing that
-    forward makes."""
+    """What the relaxations of single cuts prove, with their places, the best first; nothing where backward reads
+    nothing that forward makes."""
     if not ask.model.storages:
         return []
     most = ask.request.effort.cuts
@@ -111,8 +112,8 @@ def _spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]
 
 
 def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
-    """Of a step without a backward: in each of at most `count` equal stretches of what exceeds the budget if nothing runs
-    again, the operation that exceeds it most."""
+    """Of a step without a backward: in each of at most `count` equal stretches of what exceeds the budget if nothing
+    runs again, the operation that exceeds it most."""
     ledger = Ledger(problem, ())
     over = [(int(live), i) for live, i in zip(ledger.live, ledger.order, strict=True) if i >= 0 and live > budget]
     ends = [round(n * len(over) / count) for n in range(count + 1)]

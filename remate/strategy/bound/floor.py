@@ -10,7 +10,7 @@ from ..problem import Problem
 
 def proven_floor(problem: Problem) -> int:
     """Bytes that some operation needs at once in every schedule: its arguments, outputs and workspace, outputs of the
-    model and gradients already made, and backward values still to be read. Same assumptions as `bound`."""
+    model, gradients that exist by then, and backward values still to be read. Assumptions as in `bound`."""
     return floor_and_holder(problem)[0]
 
 
@@ -39,16 +39,20 @@ def least_need(problem: Problem) -> int:
 
 
 def forced_bytes(problem: Problem) -> np.ndarray:
-    """By operation: bytes live while it runs in any schedule, its arguments from the forward apart: what it makes, its
-    workspace, backward values still to be read, gradients already made, and after the forward/backward boundary the outputs of the model
-    (before it, they too can be dropped and made again)."""
-    made = [(sum(problem.size[s] for s in problem.writes[i]), i, i) for i in problem.forward if not _shares(problem, i)]
+    """By operation: bytes live while it runs in any schedule, without its arguments from the forward.
+
+    These are its results, its workspace, backward values still to be read, gradients that exist by then, and after the
+    forward/backward boundary the outputs of the model (before it, they too can be evicted and computed again).
+    """
+    written = [
+        (sum(problem.size[s] for s in problem.writes[i]), i, i) for i in problem.forward if not _shares(problem, i)
+    ]
     workspace = [(problem.workspace[i], i, i) for i, real in enumerate(problem.real) if real]
     held = [
         (h.nbytes, h.first + (not h.given and _shares(problem, h.first)), h.last - h.overwritten)
         for h in backward_holdings(problem)
     ]
-    return np.array(levels(len(problem.real), [*made, *workspace, *held]), dtype=np.int64)
+    return np.array(levels(len(problem.real), [*written, *workspace, *held]), dtype=np.int64)
 
 
 def _shares(problem: Problem, i: int) -> bool:

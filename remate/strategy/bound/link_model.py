@@ -1,13 +1,15 @@
 """What the operations of one link of a spine (`spine`) must run again, for the bound of `passes`.
 
-With two cuts k and l, operations of the backward, after which what is read is resident or made again (`cut_model`), and a
-price for every byte that is resident at either:
+Take two cuts k and l, operations of the backward, after which each storage that is read is in memory or computed again
+(`cut_model`), and a price for every byte that is in memory at either. The model is
 
-    minimise  sum of time[f] * (recompute[f, k, l] + recompute[f, l, end]) + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
+    minimise  sum of time[f] * (recompute[f, k, l] + recompute[f, l, end])
+            + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
 
-over the operations and storages of the link alone; what others hand to it is there for nothing, but for the source of the
-link, of which is asked whether it is there between the cuts, and after them. What it makes for the next link may be demanded
-in either place. Its relaxation is solved; the same links at different places of a step have the same model.
+over the operations and storages of the link alone. What other links hand to it is free, except for the source of the
+link: a query says whether that is available between the cuts, and after them. A query may demand the link's output for
+the next link at either place. The relaxation of the model is solved; the same links at different places of a step have
+the same model.
 """
 
 from __future__ import annotations
@@ -33,22 +35,26 @@ SCALE = 1e3  # ns in one unit of the model
 
 
 class LinkQuery(msgspec.Struct, frozen=True):
-    """between, after: the link's source is there between the cuts, and after the second. made, left: so must be what it makes."""
+    """between, after: the link's source is available between the cuts, and after the second. output_between,
+    output_after: the link must have computed its output by then."""
 
     between: bool
     after: bool
-    made: bool = False
-    left: bool = False
+    output_between: bool = False
+    output_after: bool = False
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """All that the model of a link depends on. operations: of each its ns, whether it may run once alone, what it reads (by
-    number; SOURCE) and what it makes. storages: of each its bytes, whether it is read between the cuts and after them, and
-    whether the operations of the cuts read it. made: number of what the next link is handed, -1 where nobody asks for it."""
+    """All that the model of a link depends on.
+
+    operations: of each its ns, whether it may run only once, what it reads (by number; SOURCE) and what it writes.
+    storages: of each its bytes, whether it is read between the cuts and after them, and whether the operations of the
+    cuts read it. output: number of the storage handed to the next link, -1 where nobody asks for it.
+    """
 
     operations: tuple[tuple[int, bool, tuple[int, ...], tuple[int, ...]], ...]
     storages: tuple[tuple[int, bool, bool, bool, bool], ...]
-    made: int
+    output: int
 
 
 SOURCE = -1
@@ -56,7 +62,7 @@ SOURCE = -1
 
 def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top: bool) -> Shape:
     """A link and two cuts. second: the end of the step for none. top: what it makes is there for nothing."""
-    storages = [s for s in link.storages if not (top and s == link.made)]
+    storages = [s for s in link.storages if not (top and s == link.output)]
     number = {s: n for n, s in enumerate(storages)}
     if link.source >= 0:
         number[link.source] = SOURCE
@@ -77,11 +83,11 @@ def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top:
         )
         for f in link.operations
     )
-    return Shape(operations, tuple(map(about, storages)), number.get(link.made, -1))
+    return Shape(operations, tuple(map(about, storages)), number.get(link.output, -1))
 
 
 class LinkModel:
-    """The model of a shape, and what it has said."""
+    """The model of a shape, and its results."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -98,17 +104,17 @@ class LinkModel:
         self._known: dict[tuple[float, float, LinkQuery], float] = {}
 
     def least(self, deadline: Deadline, first: float, second: float, requested: LinkQuery) -> float:
-        """In ns, with prices in ns for each byte at the cuts; infinite where it cannot be done."""
+        """Least cost in ns, with prices in ns for each byte at the cuts; infinite where it is infeasible."""
         key = first, second, requested
         if key not in self._known:
             bits = np.array(msgspec.structs.astuple(requested), dtype=float)
             self.engine.set_cost((self._time + first * self._first + second * self._second) / SCALE)
             self.engine.set_bounds(self._requested, bits, bits)
             result = self.engine.solve(deadline, relax=True)
-            found = max(0.0, result.bound * SCALE * SAFE) if result.status != "infeasible" else float("inf")
+            value = max(0.0, result.bound * SCALE * SAFE) if result.status != "infeasible" else float("inf")
             if deadline.stopped():
                 return 0.0
-            self._known[key] = found
+            self._known[key] = value
         return self._known[key]
 
     def _build(self) -> pyo.ConcreteModel:
@@ -118,7 +124,7 @@ class LinkModel:
         producer = {s: f for f in operations for s in shape.operations[f][3]}
 
         def held(m: Any, s: int, c: int) -> tuple[int, int]:
-            if s == shape.made and c == 0:  # kept or not, that is asked outside; here it is not
+            if s == shape.output and c == 0:  # whether it is kept is decided outside; here it is not
                 return 0, 0
             return int(shape.storages[s][3 + c]), 1
 
@@ -143,9 +149,9 @@ class LinkModel:
             for u in shape.operations[f][2]:
                 for c in (0, 1):
                     at_least(there(u, c), m.recompute[f, c], 0.0)
-        if shape.made >= 0:
-            at_least(there(shape.made, 0), m.requested[2], 0.0)
-            at_least(there(shape.made, 1), m.requested[3], 0.0)
+        if shape.output >= 0:
+            at_least(there(shape.output, 0), m.requested[2], 0.0)
+            at_least(there(shape.output, 1), m.requested[3], 0.0)
         every = [*m.hold.values(), *m.recompute.values(), *m.requested.values()]
         m.all = pyo.Objective(expr=linear(every, [1.0] * len(every)))
         return m

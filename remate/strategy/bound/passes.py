@@ -1,32 +1,42 @@
 """How often a step must be passed through again: a bound for chains of layers of which few are kept.
 
-Where the budget is what the loss takes, nearly all that forward has made is gone there, and of what the layers hand on (the
-`spine`) a few values are kept, K. To run the backward of a layer, what it reads is made again, hence all layers from it down
-to the last kept value are passed through; and what is not kept from that passage till the backward of a lower layer runs
-again then. So most layers run again twice. A relaxation of cuts (`cut_model`) does not see that: it keeps a little of each
-value of the spine. Here these are kept or not, as in the theory of chains of equal steps (A. Griewank, A. Walther, Algorithm
-799: Revolve, ACM Transactions on Mathematical Software 26, 2000), and all else is relaxed.
+Where the budget is what the loss takes, nearly all results of forward are freed there, and of the values that layers
+hand on (the `spine`) a few are kept, K. To run the backward of a layer, its arguments are computed again, hence all
+layers from it down to the last kept value are passed through. What is not kept from that passage until the backward of
+a lower layer runs again then. So most layers run again twice. A relaxation of cuts (`cut_model`) does not see that: it
+keeps a little of each value of the spine. Here these are kept or not, as in the theory of chains of equal steps (A.
+Griewank, A. Walther, Algorithm 799: Revolve, ACM Transactions on Mathematical Software 26, 2000), and the rest is
+relaxed.
 
-Let k be the operation of the backward where most is live. Whatever the schedule, K is what it holds of the spine while k
-runs. Take a link (of the spine) b, and a cut l in the backward, amid what reads the link's storages or behind it. Of its source,
-one of three is true: it is in K; or it is not, and the operation that makes it does not run again between k and l, so the link
-has what its backward reads there without it; or that operation does. That operation reads the source of the link below, of which
-then the first or the third holds, and so on: all links down to one, a, whose source is in K (or which has none) make what they
-hand on between k and l. What the backward of these reads behind l is then still there at l, within the memory that is left there,
-or made again. With a price p for memory at k and a price q for memory at l (Lagrangian relaxation: A. Geoffrion, Mathematical
-Programming Study 2, 1974), the links are independent of one another but for what one hands to the next, and for each of them a small
-linear programme (`link_model`) says what it costs; a segment of links costs
+Let k be the operation of the backward where most is live. In any schedule, K is the part of the spine that is in memory
+while k runs. Take a link b (of the spine), and a cut l in the backward, among the readers of the link's storages or
+after them. For its source, one of three cases holds:
+
+1. It is in K.
+2. It is not, and the operation that computes it does not run again between k and l. So the link has the values that its
+   backward reads there without it.
+3. It is not, and that operation does run again between k and l. The operation reads the source of the link below, of
+   which then case 1 or 3 holds, and so on: all links down to some link a, whose source is in K (or which has none),
+   compute their outputs between k and l. What the backward of these reads after l is then still in memory at l, within
+   the memory that is left there, or is computed again.
+
+With a price p for memory at k and a price q for memory at l (Lagrangian relaxation: A. Geoffrion, Mathematical
+Programming Study 2, 1974), the links are independent but for what each hands to the next, and a small linear programme
+for each (`link_model`) says what it costs. A segment of links costs
 
     S(a, b, l) = max over q of  least sum over its links - q * (budget - forced[l])
 
-Of several cuts, the third holds for all behind the first recomputation of that operation, and the second for those before: so one of them is
-the first with the third, or none is. With F(b, m) the least that the links below b cost where m bytes of K are among them,
+Among several cuts, case 3 holds for all after the first recomputation of that operation, and case 2 for those before.
+So one cut is the first with case 3, or none is. Let F(b, m) be the least cost of the links below b where m bytes of K
+are among them. Then
 
-    F(b + 1, m) = min over what is true of  max of  link b without its source + F(b, m),
-                                                    min over a of  max over l of S(a, b, l) + p * bytes[source of a] + F(a, m - bytes[source of a])
+    F(b + 1, m) = min over the cases of  max of
+        link b without its source + F(b, m),
+        min over a of  max over l of  S(a, b, l) + p * bytes[source of a] + F(a, m - bytes[source of a])
 
-The time of recomputations is at least F(all, free) - p * (budget - forced[k]), for every p. `forced` is what is live in any schedule.
-The rules of schedules are those of `cut_model`. Sizes of K are rounded down, so that few numbers m need to be looked at.
+The time of recomputations is at least F(all, free) - p * (budget - forced[k]), for every p. `forced` counts the bytes
+that are live in any schedule. The rules of schedules are those of `cut_model`. Sizes of K are rounded down, so that few
+numbers m are needed.
 """
 
 from __future__ import annotations
@@ -69,19 +79,19 @@ class LinkSegment(msgspec.Struct, frozen=True):
 def passes(instance: StepInstance, request: Request, context: Context) -> int:
     """The bound for the best of a few prices of memory at the worst moment of the backward."""
     base, links = instance.problem.baseline_time, spine(instance)
-    scarce = sum(instance.problem.size[link.made] for link in links if link.made >= 0)
+    scarce = sum(instance.problem.size[link.output] for link in links if link.output >= 0)
     bound = _Passes(instance, links, request.budget, context.deadline)
     if len(links) < 2 or scarce <= SCARCE * max(0, bound.free):
         return base
     typical = sum(instance.problem.time[f] for f in instance.problem.forward) / max(1, scarce)
-    found = [bound.least(share * typical, typical) for share in KEPT]
+    bounds = [bound.least(share * typical, typical) for share in KEPT]
     if context.deadline.stopped():
         return base
-    return base + max(0, int(min(max(found), 1e18)))
+    return base + max(0, int(min(max(bounds), 1e18)))
 
 
 class LinkWay(msgspec.Struct, frozen=True):
-    """One thing that may be true of a link: it costs `alone` and what the links below it do, and one of `segments` holds, if there
+    """One case for a link: it costs `alone` and the cost of the links below it, and one of `segments` holds, if there
     are any."""
 
     alone: float
@@ -89,9 +99,11 @@ class LinkWay(msgspec.Struct, frozen=True):
 
 
 class _Passes:
-    """The bound under one budget. first: k. free: bytes for K, what k reads not among them. room: for all that links hold at k.
-    behind: by link, the last operation that reads its storages, or those of a later one, and k behind all; earliest: the first
-    from k on."""
+    """The bound under one budget.
+
+    first: k. free: bytes for K, without those that k reads. room: for all that links hold at k. behind: by link, the
+    last operation that reads its storages, or those of a later one, and k after all; earliest: the first from k on.
+    """
 
     def __init__(self, instance: StepInstance, links: tuple[SpineLink, ...], budget: int, deadline: Deadline) -> None:
         self.instance, self.links, self.budget, self.deadline = instance, links, budget, deadline
@@ -110,44 +122,45 @@ class _Passes:
         self.earliest = [min(readers, default=len(problem.real)) for readers in late]
 
     def least(self, price: float, typical: float) -> float:
-        """ns of recomputations, at least. price: ns for each byte at k. typical: ns for each byte that passing through makes."""
+        """Least ns of recomputations. price: ns for each byte at k. typical: ns for each byte that passing through
+        computes."""
         count, unit = len(self.links), max(1, self.free) / PARTS
         best = np.full((count + 1, PARTS + 1), INFINITE)  # F(b, m)
         best[0] = 0.0
         for b in range(count):
             for way in self._ways(b, price, typical):
-                found = np.full(PARTS + 1, INFINITE)
+                cost_at = np.full(PARTS + 1, INFINITE)
                 for segment in way.segments:
                     room = 0 if self.links[segment.first].source in self.read_there else segment.bytes
                     kept = int(room / unit)
                     if kept <= PARTS:
                         cost = segment.cost + best[segment.first][: PARTS + 1 - kept]
-                        found[kept:] = np.minimum(found[kept:], cost)
+                        cost_at[kept:] = np.minimum(cost_at[kept:], cost)
                 alone = way.alone + best[b]
-                best[b + 1] = np.minimum(best[b + 1], np.maximum(found, alone) if way.segments else alone)
+                best[b + 1] = np.minimum(best[b + 1], np.maximum(cost_at, alone) if way.segments else alone)
             if self.deadline.stopped():
                 return 0.0
         return float(best[count][PARTS]) - price * self.room
 
     def _ways(self, b: int, price: float, typical: float) -> list[LinkWay]:
-        """All that may be true of link b and those below it: its source is in K, or is first made again before one of the cuts, or
-        behind all of them."""
+        """All cases for link b and those below it: its source is in K, or is first computed again before one of the
+        cuts, or after all of them."""
         link, cuts = self.links[b], self._cuts(b)
-        there = self._cost(b, None, price, 0.0, LinkQuery(between=True, after=True), top=True)
+        available = self._cost(b, None, price, 0.0, LinkQuery(between=True, after=True), top=True)
         if link.source < 0:
-            return [LinkWay(there)]
+            return [LinkWay(available)]
         kept = self.problem.size[link.source]
         without = LinkQuery(between=False, after=True)
         if not cuts:  # nothing is known of the links below
-            return [LinkWay(min(there, self._cost(b, None, price, 0.0, without, top=True)))]
-        ways = [LinkWay(0.0, (LinkSegment(b, there + price * kept, kept),))]
+            return [LinkWay(min(available, self._cost(b, None, price, 0.0, without, top=True)))]
+        ways = [LinkWay(0.0, (LinkSegment(b, available + price * kept, kept),))]
         alone = [0.0, *(self._cost(b, cut, price, 0.0, without, top=True) for cut in cuts)]
-        found: dict[int, float] = {}
+        costs: dict[int, float] = {}
         for n in range(len(cuts), -1, -1):
-            ways.append(LinkWay(alone[n], tuple(self._segment(a, cost, price) for a, cost in found.items())))
+            ways.append(LinkWay(alone[n], tuple(self._segment(a, cost, price) for a, cost in costs.items())))
             for share in RESIDENT if n else ():
                 for a, cost in self._passed(b, cuts[n - 1], price, share * typical):
-                    found[a] = max(found.get(a, 0.0), cost)
+                    costs[a] = max(costs.get(a, 0.0), cost)
         return ways
 
     def _segment(self, a: int, cost: float, price: float) -> LinkSegment:
@@ -156,8 +169,8 @@ class _Passes:
         return LinkSegment(a, cost + price * kept, kept)
 
     def _passed(self, b: int, cut: Cut, price: float, held: float) -> list[tuple[int, float]]:
-        """For the links a below b: what the segment of a to b costs at least, with this price at this cut."""
-        found: list[tuple[int, float]] = []
+        """For the links a below b: the least cost of the segment from a to b, with this price at this cut."""
+        passed: list[tuple[int, float]] = []
         unused, used = (
             self._cost(b, cut, price, held, LinkQuery(between=True, after=after), top=True) for after in (False, True)
         )
@@ -166,15 +179,22 @@ class _Passes:
             below = []
             for after in (False, True):
                 costs = (
-                    above + self._cost(a, cut, price, held, LinkQuery(between=True, after=after, made=True, left=left))
-                    for left, above in ((False, unused), (True, used))
+                    above
+                    + self._cost(
+                        a,
+                        cut,
+                        price,
+                        held,
+                        LinkQuery(between=True, after=after, output_between=True, output_after=after_too),
+                    )
+                    for after_too, above in ((False, unused), (True, used))
                 )
                 below.append(min(costs))
             unused, used = below[0], min(below)
-            found.append((a, used - held * cut.room))
+            passed.append((a, used - held * cut.room))
             if self.links[a].source < 0:
                 break
-        return found
+        return passed
 
     def _cuts(self, b: int) -> list[Cut]:
         """Cuts in the backward of link b and of those below it, in order."""

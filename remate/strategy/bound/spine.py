@@ -1,7 +1,8 @@
 """The spine of a step: the values that its stages hand on to one another, as a path, and the operations between them.
 
-What a residual network hands on is read at once by the operation that makes the next one of it: so to have one of them
-again, that before it must be there, or be made again, too. That is all that `passes` needs, and it holds for any path.
+In a residual network, each value that is handed on is read by the operation that computes the next one: to have one of
+them again, the one before it must be in memory, or be computed again, too. That is all that `passes` needs, and it
+holds for any path.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from .cut_model import useful
 
 
 class SpineLink(msgspec.Struct, frozen=True):
-    """Forward operations between two values of a path. source: the storage that the operation that makes `made` reads, -1 where
-    a path begins. made: -1 behind the last one. operations, storages: those that a recomputation could ever need."""
+    """Forward operations between two values of a path.
+
+    source: the storage that the producer of `output` reads, -1 where a path begins. output: -1 after the last one.
+    operations, storages: those that a recomputation could ever need.
+    """
 
     source: int
-    made: int
+    output: int
     operations: tuple[int, ...]
     storages: tuple[int, ...]
 
@@ -34,20 +38,20 @@ def spine(instance: StepInstance) -> tuple[SpineLink, ...]:
 def _built(instance: StepInstance) -> tuple[SpineLink, ...]:
     problem = instance.problem
     operations, storages = map(frozenset, useful(problem))
-    found: list[SpineLink] = []
+    links: list[SpineLink] = []
     begin = 0
-    for source, made in _pairs(problem, chain_of(instance)):
-        end = problem.producer[made] + 1 if made >= 0 else problem.backward_start
+    for source, output in _pairs(problem, chain_of(instance)):
+        end = problem.producer[output] + 1 if output >= 0 else problem.backward_start
         inside = [f for f in range(begin, end) if f in operations]
         written = tuple(s for f in inside for s in problem.writes[f] if s in storages)
-        found.append(SpineLink(source, made, tuple(inside), written))
+        links.append(SpineLink(source, output, tuple(inside), written))
         begin = end
-    return tuple(found)
+    return tuple(links)
 
 
 def _pairs(problem: Problem, chain: Chain) -> list[tuple[int, int]]:
-    """Neighbours on the path through what stages hand on, the largest of each; where one does not depend on the one before, a
-    new path begins."""
+    """Neighbours on the path through what stages hand on, the largest of each; a new path begins where a value does not
+    depend on the one before."""
     pairs: list[tuple[int, int]] = []
     last = -1
     for stage, following in zip(chain.stages, chain.stages[1:], strict=False):
@@ -66,8 +70,8 @@ def _pairs(problem: Problem, chain: Chain) -> list[tuple[int, int]]:
 
 
 def _path(problem: Problem, first: int, last: int) -> list[int]:
-    """The shortest path from one storage to a later one, each read by the operation that makes the next; without `first`, and
-    empty where there is none."""
+    """The shortest path from one storage to a later one, each read by the producer of the next; without `first`, and
+    empty if there is none."""
     low, following = problem.producer[first], {last: -1}
     queue = deque([last])
     while queue and first not in following:

@@ -1,1 +1,1 @@
-"""The classical strategies, which see a step as a chain of stages: comparators, and what is left where memory is scarce."""
+"""The classical strategies, which see a step as a chain of stages: for comparison, and for the smallest budgets."""

@@ -1,12 +1,12 @@
 """A training step as a chain of stages, which is what the classical strategies reason about.
 
-Stages are leaves of the hierarchy; of a step without one, segments between small cuts: fine or coarse, with the backward
-divided by either of two rules, for no such chain is the best for every step. Where a value reaches a little over the next
-leaf (a residual that spans two of them), the leaves between are joined; values that reach further (skips of a U-Net, an
-encoder's output, masks) are kept all the time, and the rest is treated as a chain. What is cheap to make from nothing (an
-embedding, a position bias, a mask) is no reason to hold memory where that is scarce, as at the loss: it goes after the
-forward, and is made again by the stages that read it, or once for all of them where it reaches far. How well that describes
-the step, the simulator tells.
+Stages are leaves of the hierarchy; in a step without one, segments between small cuts: fine or coarse, with the
+backward divided by either of two rules, for no such chain is the best for every step. Where a value reaches a little
+beyond the next leaf (a residual that spans two of them), the leaves between are joined. Values that reach further
+(skips of a U-Net, an encoder's output, masks) are kept all the time, and the rest is treated as a chain. What is cheap
+to compute from nothing (an embedding, a position bias, a mask) need not take memory where that is scarce, as at the
+loss: it is freed after the forward, and computed again by the stages that read it, or once for all of them where it
+reaches far. The simulator says how well that describes the step.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ Rule = Callable[[Problem, Segments], tuple[int, ...]]  # how the backward is div
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """One stage. forward, backward: ranges of operations. makes: operations that make again, from the boundary before
-    it, what the next stage reads. needs: those that make again what its own backward reads. Both may begin with
-    operations of earlier stages, which make something cheap. carried: bytes of what the
-    next stage reads, less what that makes for itself. apart: bytes of what it makes that is accounted for elsewhere: kept
-    whatever is decided, or made by the next stage for itself."""
+    """One stage.
+
+    forward, backward: ranges of operations. makes: operations that compute again, from the boundary before the stage,
+    what the next stage reads. needs: those that compute again what its own backward reads. Both may begin with cheap
+    operations of earlier stages. carried: bytes that the next stage reads, less those that it computes for itself.
+    apart: bytes of its results that are accounted for elsewhere: kept in any case, or computed by the next stage for
+    itself.
+    """
 
     forward: tuple[int, int]
     backward: tuple[int, int]
@@ -53,12 +56,14 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class Chain:
-    """The stages of a step, and the bytes beside what they retain. blocks: those they come from. stages: in forward
-    order. keep[s], drop[s]: stage s
-    alone, retaining everything and nothing but its outputs. before_backward[s]: bytes held when backward of stage s
-    begins, beside what stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside what
-    the stage holds on its own. By the simulator, without recomputation. lasting: storages that reach further than the next stage.
-    cheap: what is freed, with the operations that make it."""
+    """The stages of a step, and the bytes beside those that they retain.
+
+    blocks: where the stages come from. stages: in forward order. keep[s], drop[s]: stage s alone, retaining everything
+    and nothing but its outputs. before_backward[s]: bytes in memory when backward of stage s begins, beside those that
+    stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside the stage's own. By the
+    simulator, without recomputation. lasting: storages that reach further than the next stage. cheap: what is freed,
+    with the operations that compute it.
+    """
 
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
         self.problem = problem
@@ -88,7 +93,7 @@ class Chain:
         handed = [s for s in inside if reach[s] == k + 1 and s not in lasting]
         carried = [s for s in handed if s not in self.cheap]
         read = {s for i in range(*part.backward) for s in problem.reads[i] if begin <= problem.producer[s] < end}
-        remade = frozenset(f for s, made in self.cheap.items() if s not in self.lasting for f in made)
+        remade = frozenset(f for s, producers in self.cheap.items() if s not in self.lasting for f in producers)
         kept = lasting.union(carried)
         return Stage(
             part.forward,
@@ -132,25 +137,29 @@ class Chain:
                 self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_backward_start
 
     def _held(self, of: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """Bytes by stage k when its backward begins. What the stages below k, and k itself, hold there if nothing runs again:
-        not what they would hold alone, for what only the forward of the next stage reads is gone by then. And what lasts
-        holds besides, because it waits for recomputations; less what is freed until the backward of the last stage that reads it."""
+        """Bytes by stage k when its backward begins.
+
+        The first two lists: what the stages below k, and k itself, have in memory there if nothing runs again. That
+        differs from what they would have alone, for values that only the forward of the next stage reads are freed by
+        then. The third: further bytes of lasting values, because they wait for recomputations; less what is freed until
+        the backward of the last stage that reads it.
+        """
         problem = self.problem
         read = [s for s in problem.storages if problem.readers[s] and s not in problem.returned]
         size = np.array([problem.size[s] for s in read], dtype=np.int64)
         home = np.array([of[problem.producer[s]] for s in read], dtype=np.int64)
         last = np.array([problem.readers[s][-1] for s in read], dtype=np.int64)
         stages = [[of[i] for i in problem.readers[s]] for s in read]
-        low, high = (np.array([end(found) for found in stages], dtype=np.int64) for end in (min, max))
+        low, high = (np.array([end(readers) for readers in stages], dtype=np.int64) for end in (min, max))
         lasts = np.array([s in self.lasting for s in read], dtype=bool)
         cheap = np.array([s in self.cheap for s in read], dtype=bool)
-        found: list[tuple[int, int, int]] = []
+        bytes_by_stage: list[tuple[int, int, int]] = []
         for k, stage in enumerate(self.stages):
             alive = last >= stage.backward[0]
             wanted = (low <= k) & ((k <= high) | ~cheap)
             below, here = (int(size[~lasts & alive & which].sum()) for which in (home < k, home == k))
-            found.append((below, here, int((size * lasts * (wanted.astype(np.int64) - alive)).sum())))
-        below, here, further = zip(*found, strict=True) if found else ((), (), ())
+            bytes_by_stage.append((below, here, int((size * lasts * (wanted.astype(np.int64) - alive)).sum())))
+        below, here, further = zip(*bytes_by_stage, strict=True) if bytes_by_stage else ((), (), ())
         return list(below), list(here), list(further)
 
 
@@ -160,7 +169,8 @@ def chain_of(instance: StepInstance) -> Chain:
 
 
 def chains_of(instance: StepInstance) -> tuple[Chain, ...]:
-    """All chains of a step, that of `chain_of` first: one, of its blocks; of a step without any, those of all segmentations."""
+    """All chains of a step, that of `chain_of` first: the chain of its blocks; without blocks, those of all
+    segmentations."""
     ways: dict[tuple[BlockSpan, ...], tuple[int, Rule]] = {}
     for parts in (FEW, MOST):
         for rule in (aligned_stages, shut_stages):
@@ -199,8 +209,8 @@ def segment_blocks(problem: Problem, length: int, rule: Rule = aligned_stages) -
 def closure(
     problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int], besides: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """Operations from `begin` on, and some `besides`, that must run again to have the storages `wanted`, in order; `kept`
-    ones are there."""
+    """Operations from `begin` on, and of `besides`, that must run again to have the storages `wanted`, in order;
+    storages of `kept` are in memory."""
     needed: set[int] = set()
     left = [s for s in wanted if s not in kept]
     while left:
@@ -213,14 +223,18 @@ def closure(
 
 
 def _cheap(problem: Problem, among: Iterable[int], stages: int) -> dict[int, tuple[int, ...]]:
-    """Storages that are cheap to make from nothing, with the operations that do."""
+    """Storages that are cheap to compute from nothing, with the operations that do."""
     most = CHEAP * problem.baseline_time
-    found: dict[int, tuple[int, ...]] = {}
+    cheap: dict[int, tuple[int, ...]] = {}
     for s in among:
-        made = closure(problem, [s], 0, frozenset())
-        if s not in problem.pinned and sum(problem.time[f] for f in made) <= most and problem.once.isdisjoint(made):
-            found[s] = made
-    return found
+        producers = closure(problem, [s], 0, frozenset())
+        if (
+            s not in problem.pinned
+            and sum(problem.time[f] for f in producers) <= most
+            and problem.once.isdisjoint(producers)
+        ):
+            cheap[s] = producers
+    return cheap
 
 
 def _stage_of(graph: Graph, parts: Sequence[BlockSpan]) -> list[int]:
@@ -233,7 +247,7 @@ def _stage_of(graph: Graph, parts: Sequence[BlockSpan]) -> list[int]:
 
 def _reach(problem: Problem, of: Sequence[int], s: int) -> int:
     """The last stage that reads a storage in forward or backward; one past the end if an earlier stage's backward does,
-    for it must then be there until late."""
+    for then it must be in memory until late."""
     home = of[problem.producer[s]]
     stages = [of[i] for i in problem.readers[s]]
     return max(of) + 2 if any(k < home for k in stages) else max(stages, default=home)

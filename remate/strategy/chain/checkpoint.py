@@ -30,8 +30,8 @@ def checkpoint_blocks(instance: StepInstance, request: Request, context: Context
     low, high = 0, len(segments)  # invariant: `high` is the answer unless fewer fit
     while low < high and not context.deadline.stopped():
         middle = (low + high) // 2
-        found = yield Proposal(segment_recomputes(problem, segments[:middle]))
-        if found.peak <= request.budget:
+        candidate = yield Proposal(segment_recomputes(problem, segments[:middle]))
+        if candidate.peak <= request.budget:
             high = middle
         else:
             low = middle + 1
@@ -73,13 +73,13 @@ def _counts(stages: int) -> list[int]:
 
 
 def segment_recomputes(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRecompute, ...]:
-    """Of every segment, what its backward reads is made again when that begins; what others read is kept."""
-    made: list[FlatRecompute] = []
+    """What the backward of a segment reads is computed again when that backward begins; what others read is kept."""
+    recomputes: list[FlatRecompute] = []
     for (begin, end), (first, stop) in segments:
         if first == stop:
             continue
-        made += [FlatRecompute(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
-    return tuple(sorted(made, key=lambda r: r.before))
+        recomputes += [FlatRecompute(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
+    return tuple(sorted(recomputes, key=lambda r: r.before))
 
 
 def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple[list[int], int, frozenset[int]]:
@@ -96,8 +96,8 @@ def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple
 def _blocks(parts: Sequence[BlockSpan]) -> list[Segment]:
     """The outermost parts whose label occurs more than once; if there are none, the leaves."""
     count = Counter(_labels(parts))
-    found = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]
-    return [(part.forward, part.backward) for part in found]
+    blocks = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]
+    return [(part.forward, part.backward) for part in blocks]
 
 
 def _labels(parts: Sequence[BlockSpan]) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""Chains whose last stage is cut in two, before or behind what the loss reads, where that takes nearly all of the budget.
+"""Chains whose last stage is cut in two, before or after what the loss reads, where that takes nearly all of the
+budget.
 
-A stage holds its input until its own backward. So the one of the final norm, the product with the vocabulary and the loss
-holds what the last layer hands to it while the loss has its worst moment, when there is room for a few such values. Cut
-in two, the input of the norm need not be among them: it is made again from a lower one behind that moment.
+A stage holds its input until its own backward. So the stage of the final norm, the product with the vocabulary and the
+loss holds the last layer's output at the worst moment of the loss, when there is room for a few such values. Cut in
+two, it need not hold the input of the norm then: that is computed again from a lower value after that moment.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ SCARCE = 0.75  # of the budget: taken by the worst moment of the backward whatev
 
 
 def cut_heads(instance: StepInstance, budget: int) -> tuple[Chain, ...]:
-    """Such chains of a step with blocks; none where the worst moment leaves much of the budget, or is not in the last block."""
+    """Such chains of a step with blocks; empty where the worst moment leaves much of the budget, or is not in the last
+    block."""
     problem = instance.problem
     if not instance.blocks or not problem.backward:
         return ()
@@ -28,8 +30,8 @@ def cut_heads(instance: StepInstance, budget: int) -> tuple[Chain, ...]:
     last = instance.leaves[-1]
     if level[worst] < SCARCE * budget or not read[worst] or not last.backward[0] <= worst < last.backward[1] - 1:
         return ()
-    made = problem.producer[max(read[worst], key=lambda s: (problem.size[s], s))]
-    places = [at for at in (made, made + 1) if last.forward[0] < at < last.forward[1]]
+    producer = problem.producer[max(read[worst], key=lambda s: (problem.size[s], s))]
+    places = [at for at in (producer, producer + 1) if last.forward[0] < at < last.forward[1]]
     return tuple(instance.view(_cut, at, worst + 1) for at in places)
 
 

@@ -1,7 +1,7 @@
 """Plans of a stage that need little while it runs: what the chain's programme lives on where memory is scarcest.
 
-The plans of a block (`blocks.block_frontier`) trade what the block retains for time, and an operation runs again once in
-them, where it is first wanted. Near the floor what counts is the peak of a block that runs from its input and then
+The plans of a block (`blocks.block_frontier`) trade what the block retains for time, and an operation runs again once
+in them, where it is first wanted. Near the floor what counts is the peak of a block that runs from its input and then
 backward at once, and there some operations must run again twice. Greedy search (`local.squeeze`) finds such plans: down
 to the block's own proven floor, from nothing, and from the plan that retains nothing.
 """
@@ -24,10 +24,10 @@ LARGE = 320  # forward operations of a stage that greedy search is too slow for
 
 
 def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list[BlockPlan]:
-    """Plans of stage k that no other one of these dominates."""
+    """Plans of stage k that no other of these dominates."""
     leaf = chain.leaf[k]
     instance, least = StepInstance(leaf.graph), part_of(effort, SHARE)
-    problem, found = instance.problem, list[BlockPlan]()
+    problem, plans = instance.problem, list[BlockPlan]()
     if not instance.has_backward or len(problem.forward) > LARGE:
         return []
     for share in PEAKS:
@@ -38,6 +38,6 @@ def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list
             for locality in RANKINGS:
                 if deadline.stopped():
                     return []
-                made = squeeze(problem, start, budget, least, deadline, ranking=MoveRanking(locality))
-                found.append(simulated_plan(leaf, tuple(as_late_as_possible(problem, pruned(problem, made)))))
-    return undominated(sorted(found, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)
+                recomputes = squeeze(problem, start, budget, least, deadline, ranking=MoveRanking(locality))
+                plans.append(simulated_plan(leaf, tuple(as_late_as_possible(problem, pruned(problem, recomputes)))))
+    return undominated(sorted(plans, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)

@@ -1,4 +1,4 @@
-"""Rockmate: Rotor over the blocks of the step, each of which may also run by one of its own plans."""
+"""Rockmate: Rotor over the blocks of the step, each of which may also run by its own plans."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def rockmate(instance: StepInstance, request: Request, context: Context) -> Prop
     problem, budget, deadline = instance.problem, request.budget, context.deadline
     plans, chain = _plans(instance, request, context), chain_of(instance)
     best: list[Candidate] = []
-    for other in (chain, *cut_heads(instance, budget)):
-        fitting = {k: of for k, of in plans.items() if other.stages[k : k + 1] == chain.stages[k : k + 1]}
-        seen = yield from programmed(instance, request, context, [(other, fitting)])
+    for candidate_chain in (chain, *cut_heads(instance, budget)):
+        fitting = {k: of for k, of in plans.items() if candidate_chain.stages[k : k + 1] == chain.stages[k : k + 1]}
+        seen = yield from programmed(instance, request, context, [(candidate_chain, fitting)])
         over = {(c.time, c.peak): c for c in seen if c.peak > budget}
         for _, candidate in sorted(over.items())[:NEAR]:
-            found = yield Proposal(squeeze(problem, candidate.recomputes, budget, request.effort, deadline))
-            seen = (*seen, found)
+            squeezed = yield Proposal(squeeze(problem, candidate.recomputes, budget, request.effort, deadline))
+            seen = (*seen, squeezed)
         best += sorted((c for c in seen if c.peak <= budget), key=lambda c: (c.time, c.peak))[:1]
     for candidate in best:
         yield from polish(problem, candidate, budget, deadline)
@@ -38,7 +38,7 @@ def _plans(instance: StepInstance, request: Request, context: Context) -> dict[i
     """Plans of the stages of the chain: those of the leaves, where a stage is one, and lean ones."""
     selection, chain = block_selection(instance, request.effort, context.deadline), chain_of(instance)
     leaf = {part.forward: p for p, part in enumerate(instance.leaves)}
-    found: dict[int, list[BlockPlan]] = {}
+    plans: dict[int, list[BlockPlan]] = {}
     lean: dict[tuple[int, int], list[BlockPlan]] = {}  # by template, and what is accounted for elsewhere
     for k, stage in enumerate(chain.stages):
         if stage.forward in leaf:
@@ -46,8 +46,8 @@ def _plans(instance: StepInstance, request: Request, context: Context) -> dict[i
             key = selection.template[p], len(stage.needs)
             if key not in lean:
                 lean[key] = lean_plans(chain, k, request.effort, context.deadline)
-            found[k] = [*selection.plans(p), *lean[key]]
-    return found
+            plans[k] = [*selection.plans(p), *lean[key]]
+    return plans
 
 
 ROCKMATE = Strategy(

@@ -6,14 +6,14 @@ least time to run backward of stages t … s from the input of s, with m bytes f
 
     C(s, s, m) = all(s)                                                            if m >= m_all(s, s)
     C(s, t, m) = min of
-      all(s) + C(s+1, t, m - saved(s))                                             if m >= m_all(s, t)
-      min over s' of  sum of again(k), s <= k < s'  + C(s', t, m - carried(s'-1)) + C(s, s'-1, m)   if m >= m_none(s, s', t)
+      all(s) + C(s+1, t, m - saved(s))                                             if m >= m_all(s, t) min over s' of
+      sum of again(k), s <= k < s'  + C(s', t, m - carried(s'-1)) + C(s, s'-1, m)   if m >= m_none(s, s', t)
 
 where all(s) runs stage s and saves what its backward reads, and again(k) runs it for its output only. A stage may offer
-several ways to save less and recomputed some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2): the
-first alternative is then taken over all of them. Differences to the papers: what is held beside the chain (gradients of
-parameters, values that reach far) is a base that depends on t, and the first run of a stage costs nothing extra, because
-every schedule has it.
+several ways to save less and recompute some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2):
+the first alternative is then taken over all of them. Differences to the papers: what is held beside the chain
+(gradients of parameters, values that reach far) is a base that depends on t, and the first run of a stage costs nothing
+extra, because every schedule has it.
 """
 
 from __future__ import annotations
@@ -90,26 +90,26 @@ class Table:
         m = min(self.slots, int(memory / self.unit + 1e-9))
         if m < 0 or not self.chain or not np.isfinite(self.cost[0, -1, m]):
             return None
-        made: list[StageRun] = []
-        left: list[tuple[int, int, int] | StageRun] = [(0, len(self.chain) - 1, m)]
-        while left:
-            task = left.pop()
+        runs: list[StageRun] = []
+        tasks: list[tuple[int, int, int] | StageRun] = [(0, len(self.chain) - 1, m)]
+        while tasks:
+            task = tasks.pop()
             if isinstance(task, StageRun):
-                made.append(task)
+                runs.append(task)
                 continue
             s, t, m = task
             pick = int(self.choice[s, t, m])
             if pick < 0:
                 way = -1 - pick
-                made.append(StageRun("all", s, way))
-                left.append(StageRun("back", s, way))
+                runs.append(StageRun("all", s, way))
+                tasks.append(StageRun("back", s, way))
                 if t > s:
-                    left.append((s + 1, t, int(self._after_way[s][way][m])))
+                    tasks.append((s + 1, t, int(self._after_way[s][way][m])))
             else:
-                made += [StageRun("again", k) for k in range(s, pick)]
-                left.append((s, pick - 1, m))
-                left.append((pick, t, int(self._after_output[pick - 1][m])))
-        return made
+                runs += [StageRun("again", k) for k in range(s, pick)]
+                tasks.append((s, pick - 1, m))
+                tasks.append((pick, t, int(self._after_output[pick - 1][m])))
+        return runs
 
     def _minus(self, nbytes: int) -> np.ndarray:
         """Index of m less some bytes, for all m."""
@@ -125,11 +125,11 @@ class Table:
         cost, choice = self.cost[s, t], self.choice[s, t]
         for n, way in enumerate(link.ways):
             time = way.extra + ((link.every if t > s else link.last) if recompute else 0)
-            found = np.full(self.slots + 1, float(time))
+            costs = np.full(self.slots + 1, float(time))
             if t > s:
-                found += self.cost[s + 1, t][self._after_way[s][n]]
-            found[~self._enough(max(base + way.in_forward, way.in_backward))] = np.inf
-            self._keep(cost, choice, found, -1 - n)
+                costs += self.cost[s + 1, t][self._after_way[s][n]]
+            costs[~self._enough(max(base + way.in_forward, way.in_backward))] = np.inf
+            self._keep(cost, choice, costs, -1 - n)
         if t == s:
             return
         passing, spent, held = [], [], 0
@@ -142,12 +142,12 @@ class Table:
             passing.append(base + held)
             spent.append(time)
         right = np.take_along_axis(self.cost[s + 1 : t + 1, t], self._after_output[s:t], axis=1)
-        found = right + self.cost[s, s:t, :-1] + np.array(spent, dtype=float)[:, None]
-        found[self._m[None, :] < np.array(passing)[:, None] / self.unit - 1e-9] = np.inf
-        best = np.argmin(found, axis=0)
-        self._keep(cost, choice, found[best, self._m], best + s + 1)
+        costs = right + self.cost[s, s:t, :-1] + np.array(spent, dtype=float)[:, None]
+        costs[self._m[None, :] < np.array(passing)[:, None] / self.unit - 1e-9] = np.inf
+        best = np.argmin(costs, axis=0)
+        self._keep(cost, choice, costs[best, self._m], best + s + 1)
 
-    def _keep(self, cost: np.ndarray, choice: np.ndarray, found: np.ndarray, pick: int | np.ndarray) -> None:
-        less = found < cost[:-1]
+    def _keep(self, cost: np.ndarray, choice: np.ndarray, costs: np.ndarray, pick: int | np.ndarray) -> None:
+        less = costs < cost[:-1]
         choice[less] = pick[less] if isinstance(pick, np.ndarray) else pick
-        cost[:-1][less] = found[less]
+        cost[:-1][less] = costs[less]

@@ -13,7 +13,7 @@ from ..instance import StepInstance
 from .chain import Chain, chains_of
 from .rotor import ChainStage, SavingWay, StageRun, Table
 
-ROOM = 1.3  # a table reaches above the budget: what it counts and is not there is made use of
+ROOM = 1.3  # a table reaches above the budget: it counts some bytes that are not in memory, and that room is used
 
 Plans = Mapping[int, Sequence[BlockPlan]]
 
@@ -37,7 +37,8 @@ class Programme:
         return None if moves is None else Answer(self._recomputes(moves), self.budget, None)
 
     def least(self) -> tuple[FlatRecompute, ...] | None:
-        """The schedule of least memory: of a fine table if that reaches, else of one that reaches as far as the baseline."""
+        """The schedule of least memory: of a fine table if it reaches that far, else of a table up to the baseline's
+        peak."""
         for limit in (max(self.budget, 2 * self.floor), self.chain.baseline + 1):
             table = Table(self.links, int(limit))
             least = table.smallest()
@@ -58,8 +59,8 @@ def rotor(instance: StepInstance, request: Request, context: Context) -> Proposa
 def programmed(
     instance: StepInstance, request: Request, context: Context, chains: Iterable[tuple[Chain, Plans | None]]
 ) -> Proposals[tuple[Candidate, ...]]:
-    """As `rotor`, on these chains with plans of their stages. Where nothing fits, the schedules of least memory, too. Returns all
-    candidates, whether they fit or not."""
+    """As `rotor`, on these chains with plans of their stages; where nothing fits, the schedules of least memory, too.
+    Returns all candidates, whether they fit or not."""
     programmes = [Programme(chain, request.budget, instance.floor, plans) for chain, plans in chains]
     tried: list[Candidate] = []
     for programme in programmes:
@@ -73,7 +74,7 @@ def programmed(
 
 def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRecompute]:
     """Every run of a stage after its first becomes recomputations of those of its operations that are needed."""
-    made: list[FlatRecompute] = []
+    result: list[FlatRecompute] = []
     waiting: list[int] = []
     ran: set[int] = set()
     backward_start = chain.problem.backward_start
@@ -83,9 +84,9 @@ def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequen
             first, end = stage.backward
             if first == end:
                 continue  # what waits is for a stage below
-            made += [FlatRecompute(f, first) for f in waiting]
+            result += [FlatRecompute(f, first) for f in waiting]
             waiting.clear()
-            made += [
+            result += [
                 _mapped(stage.forward[0], first, backward_start, chain, k, r) for r in offered[k][move.way].recomputes
             ]
         elif k not in ran:
@@ -95,24 +96,29 @@ def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequen
         else:
             further = n + 1 < len(moves) and moves[n + 1].stage == k + 1
             waiting += sorted({*stage.needs, *stage.makes}) if further else stage.needs
-    return _free(chain, sorted(made, key=lambda r: r.before))  # stable
+    return _free(chain, sorted(result, key=lambda r: r.before))  # stable
 
 
-def _free(chain: Chain, made: list[FlatRecompute]) -> list[FlatRecompute]:
-    """With recomputation of what is cheap and reaches far, before the first that reads it after the forward/backward boundary."""
+def _free(chain: Chain, recomputes: list[FlatRecompute]) -> list[FlatRecompute]:
+    """With recomputations of lasting storages that are cheap, before their first reader after the forward/backward
+    boundary."""
     problem, backward_start = chain.problem, chain.problem.backward_start
     for s in sorted(chain.lasting.intersection(chain.cheap)):
         readers = frozenset(problem.readers[s])
-        late = (n for n, recompute in enumerate(made) if recompute.before >= backward_start and recompute.op in readers)
+        late = (
+            n
+            for n, recompute in enumerate(recomputes)
+            if recompute.before >= backward_start and recompute.op in readers
+        )
         at, first = next(late, None), next((i for i in problem.readers[s] if i >= backward_start), None)
-        if at is not None and (first is None or made[at].before <= first):
-            first = made[at].before
+        if at is not None and (first is None or recomputes[at].before <= first):
+            first = recomputes[at].before
         elif first is not None:
-            at = next((n for n, recompute in enumerate(made) if recompute.before > first), len(made))
+            at = next((n for n, recompute in enumerate(recomputes) if recompute.before > first), len(recomputes))
         else:
             continue
-        made[at:at] = [FlatRecompute(f, first) for f in chain.cheap[s]]
-    return made
+        recomputes[at:at] = [FlatRecompute(f, first) for f in chain.cheap[s]]
+    return recomputes
 
 
 def _mapped(
@@ -157,7 +163,8 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> ChainStage:
 
 
 def _waiting(chain: Chain, k: int, plan: BlockPlan) -> int:
-    """Bytes of cheap inputs that stage k made for itself and that its backward, or a recomputation within it, still reads."""
+    """Bytes of cheap inputs that stage k computed for itself and that its backward, or a recomputation within it, still
+    reads."""
     problem, stage = chain.problem, chain.stages[k]
     late = [*range(*stage.backward), *(chain.leaf[k].operations[recompute.op] for recompute in plan.recomputes)]
     read = {s for i in late for s in problem.reads[i]}

@@ -28,14 +28,17 @@ WORKER = "remate.strategy.cpsat.retention_intervals"
 
 
 class IntervalQuery(msgspec.Struct, frozen=True):
-    """A question, over executed operations by their number in step order. time, made, workspace: of each, ns and bytes; sources:
-    whose outputs it reads; again: it may run again; until: stage to whose end what it makes must stay. fixed: bytes that
-    are there from one stage to another. copies: intervals of an operation. budget: bytes. phase: 1 for the least excess
-    over it, 2 for the least time within it. work: deterministic seconds. seconds: on the clock, None for no limit. start: stages in which
-    operations run again in a first solution."""
+    """A query, over executed operations by their number in step order.
+
+    time, written, workspace: of each, ns and bytes. sources: operations whose outputs it reads. again: it may run
+    again. until: the stage to whose end its results must stay. fixed: bytes in memory from one stage to another.
+    copies: intervals of an operation. budget: bytes. phase: 1 for the least excess over it, 2 for the least time within
+    it. work: deterministic seconds. seconds: on the clock, None for no limit. start: stages in which operations run
+    again in a first solution.
+    """
 
     time: tuple[int, ...]
-    made: tuple[int, ...]
+    written: tuple[int, ...]
     workspace: tuple[int, ...]
     sources: tuple[tuple[int, ...], ...]
     again: tuple[bool, ...]
@@ -61,15 +64,15 @@ def moccasin(instance: StepInstance, request: Request, context: Context) -> Prop
     require("the strategy moccasin", "cpsat")
     if len(instance.graph.operations) > LARGEST:
         raise NotApplicableError(
-            f"moccasin: CP-SAT comes to nothing on more than {LARGEST:,} operations\n  hint: ask for another strategy"
+            f"moccasin: CP-SAT finds no schedule for more than {LARGEST:,} operations\n  hint: ask for another strategy"
         )
     operations = [i for i, real in enumerate(instance.problem.real) if real]
     requested = _question(instance, operations, request)
-    found = _answer(requested, context.deadline)
-    if found is None or context.deadline.stopped():
+    first = _answer(requested, context.deadline)
+    if first is None or context.deadline.stopped():
         return
-    yield Proposal(_recomputes(instance, operations, found.again))
-    best = None if found.over else _answer(replace(requested, phase=2, start=found.again), context.deadline)
+    yield Proposal(_recomputes(instance, operations, first.again))
+    best = None if first.over else _answer(replace(requested, phase=2, start=first.again), context.deadline)
     if best is not None:
         yield Proposal(_recomputes(instance, operations, best.again))
 
@@ -81,8 +84,8 @@ def _question(instance: StepInstance, operations: list[int], request: Request) -
     backward_start = next((n for n, i in enumerate(operations) if i >= problem.backward_start), last)
     until = {number[problem.producer[s]]: backward_start for s in problem.until_backward_start}
     for s in problem.pinned:
-        made = number[problem.producer[s]]
-        until[made] = max(until.get(made, 0), number.get(problem.held_until(s), last))
+        producer = number[problem.producer[s]]
+        until[producer] = max(until.get(producer, 0), number.get(problem.held_until(s), last))
     return IntervalQuery(
         tuple(problem.time[i] for i in operations),
         tuple(sum(problem.size[s] for s in problem.writes[i]) for i in operations),
@@ -99,14 +102,15 @@ def _question(instance: StepInstance, operations: list[int], request: Request) -
 
 
 def _answer(requested: IntervalQuery, deadline: Deadline) -> Answered | None:
-    """What CP-SAT says, in a process of its own. None if it found nothing until the deadline."""
-    left = deadline.remaining()
-    question: bytes | None = msgspec.json.encode(replace(requested, seconds=left if left < float("inf") else None))
-    words, until = [sys.executable, "-m", WORKER], float("inf")
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+    """The answer of CP-SAT, in a process of its own. None if it has no solution at the deadline."""
+    seconds = deadline.remaining()
+    limited = replace(requested, seconds=seconds if seconds < float("inf") else None)
+    question: bytes | None = msgspec.json.encode(limited)
+    command, until = [sys.executable, "-m", WORKER], float("inf")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
         while True:
             try:
-                said, _ = worker.communicate(question, timeout=POLL)
+                output, _ = worker.communicate(question, timeout=POLL)
                 break
             except subprocess.TimeoutExpired:
                 question = None
@@ -114,14 +118,14 @@ def _answer(requested: IntervalQuery, deadline: Deadline) -> Answered | None:
                 until = min(until, time.monotonic() + GRACE)
             if time.monotonic() > until:
                 worker.kill()
-    return msgspec.json.decode(said, type=Answered | None) if worker.returncode == 0 else None
+    return msgspec.json.decode(output, type=Answered | None) if worker.returncode == 0 else None
 
 
 def _recomputes(
     instance: StepInstance, operations: list[int], again: Mapping[int, tuple[int, ...]]
 ) -> tuple[FlatRecompute, ...]:
-    made = sorted((t, n) for n, stages in again.items() for t in stages)
-    return tuple(pruned(instance.problem, [FlatRecompute(operations[n], operations[t]) for t, n in made]))
+    places = sorted((t, n) for n, stages in again.items() for t in stages)
+    return tuple(pruned(instance.problem, [FlatRecompute(operations[n], operations[t]) for t, n in places]))
 
 
 MOCCASIN = Strategy(

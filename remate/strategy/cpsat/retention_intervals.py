@@ -1,19 +1,20 @@
 """Moccasin's model: for every operation a few intervals in which what it makes is retained, solved by CP-SAT.
 
-B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, "Moccasin: Efficient tensor rematerialization for neural networks", ICML
-2023. The order of first executions is given; stage t ends with the first execution of operation t, and operations run again
-in it in step order, so execution i of stage t has a moment of its own, t (t + 1) / 2 + i. Operation i has `COPIES` retention intervals
-at most: the first begins with its first execution, a further one, if it is active, where it runs again.
+B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, "Moccasin: Efficient tensor rematerialization for neural networks",
+ICML 2023. The order of first executions is given; stage t ends with the first execution of operation t, and operations
+run again in it in step order, so execution i of stage t has a moment of its own, t (t + 1) / 2 + i. Operation i has
+`COPIES` retention intervals at most: the first begins with its first execution, a further one, if it is active, where
+it runs again.
 
     begin[i, c], end[i, c]   integers; active[i, c] boolean: O(n) variables
     minimise                 sum of time[i] * active[i, c]
     memory                   cumulative: the intervals, weighted by bytes, never exceed the budget
-    need                     at every begin of j, for every i that j reads, some interval of i has begun before and not ended
+    need                     at every begin of j, for every i that j reads, an interval of i has begun and not ended
 
 It runs in a process of its own: the libraries of OR-Tools and of highspy name the same symbols.
 
-The paper's two phases: what is over the budget is minimised first, from the given order; what that finds is the start of the
-second, within the budget. Effort is CP-SAT's deterministic time, one worker, a fixed seed.
+The paper's two phases: the excess over the budget is minimised first, from the given order; its solution is the start
+of the second, within the budget. Effort is CP-SAT's deterministic time, one worker, a fixed seed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 class RetentionIntervals:
-    """The model of one question."""
+    """The model of one query."""
 
     def __init__(self, requested: IntervalQuery) -> None:
         self.requested, self.copies, self.sources = requested, requested.copies, requested.sources
@@ -134,7 +135,7 @@ class RetentionIntervals:
             model.add(after == end[n, c] + 1)
             there = active[n, c] if c else True
             intervals.append(model.new_optional_interval_var(first, length, after, there, f"interval_{n}_{c}"))
-            demands.append(requested.made[n])
+            demands.append(requested.written[n])
             if requested.workspace[n]:
                 intervals.append(model.new_optional_fixed_size_interval_var(first, 1, there, f"workspace_{n}_{c}"))
                 demands.append(requested.workspace[n])

@@ -1,12 +1,13 @@
-"""HiRemate: a step of any size as a tree of small parts, planned from the leaves to the root by an integer program per node.
+"""HiRemate: a step of any size as a tree of small parts, planned from the leaves to the root by an integer program per
+node.
 
-J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML 2025. The tree
-is `tree`, what a plan of a part means to the node above it `options`, the program of a node `level_model` (their H-ILP). The
-solver of a level may be another one (`Solvers`): it gets the step of a node, and what the node's parts offer, and gives plans.
-What differs from the paper: the leaves are solved by the retention model (theirs: Checkmate's, as Rockmate's), equal nodes
-are solved once, prices of retained bytes take the place of a grid of budgets, the simulator corrects the root, and of a tree
-of more than two levels a choice of one plan for each leaf (`block_selection`) is tried, too: a node in between offers a few plans
-of all the combinations of those below it.
+J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML 2025. The
+tree is `tree`, what a plan of a part means to the node above it `options`, the program of a node `level_model` (their
+H-ILP). A level may have a different solver (`Solvers`): it receives the step of a node, and what the node's parts
+offer, and returns plans. Differences to the paper: the leaves are solved by the retention model (theirs: Checkmate's,
+as Rockmate's), equal nodes are solved once, prices of retained bytes take the place of a grid of budgets, the simulator
+corrects the root, and in a tree of more than two levels a choice of one plan for each leaf (`block_selection`) is
+tried, too: a node in between offers only a few of all the combinations of plans below it.
 """
 
 from __future__ import annotations
@@ -42,15 +43,16 @@ from .tree import LARGEST, Node, tree
 
 LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without recomputation
 FEWER = 4  # part of the solves that a leaf gets for each limit
-SHARED = 10  # solves of a node between leaf and root that take together what one solve of the root may take
+SHARED = 10  # solves of a node between leaf and root that together may take as long as one solve of the root
 LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
 
 Frontier = Callable[[LeafGraph, Collection[int], Sequence[LevelPart], Deadline, Effort], list[BlockPlan]]
 
 
 class Solvers(msgspec.Struct, frozen=True):
-    """What plans a leaf, and a node between the leaves and the root: the node's step, its operations that may not run again,
-    and its parts with what they offer -> plans that are worth having, the one without recomputation among them."""
+    """How a leaf, and a node between the leaves and the root, are planned: the node's step, its operations that may not
+    run again, and its parts with what they offer -> plans that are worth having, with the plan without
+    recomputation."""
 
     leaf: Frontier
     inner: Frontier
@@ -71,7 +73,7 @@ def levelled(
     keep = simulated_plan(leaf, ())
     problem = Problem(leaf.graph, once)
     model, each = LevelModel(problem, parts), shared_effort(effort, SHARED)
-    found = {keep.recomputes: keep}
+    plans = {keep.recomputes: keep}
     for limit in LIMITS:
         bytes_ = limit * model.baseline
 
@@ -80,17 +82,17 @@ def levelled(
             return None if result.x is None else simulated_plan(leaf, tuple(model.recomputes(result)))
 
         for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):
-            found.setdefault(plan.recomputes, plan)
+            plans.setdefault(plan.recomputes, plan)
     for recomputes in smaller(model, deadline, each):
-        found.setdefault(recomputes, simulated_plan(leaf, recomputes))
-    return [*worth_having(found.values(), keep), *whole_again(leaf, once)]
+        plans.setdefault(recomputes, simulated_plan(leaf, recomputes))
+    return [*worth_having(plans.values(), keep), *whole_again(leaf, once)]
 
 
 SOLVERS = Solvers(retained, levelled)
 
 
 def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
-    """Everything that backward reads made again at its beginning, where that may be."""
+    """Everything that backward reads is computed again at its beginning, where that is allowed."""
     problem, backward_start = Problem(leaf.graph, once), leaf.graph.backward_start
     operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
     if backward_start == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
@@ -99,8 +101,8 @@ def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
 
 
 class Levels:
-    """The tree of a step with the plans of all its nodes but the root, found once. deadline: ends it early; then some nodes
-    have no plan but the one without recomputation."""
+    """The tree of a step with the plans of all its nodes but the root, computed once. deadline: ends it early; then
+    some nodes have no plan but that without recomputation."""
 
     def __init__(self, instance: StepInstance, deadline: Deadline, effort: Effort, solvers: Solvers = SOLVERS) -> None:
         self.instance, self.deadline, self.effort, self.solvers = instance, deadline, effort, solvers
@@ -160,23 +162,23 @@ def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
 
 
 def levels(instance: StepInstance, effort: Effort, deadline: Deadline) -> Levels:
-    """The levels of an instance, found once for each effort; again, if the deadline came between."""
+    """The levels of an instance, computed once for each effort; once more if the deadline cut that short."""
     key = ("levels", effort)
     if key in instance.kept:
         return instance.kept[key]
-    made = Levels(instance, deadline, effort)
+    computed = Levels(instance, deadline, effort)
     if not deadline.stopped():
-        instance.kept[key] = made
-    return made
+        instance.kept[key] = computed
+    return computed
 
 
 def hiremate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The root's program under the budget, corrected by what the simulator says; the best is polished. A step that is no larger than
-    a leaf is one, solved as in the paper by Checkmate's program, if it is small enough for that, too."""
+    """The root's program under the budget, corrected by the simulator; the best result is polished. A step that is no
+    larger than a leaf is solved as one, as in the paper by Checkmate's program, if it is small enough for that, too."""
     if len(instance.problem.forward) <= LARGEST and checkmate_fits(instance, request):
         yield from checkmate(instance, request, context)
-    found = levels(instance, request.effort, context.deadline)
-    root, leaves, deadline = found.root, found.leaves, context.deadline
+    planned = levels(instance, request.effort, context.deadline)
+    root, leaves, deadline = planned.root, planned.leaves, context.deadline
 
     def ask(budget: float) -> Answer[None] | None:
         result = root.solve(deadline, budget, request.effort, gap=TIGHT, stage="root")
@@ -209,12 +211,12 @@ def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[t
 
 
 def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
-    """What has the least peak. Returns what fits, if anything does."""
+    """The schedule of least peak. Returns the best that fits, if any."""
     best: Candidate | None = None
     for recomputes in smaller(root, context.deadline, request.effort):
-        found = yield Proposal(recomputes)
-        if found.peak <= request.budget and (best is None or found.time < best.time):
-            best = found
+        candidate = yield Proposal(recomputes)
+        if candidate.peak <= request.budget and (best is None or candidate.time < best.time):
+            best = candidate
     return best
 
 

@@ -1,26 +1,28 @@
-"""The integer program of one node (H-ILP): which plans its parts run by, which run again, and what is held meanwhile.
+"""The integer program of one node (H-ILP): which plans its parts use, which run again, and what is held meanwhile.
 
-The backward has a stage for each part, the last one first; at the beginning of a stage, parts up to its own may run their
-forward again, in forward order.
+The backward has a stage for each part, the last part first; at the beginning of a stage, parts up to its own may run
+their forward again, in forward order.
 
-    have[c, j, o]   what part j holds by option o is there when the stage of part c begins; of the first stage: first run so
-    again[c, j, o]  part j runs again in stage c, and holds what option o does
+    have[c, j, o]   part j holds by option o when the stage of part c begins; of the first stage: its first run does so
+    again[c, j, o]  part j runs again in stage c, and then holds by option o
     use[c, o]       the backward of part c runs by option o
-    hold[c, d]      storage d, which several parts read, is there when stage c begins
-    there[c, d, j]  it is there when part j may run again in stage c (the part after c: when the backward of c runs)
+    hold[c, d]      storage d, which several parts read, is in memory when stage c begins
+    there[c, d, j]  it is in memory when part j may run again in stage c (the part after c: when the backward of c runs)
 
-    minimise  sum of time[j, o] * again[c, j, o] + extra[c, o] * use[c, o]  (+ price * bytes held at the forward/backward boundary)
-    one       sum of use[c, o] = 1; again and have of one part in one stage at most 1 per option, again in all at most 1
-    option    use[c, o] <= have[c, c, o] + again[c, c, o];  have[c', j, o] <= have[c, j, o] + again[c, j, o], c' the next stage
-    flow      there[c, d, j+1] <= there[c, d, j], the first after its maker p: <= hold[c, d] + sum of again[c, p, o];
+    minimise  sum of time[j, o] * again[c, j, o] + extra[c, o] * use[c, o]
+              (+ price * bytes held at the forward/backward boundary)
+    single    sum of use[c, o] = 1; again and have of one part in one stage at most 1 per option, again in all at most 1
+    option    use[c, o] <= have[c, c, o] + again[c, c, o];
+              have[c', j, o] <= have[c, j, o] + again[c, j, o], where c' is the next stage
+    flow      there[c, d, j+1] <= there[c, d, j], the first after its producer p: <= hold[c, d] + sum of again[c, p, o];
               hold[c', d] <= there[c, d, c+1]
     need      there[c, d, j] >= again[c, j, o], and there[c, d, c+1] >= use[c, o] (or 1), for what these read
     memory    bytes held in the first forward, when parts run again, and in each backward <= limit
 
-A part may hold what several options do at a time: one may run again by another option than it did before. J. Gusak et al.,
-"HiRemate", ICML 2025, section 4 (H-ILP), is this with a step for each run of a part; what differs: figures of options come
-from the simulator; bytes beside the parts (gradients on their way) are what it finds in the step without recomputation; and a
-storage is freed between two parts that run again without a variable of its own (`there` falls).
+A part may hold by several options at a time: it may run again by an option other than before. J. Gusak et al.,
+"HiRemate", ICML 2025, section 4 (H-ILP), is this with a step for each run of a part. Differences: figures of options
+come from the simulator; bytes beside the parts (gradients on their way) are those of the step without recomputation;
+and a storage is freed between two parts that run again without a variable of its own (`there` falls).
 """
 
 from __future__ import annotations
@@ -44,8 +46,8 @@ from .options import LevelPart, mapped
 
 
 class LevelModel:
-    """The program of one node. problem: of the node's operations; parts: in forward order. baseline: bytes, the node's peak
-    without recomputation."""
+    """The program of one node. problem: of the node's operations. parts: in forward order. baseline: bytes, the node's
+    peak without recomputation."""
 
     def __init__(self, problem: Problem, parts: Sequence[LevelPart]) -> None:
         self.problem, self.parts = problem, tuple(parts)
@@ -88,7 +90,8 @@ class LevelModel:
         )
 
     def _bases(self) -> None:
-        """Bytes beside what the parts hold, at the worst of each forward and backward, and when each backward begins."""
+        """Bytes beside those that the parts hold, at the worst of each forward and backward, and when each backward
+        begins."""
         problem, parts = self.problem, self.parts
         linked = link(problem.graph)
         timeline = simulate(linked)
@@ -117,7 +120,8 @@ class LevelModel:
             self.base.append((forward, backward, worst[c][2] - below - late - own))
 
     def _kept(self, s: int, c: int, forward: int) -> bool:
-        """Whether a storage is there without recomputation while part c runs (forward: its number; -1: in its backward)."""
+        """Whether a storage is in memory without recomputation while part c runs (forward: its number; -1: in its
+        backward)."""
         if s in self.problem.pinned:
             return True
         return self._wanted(c if forward < 0 else len(self.parts) - 1, s) or 0 <= forward <= self.last[s]
@@ -180,7 +184,7 @@ class LevelModel:
     def _flow_rows(self, m: Any) -> Iterator[Any]:
         for c, s in m.hold:
             maker = self.maker[s]
-            if maker > c:  # a part after this one, that does not run any more
+            if maker > c:  # a later part, whose forward runs no more
                 continue
             yield m.there[c, s, maker + 1] <= m.hold[c, s] + self._runs(m, c, maker)
             for j in range(maker + 1, c + 1):
@@ -270,7 +274,8 @@ class LevelModel:
     def solve(
         self, deadline: Deadline, limit: float, effort: Effort, *, price: float = 0.0, gap: float = 0.0, stage: str = ""
     ) -> Result:
-        """limit: bytes. price: ns for each byte held at the forward/backward boundary. gap: share of the time of the step."""
+        """limit: bytes. price: ns for each byte held at the forward/backward boundary. gap: share of the time of the
+        step."""
         cost = self._time.copy()
         cost[self._held[self._held >= 0]] = price * self.unit / self.percent
         self.engine.set_cost(cost)
@@ -283,15 +288,15 @@ class LevelModel:
         """Of a solution, over the node's operations, in step order."""
         assert result.x is not None
         again, used = (binaries(result.x, columns) for columns in self._columns)
-        made: list[FlatRecompute] = []
+        chosen: list[FlatRecompute] = []
         for (c, j, o), taken in sorted(zip(self._again, again, strict=True)):
             if taken:
-                made += [FlatRecompute(f, self.parts[c].backward[0]) for f in self.parts[j].options[o].again]
+                chosen += [FlatRecompute(f, self.parts[c].backward[0]) for f in self.parts[j].options[o].again]
         for (c, o), taken in zip(self._used, used, strict=True):
             if taken:
                 plan = self.parts[c].options[o].plan
-                made += mapped(self.parts[c], plan.recomputes)
-        return sorted(made, key=lambda r: r.before)  # stable: parts that run again stand before the plan of the stage
+                chosen += mapped(self.parts[c], plan.recomputes)
+        return sorted(chosen, key=lambda r: r.before)  # stable: parts that run again come before the plan of the stage
 
 
 def _known(variables: Any, key: tuple[int, ...]) -> Any:

@@ -1,5 +1,5 @@
-"""What a plan of a part means to the node above it: what it holds from forward to backward, and what it takes to have that
-again."""
+"""What a plan of a part means to the node above it: what it holds from forward to backward, and what that costs to
+compute again."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from ..problem import Problem
 
 
 class PartOption(msgspec.Struct, frozen=True):
-    """One plan of a part, over the operations of the node above. plan: with figures in bytes and ns. inner: bytes that it
-    holds from forward to backward beside what others read, too. again: operations that make all of this again, in order;
-    empty if some may not run again. time: ns of these. reads: storages of other parts that its backward reads; forward_reads:
-    those that `again` reads."""
+    """One plan of a part, over the operations of the node above.
+
+    plan: with figures in bytes and ns. inner: bytes that it holds from forward to backward beside those that others
+    read, too. again: operations that compute all of this again, in order; empty if some may not run again. time: ns of
+    these. reads: storages of other parts that its backward reads; forward_reads: those that `again` reads.
+    """
 
     plan: BlockPlan
     inner: int
@@ -30,8 +32,8 @@ class PartOption(msgspec.Struct, frozen=True):
 
 
 class LevelPart(msgspec.Struct, frozen=True):
-    """A part of a node. forward, backward: ranges of the node's operations. shared: storages that it makes and others read.
-    options: by what they hold, the least first; the one without recomputation is among them, at `keep`."""
+    """A part of a node. forward, backward: ranges of the node's operations. shared: storages that it writes and others
+    read. options: by bytes that they hold, the least first; that without recomputation is among them, at `keep`."""
 
     forward: tuple[int, int]
     backward: tuple[int, int]
@@ -87,19 +89,19 @@ def _option(problem: Problem, span: BlockSpan, shared: Sequence[int], plan: Bloc
 def _first_reads(
     problem: Problem, span: BlockSpan, recomputes: Sequence[FlatRecompute]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Storages that the backward of a part, with these recomputations in it, reads before it makes them again: those that its forward
-    makes, and those of the forward of other parts."""
+    """Storages that the backward of a part, with these recomputations in it, reads before it computes them again: those
+    of its own forward, and those of the forward of other parts."""
     backward_start, (begin, end) = problem.backward_start, span.forward
     before: dict[int, list[int]] = {}
     for recompute in recomputes:
         if recompute.before >= backward_start:
             before.setdefault(recompute.before, []).append(recompute.op)
-    made, held, outside = set[int](), set[int](), set[int]()
+    computed, held, outside = set[int](), set[int](), set[int]()
     for i in range(*span.backward):
         for op in (*before.get(i, ()), i):
             for s in problem.reads[op]:
-                if s not in made and problem.producer[s] < backward_start:
+                if s not in computed and problem.producer[s] < backward_start:
                     (held if begin <= problem.producer[s] < end else outside).add(s)
             if op < backward_start:
-                made.update(problem.writes[op])
+                computed.update(problem.writes[op])
     return frozenset(held), frozenset(outside)

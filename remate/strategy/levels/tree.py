@@ -1,8 +1,8 @@
-"""The tree of a step: parts of a bounded number of operations at the leaves, a bounded number of parts in each other node.
+"""The tree of a step: leaves are parts of a limited number of operations; other nodes have a limited number of parts.
 
-Where a model has modules, they are the tree (a part that is small enough is a leaf as a whole, and rows of equal parts are
-put together in rows of equal length, so that what repeats is solved once). Where it has none, or a leaf is large, it is cut
-where few bytes cross (`segments`). HiRemate cuts by a score over the graph instead (its H-Partition).
+Where a model has modules, they are the tree (a part that is small enough is a leaf as a whole, and rows of equal parts
+are put together in rows of equal length, so that what repeats is solved once). A part without modules, or a large leaf,
+is cut where few bytes cross (`segments`). HiRemate cuts by a score over the graph instead (its H-Partition).
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ def _cut(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node | Non
 
 def _grouped(nodes: Sequence[Node]) -> list[Node]:
     """At most MOST nodes: rows of equal ones are put together first, then all."""
-    found = list(nodes)
-    if len(found) > MOST:
-        rows = [list(row) for _, row in groupby(found, key=_look)]
-        found = [node for row in rows for node in (_evenly(row, MOST // 2) if len(row) > MOST // 2 else row)]
-    while len(found) > MOST:
-        found = _evenly(found, MOST)
-    return found
+    groups = list(nodes)
+    if len(groups) > MOST:
+        rows = [list(row) for _, row in groupby(groups, key=_look)]
+        groups = [node for row in rows for node in (_evenly(row, MOST // 2) if len(row) > MOST // 2 else row)]
+    while len(groups) > MOST:
+        groups = _evenly(groups, MOST)
+    return groups
 
 
 def _look(node: Node) -> tuple[str, int, int]:

@@ -1,8 +1,8 @@
-"""Simulated annealing over sequences of executions: what `fastsa` does in any order, and `anneal` in the order that is given.
+"""Simulated annealing over sequences of executions: `fastsa` in any order, and `anneal` in the given order.
 
-A sequence is worth its time and what it holds over the budget. How much the second weighs follows what is met: more after
-every stretch that ends over the budget, less after one within it, so that the search goes along the border between the two
-(strategic oscillation: F. Glover, Tabu search, part I, ORSA Journal on Computing 1, 1989).
+A sequence is judged by its time and by its bytes over the budget. The weight of the bytes follows the search: it rises
+after every stretch that ends over the budget, and falls after one within it, so that the search goes along the border
+between the two (strategic oscillation: F. Glover, Tabu search, part I, ORSA Journal on Computing 1, 1989).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ..problem import Problem
 from .sequence import GAP, Sequence
 
 HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures, in % of the time of the step: of an order, with recomputation
-WEIGHT = 10.0  # % of the time of the step that a budget of bytes too much at one operation is worth at first
+WEIGHT = 10.0  # first weight, in % of the time of the step, of exceeding the budget by its own size at one operation
 STRETCH, FACTOR = 50, 1.06  # changes after which the weight changes, and by how much
 NEARBY, NEAR = 0.5, 0.3  # share of the moves that stay near, and share of the sequence that is near
 MOVES = 0.7  # share of the changes of an order that may change
-ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of recomputations, cumulated: the rest replaces one by another
-AIMED, PEAK, NEXT = 0.7, 0.5, 0.7  # of what is added: over some slot; the fullest one; before its next reader
+ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of recomputations, cumulated: the rest replaces one
+AIMED, PEAK, NEXT = 0.7, 0.5, 0.7  # of what is added: over some slot; the fullest slot; before its next reader
 TRIES = 8  # slots, or operations, that are looked at
 Undo = Callable[[], None]
 Result = tuple[
@@ -31,8 +31,8 @@ Result = tuple[
 
 
 class Annealing:
-    """best: bytes over the budget, summed over slots, and time of the best sequence met; result: that one. reorders: first
-    executions move."""
+    """best: bytes over the budget, summed over slots, and time of the best sequence so far; result: that sequence.
+    reorders: first executions move."""
 
     def __init__(
         self, problem: Problem, budget: int, rng: random.Random, sequence: Sequence, *, reorders: bool
@@ -45,7 +45,7 @@ class Annealing:
 
     def run(self, changes: int, stopped: Callable[[], bool], *, recomputes: bool) -> None:
         """Try so many changes, colder and colder. recomputes: operations may run again."""
-        made, rng, (over, time) = self.sequence, self.rng, self.best
+        sequence, rng, (over, time) = self.sequence, self.rng, self.best
         hot, cold = HOT[recomputes], COLD[recomputes]
         weight = WEIGHT / (max(1, self.budget) * GAP)
         for n in range(changes):
@@ -56,7 +56,7 @@ class Annealing:
             undo = self._change() if recomputes else self._move()
             if undo is None:
                 continue
-            new_over, new_time = made.over(self.budget), made.time
+            new_over, new_time = sequence.over(self.budget), sequence.time
             worse = (new_time - time) / self.percent + weight * (new_over - over)
             heat = hot * (cold / hot) ** (n / changes)
             if worse > 0 and rng.random() >= math.exp(-worse / heat):
@@ -64,7 +64,7 @@ class Annealing:
                 continue
             over, time = new_over, new_time
             if (over, time) < self.best:
-                self.best, self.result = (over, time), made.result()
+                self.best, self.result = (over, time), sequence.result()
 
     def _change(self) -> Undo | None:
         """Change the sequence by chance; what takes it back, or None where nothing was to be done."""
@@ -81,9 +81,9 @@ class Annealing:
 
     def _move(self) -> Undo | None:
         """One execution elsewhere, a first one within what reads allow."""
-        made, rng = self.sequence, self.rng
-        i = rng.choice(made.operations)
-        return self._moved(i, rng.randrange(len(made.slots[i])))
+        sequence, rng = self.sequence, self.rng
+        i = rng.choice(sequence.operations)
+        return self._moved(i, rng.randrange(len(sequence.slots[i])))
 
     def _shift(self) -> Undo | None:
         """A recomputation elsewhere."""
@@ -91,38 +91,40 @@ class Annealing:
         return self._moved(i, self.rng.randrange(1, len(self.sequence.slots[i])))
 
     def _moved(self, i: int, n: int) -> Undo | None:
-        made, slots, last = self.sequence, self.sequence.slots[i], len(self.sequence.at) - 1
+        sequence, slots, last = self.sequence, self.sequence.slots[i], len(self.sequence.at) - 1
         old = slots[n]
-        low = made.earliest(i) if n == 0 else slots[n - 1] + 1
+        low = sequence.earliest(i) if n == 0 else slots[n - 1] + 1
         high = slots[n + 1] - 1 if n + 1 < len(slots) else last
-        high = min(high, made.latest(i)) if n == 0 else high
+        high = min(high, sequence.latest(i)) if n == 0 else high
         if self.rng.random() < NEARBY:
             reach = max(2, int(NEAR * last))
             low, high = max(low, old - reach), min(high, old + reach)
         to = self._empty(low, high)
         if to is None:
             return None
-        made.move(i, old, to)
-        return lambda: made.move(i, to, old)
+        sequence.move(i, old, to)
+        return lambda: sequence.move(i, to, old)
 
     def _add(self) -> Undo | None:
-        """Execute an operation again, a little before something that reads from it, or so that it need not be held over a
+        """Execute an operation again, a little before one of its readers, or so that its result need not be held over a
         certain slot."""
-        made, rng = self.sequence, self.rng
+        sequence, rng = self.sequence, self.rng
         if rng.random() < AIMED:
-            return self._add_behind(int(made.live.argmax()) if rng.random() < PEAK else rng.randrange(len(made.at)))
+            return self._add_behind(
+                int(sequence.live.argmax()) if rng.random() < PEAK else rng.randrange(len(sequence.at))
+            )
         i = rng.choice(self.again)
-        reader = rng.choice(made.slots[rng.choice(made.listed[i])])
-        return self._inserted(i, max(made.slots[i][0] + 1, reader - GAP * GAP), reader - 1)
+        reader = rng.choice(sequence.slots[rng.choice(sequence.listed[i])])
+        return self._inserted(i, max(sequence.slots[i][0] + 1, reader - GAP * GAP), reader - 1)
 
     def _add_behind(self, full: int) -> Undo | None:
-        """Execute again behind this slot what was made before it and is read after it."""
-        made, rng = self.sequence, self.rng
+        """Execute again after this slot an operation that ran before it and is read after it."""
+        sequence, rng = self.sequence, self.rng
         for _ in range(TRIES):
             i = rng.choice(self.again)
-            if made.slots[i][0] >= full:
+            if sequence.slots[i][0] >= full:
                 continue
-            later = [slot for j in made.listed[i] for slot in made.slots[j] if slot > full]
+            later = [slot for j in sequence.listed[i] for slot in sequence.slots[j] if slot > full]
             if later:
                 reader = min(later) if rng.random() < NEXT else rng.choice(later)
                 near = reader - GAP * GAP if rng.random() < NEARBY else 0
@@ -130,27 +132,27 @@ class Annealing:
         return None
 
     def _inserted(self, i: int, low: int, high: int) -> Undo | None:
-        made, slot = self.sequence, self._empty(low, high)
+        sequence, slot = self.sequence, self._empty(low, high)
         if slot is None:
             return None
-        made.insert(i, slot)
+        sequence.insert(i, slot)
         self.extra.append(i)
 
         def undo() -> None:
-            made.remove(i, slot)
+            sequence.remove(i, slot)
             self.extra.remove(i)
 
         return undo
 
     def _take_away(self) -> Undo | None:
-        made, rng = self.sequence, self.rng
+        sequence, rng = self.sequence, self.rng
         i = rng.choice(self.extra)
-        slot = made.slots[i][rng.randrange(1, len(made.slots[i]))]
-        made.remove(i, slot)
+        slot = sequence.slots[i][rng.randrange(1, len(sequence.slots[i]))]
+        sequence.remove(i, slot)
         self.extra.remove(i)
 
         def undo() -> None:
-            made.insert(i, slot)
+            sequence.insert(i, slot)
             self.extra.append(i)
 
         return undo

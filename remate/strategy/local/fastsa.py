@@ -1,11 +1,12 @@
-"""Simulated annealing over sequences of executions (`annealing`), in any order that the reads allow, or in the given one.
+"""Simulated annealing over sequences of executions (`annealing`), in any order that the reads allow, or in the given
+one.
 
-FastSA, a simulated annealing for tensor rematerialization (NeurIPS 2023): an execution moves, is added, or is taken away; what
-is live is updated over the slots that the change touches; a sequence is worth its time and what it holds over the budget.
-What differs: the first half of the changes only reorders, since what an order alone can do costs no time; an array of
-slots stands in for the segment tree, since what is summed is the excess in all slots and not the maximum alone; the weight
-of the excess follows the search; some recomputations are added where the sequence is fullest; and what comes out is improved by ruin and
-recreate (`recreate`) at the end, which knows in-place execution.
+FastSA, a simulated annealing for tensor rematerialization (NeurIPS 2023): an execution moves, is added, or is removed;
+live bytes are updated over the slots that the change touches; a sequence is judged by its time and by its bytes over
+the budget. Differences: the first half of the changes only reorders, since the gain of an order alone costs no time; an
+array of slots replaces the segment tree, since the excess is summed over all slots instead of taking the maximum; the
+weight of the excess follows the search; some recomputations are added where the sequence is fullest; and the result is
+improved by ruin and recreate (`recreate`) at the end, which knows in-place execution.
 
 `anneal` is the same with first executions where they are: the problem of Checkmate and of Moccasin.
 """
@@ -35,15 +36,15 @@ PAPER = "FastSA: simulated annealing for tensor rematerialization, NeurIPS 2023"
 
 
 def fastsa(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Anneal, then improve what came out; where that does not fit, make it fit."""
+    """Anneal, then improve the result; if it does not fit, make it fit."""
     order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
     ordered = instance.ordered(order)
-    found = yield Proposal(recomputes, order=order)
-    best = found if found.peak <= request.budget else None
+    first = yield Proposal(recomputes, order=order)
+    best = first if first.peak <= request.budget else None
     for start in ((), recomputes) if best is None else ():
         tried = squeeze(ordered.problem, start, request.budget, request.effort, context.deadline, ranking=MoveRanking())
-        made = yield Proposal(tried, order=order)
-        best = better(best, made) if made.peak <= request.budget else best
+        candidate = yield Proposal(tried, order=order)
+        best = better(best, candidate) if candidate.peak <= request.budget else best
     if best is not None:
         best = yield from polish(ordered.problem, best, request.budget, context.deadline, start=best)
         yield from improved(ordered, request, context, best)
@@ -57,12 +58,12 @@ def anneal(instance: StepInstance, request: Request, context: Context) -> Propos
             return
         tried = Annealing(problem, request.budget, rng, Sequence(problem), reorders=False)
         tried.run(_changes(instance, request) // RECOMPUTES, context.deadline.stopped, recomputes=True)
-        found = yield Proposal(tried.result[1])
-        if found.peak > request.budget:
+        candidate = yield Proposal(tried.result[1])
+        if candidate.peak > request.budget:
             start = tried.result[1]
-            found = yield Proposal(squeeze(problem, start, request.budget, request.effort, context.deadline))
-        if found.peak <= request.budget:
-            yield from polish(problem, found, request.budget, context.deadline)
+            candidate = yield Proposal(squeeze(problem, start, request.budget, request.effort, context.deadline))
+        if candidate.peak <= request.budget:
+            yield from polish(problem, candidate, request.budget, context.deadline)
 
 
 def _changes(instance: StepInstance, request: Request) -> int:
@@ -84,7 +85,7 @@ def annealed(instance: StepInstance, budget: int, changes: int, stopped: Callabl
     assert best is not None
     last = Annealing(problem, budget, rng, Sequence(problem, best.result[0]), reorders=True)
     last.run(changes - STARTS * each, stopped, recomputes=True)
-    return min(best, last, key=lambda made: made.best).result
+    return min(best, last, key=lambda annealing: annealing.best).result
 
 
 FASTSA = Strategy(

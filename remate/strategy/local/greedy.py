@@ -9,14 +9,14 @@ from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 
 def greedy(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """One schedule per way of ranking; those that fit are polished, the others tell how small a peak can be."""
+    """One schedule for each ranking; those that fit are polished, the others show how small a peak can be."""
     for locality in LOCALITIES:
         ranking = MoveRanking(locality)
-        found = yield Proposal(
+        candidate = yield Proposal(
             squeeze(instance.problem, (), request.budget, request.effort, context.deadline, ranking=ranking)
         )
-        if found.peak <= request.budget:
-            yield from polish(instance.problem, found, request.budget, context.deadline)
+        if candidate.peak <= request.budget:
+            yield from polish(instance.problem, candidate, request.budget, context.deadline)
         if context.deadline.stopped():
             return
 

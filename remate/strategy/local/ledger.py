@@ -1,7 +1,7 @@
 """A quick account of a schedule for local search: every live range of every storage, and the bytes live at each step.
 
-Counts as the simulator does, to the byte, so that what local search finds here is what is found there. Whole arrays at a
-time: search makes thousands of accounts of steps of thousands of executions.
+Counts as the simulator does, to the byte, so the simulator agrees with the results of local search here. Works on whole
+arrays: search counts steps of thousands of executions thousands of times.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ BACKWARD_START = -1  # among operations: buffers take their values, the outputs 
 
 
 class Ledger:
-    """order: operation at each step, TURN at step `backward_start`, which reads the outputs of the model and the new contents of
-    buffers. again: index into `recomputes` at each step, -1 for others. live: bytes during each step, and while gradients are
-    delivered behind it.
+    """order: operation at each step, TURN at step `backward_start`, which reads the outputs of the model and the new
+    contents of buffers. again: index into `recomputes` at each step, -1 for others. live: bytes during each step, and
+    while gradients are delivered after it.
 
-    Lives, that is, live range of storages, are numbered as they are made. storage, birth, death, held: of each life, what
-    it is, the step that makes it, the last one that it is counted at, and whether somebody outside holds it to the end.
-    first, reads: the first step that reads it (-1: none does), and how many do."""
+    Lives (live ranges of storages) are numbered in the order in which they begin. storage, birth, death, held: of each
+    life, its storage, the step that computes it, the last step at which it counts, and whether something outside holds
+    it to the end. first, reads: the first step that reads it (-1: none does), and how many do."""
 
     def __init__(self, problem: Problem, recomputes: Sequence[FlatRecompute]) -> None:
         self.problem, self.recomputes, self.arrays = problem, recomputes, problem.arrays
@@ -97,14 +97,15 @@ class Ledger:
         step, storage = self.arrays.may_overwrite.of(self._order)
         life = self._latest(storage, step)
         dies = (life >= 0) & (self.reads[life] > 0) & ~self.held[life] & (self.death[life] == step)
-        _, one = np.unique(step[dies], return_index=True)
-        self._overwritten = life[dies][one]
-        self.death[self._overwritten] -= 1  # the output takes the place of the first that it can write over
+        _, first = np.unique(step[dies], return_index=True)
+        self._overwritten = life[dies][first]
+        self.death[self._overwritten] -= 1  # the output takes the place of the first that it can overwrite
         if len(self.arrays.deliveries):
             self._deliveries()
 
     def _deliveries(self) -> None:
-        """Gradients that go when they are delivered: behind an operation, or a later recomputation that reads their parameters."""
+        """Gradients that are freed when they are delivered: after an operation, or a later recomputation that reads
+        their parameters."""
         first = np.full(len(self.problem.real), self._steps - 1)
         first[self._order[self._first_runs & (self._order != BACKWARD_START)]] = np.flatnonzero(
             self._first_runs & (self._order != BACKWARD_START)
@@ -143,7 +144,7 @@ class Ledger:
     def _after(self, step: int, rise: np.ndarray, fall: np.ndarray, size: np.ndarray) -> int:
         """Bytes behind a step, what is delivered there still held."""
         stays = self.held.copy()
-        stays[self._overwritten] = True  # until the step after the one that it is last counted at
+        stays[self._overwritten] = True  # until the step after the last one at which it counts
         there = int(rise[: step + 1].sum() - fall[: step + 2].sum() + size[stays & (self.death == step)].sum())
         return there + (self.problem.lasting_tangents if step + 1 == self._steps else 0)
 
@@ -158,7 +159,8 @@ class Ledger:
         np.add.at(fall, last[read] + 1, self.arrays.copies[read])
 
     def _states(self, rise: np.ndarray, fall: np.ndarray) -> None:
-        """States of generators: each from the first run to the last recomputation, and the present one while it is replayed."""
+        """States of generators: each from the first run to the last recomputation, and the present state while it is
+        replayed."""
         state = self.arrays.state[self._order]
         recompute = np.flatnonzero((state > 0) & ~self._first_runs)
         rise[recompute] += state[recompute]
@@ -180,11 +182,12 @@ class Ledger:
         """Birth and death of the life that a storage has when a step begins, if it has one."""
         keys, lives = self._by_storage
         at = bisect_left(keys, storage * self._width + step) - 1
-        found, birth, death = lives[at]
-        return (birth, death) if at >= 0 and found == storage else None
+        owner, birth, death = lives[at]
+        return (birth, death) if at >= 0 and owner == storage else None
 
     def remade(self) -> list[tuple[int, int, int]]:
-        """(recompute, the life that a storage had before, the one that it has then) of all that is recomputed make, as they run."""
+        """(recompute, the life of a storage before it, the life that it begins) of all recomputations, in order of
+        execution."""
         new = np.flatnonzero(self._again[self.birth] >= 0)
         old = self._latest(self.storage[new], self.birth[new])
         return list(zip(self._again[self.birth[new]].tolist(), old.tolist(), new.tolist(), strict=True))
@@ -202,7 +205,8 @@ class Ledger:
         return np.where(first < self._steps, first, -1)
 
     def only_reader(self) -> np.ndarray:
-        """By step: the one step that reads what it makes, -1 where none does or several do, or where somebody holds it."""
+        """By step: the only step that reads its results; -1 where none does or several do, or where something outside
+        holds them."""
         read = np.flatnonzero(self.reads > 0)
         first, last = np.full(self._steps, self._steps), np.full(self._steps, -1)
         np.minimum.at(first, self.birth[read], self.first[read])

@@ -33,27 +33,30 @@ def polish(
     *,
     quick: bool = False,
 ) -> Proposals[Candidate]:
-    """The same schedule, or a faster or smaller one that still fits. start: whose `given` is, if another strategy's. quick: look
-    only at what each recomputation takes, not at what runs for it alone and at how little would be held instead."""
+    """The same schedule, or a faster or smaller one that still fits.
+
+    start: the candidate that `given` improves on, if it is from a different strategy. quick: look only at the time of
+    each recomputation, not at what runs for it alone and at the bytes held instead.
+    """
     best = given
     moved = as_late_as_possible(problem, best.recomputes)
     if moved != list(best.recomputes):
         late = yield Proposal(tuple(moved), start)
         if late.peak <= max(best.peak, budget) and late.time <= best.time:
             best = late
-    found = best
+    polished = best
     for orders in ((_longest,),) if quick else ((_longest, _densest), (_densest, _longest)):
         tried = best
         for worth in orders:
             tried = yield from _fewer(problem, tried, budget, deadline, start, worth)
-        found = tried if tried.time < found.time else found
-    return found
+        polished = tried if tried.time < polished.time else polished
+    return polished
 
 
 def _fewer(
     problem: Problem, best: Candidate, budget: int, deadline: Deadline, start: Candidate | None, worth: Worth
 ) -> Proposals[Candidate]:
-    """The same schedule without recomputation that can go, in order of their worth."""
+    """The same schedule without recomputations that can be dropped, in order of their worth."""
     most = len(best.recomputes)
     for _ in range(ROUNDS):
         if deadline.stopped():
@@ -62,15 +65,16 @@ def _fewer(
         if not dropped:
             break
         fewer = pruned(problem, [r for n, r in enumerate(best.recomputes) if n not in dropped])
-        found = (made for made in (as_late_as_possible(problem, fewer), fewer) if Ledger(problem, made).peak <= budget)
-        fits = next(found, None)  # the ledger is quicker than the simulator, which has the last word
+        plans = (as_late_as_possible(problem, fewer), fewer)
+        # The ledger is quicker than the simulator, which has the last word.
+        fits = next((plan for plan in plans if Ledger(problem, plan).peak <= budget), None)
         tried = None if fits is None else (yield Proposal(tuple(fits), start))
         if tried is not None and tried.peak <= budget and tried.time < best.time:
             best = better(best, tried) or best
         elif len(dropped) == 1:
             break
         else:
-            most = max(1, len(dropped) // 4)  # the ledger was too hopeful: take only the best few
+            most = max(1, len(dropped) // 4)  # the ledger underestimated: take only the best few
     return best
 
 
@@ -83,20 +87,21 @@ def polish_best(instance: StepInstance, request: Request, context: Context) -> P
 
 
 def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: int) -> set[int]:
-    """Up to `most` recomputes that can go together, those of most worth first: what they make again must fit in memory meanwhile."""
+    """Up to `most` recomputes that can be dropped together, those of most worth first: their results must fit in memory
+    meanwhile."""
     ledger = Ledger(problem, given.recomputes)
     live, wanted = ledger.live.copy(), ledger.wanted
-    made: dict[int, list[tuple[int, int]]] = {}
+    lives: dict[int, list[tuple[int, int]]] = {}
     for n, old, new in ledger.remade():
         if wanted[new]:
-            made.setdefault(n, []).append((old, new))
+            lives.setdefault(n, []).append((old, new))
     dropped: set[int] = set()
     touched: set[int] = set()
-    value = worth(problem, ledger, made)
+    value = worth(problem, ledger, lives)
     for n in sorted(range(len(given.recomputes)), key=lambda n: (-value[n], n)):
         needed = [
             (int(ledger.storage[old]), int(ledger.death[old]) + 1, int(ledger.birth[new]))
-            for old, new in made.get(n, ())
+            for old, new in lives.get(n, ())
         ]
         if any(storage in touched for storage, _, _ in needed):
             continue
@@ -121,19 +126,19 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
     return dropped
 
 
-def _longest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
+def _longest(problem: Problem, ledger: Ledger, lives: Made) -> list[float]:
     """ns of each recomputation."""
     return [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
 
 
-def _densest(problem: Problem, ledger: Ledger, made: Made) -> list[float]:
-    """ns of each recomputation, and of those that run for it alone, for each byte that is then held."""
+def _densest(problem: Problem, ledger: Ledger, lives: Made) -> list[float]:
+    """ns of each recomputation, and of those that run for it alone, for each byte that must be held instead."""
     gone = [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
     for n, reader in zip(ledger.again, ledger.only_reader().tolist(), strict=True):
         if n >= 0 and reader >= 0 and ledger.again[reader] >= 0:
             gone[ledger.again[reader]] += gone[n]
     storage = ledger.storage.tolist()
-    held = [sum(problem.size[storage[old]] for old, _ in made.get(n, ())) for n in range(len(gone))]
+    held = [sum(problem.size[storage[old]] for old, _ in lives.get(n, ())) for n in range(len(gone))]
     return [time / max(1, nbytes) for time, nbytes in zip(gone, held, strict=True)]
 
 
@@ -142,8 +147,8 @@ def pruned(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRe
     kept = list(recomputes)
     while True:
         ledger = Ledger(problem, kept)
-        made, wanted = ledger.remade(), ledger.wanted
-        dead = {n for n, _, _ in made} - {n for n, _, new in made if wanted[new]}
+        remade, wanted = ledger.remade(), ledger.wanted
+        dead = {n for n, _, _ in remade} - {n for n, _, new in remade if wanted[new]}
         if not dead:
             return kept
         kept = [r for n, r in enumerate(kept) if n not in dead]

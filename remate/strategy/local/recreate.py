@@ -1,7 +1,7 @@
 """Ruin and recreate: forget some recomputations of a good schedule, make it fit again greedily, keep what is better.
 
-Deterministic for a given number of rounds: the generator is seeded. It closes what formulations with static windows leave
-open on nets of a few hundred operations, where one recomputation more or less is a visible share of the step.
+Deterministic for a given number of rounds: the generator is seeded. It closes what formulations with static windows
+leave open on nets of a few hundred operations, where one recomputation more or less is a visible share of the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FEWEST = 2
 
 
 def recreate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Attempts to improve on the best schedule known, or on a greedy one where none is."""
+    """Attempts to improve on the best known schedule, or on a greedy one if there is none."""
     if context.best is None:
         yield from greedy(instance, request, context)
     if context.best is not None:
@@ -42,9 +42,9 @@ def improved(instance: StepInstance, request: Request, context: Context, best: C
         left = _ruined(problem, best, rng)
         ranking = MoveRanking(rng.choice(LOCALITIES), rng.choice((0.1, 0.3, 0.8)), rng)
         recomputes = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
-        found = yield Proposal(recomputes, best)
-        if found.peak <= request.budget:
-            polished = yield from polish(problem, found, request.budget, context.deadline, start=best, quick=True)
+        candidate = yield Proposal(recomputes, best)
+        if candidate.peak <= request.budget:
+            polished = yield from polish(problem, candidate, request.budget, context.deadline, start=best, quick=True)
             best = better(best, polished) or best
 
 
@@ -55,7 +55,8 @@ def _rounds(instance: StepInstance, request: Request) -> int:
 
 
 def _ruined(problem: Problem, given: Candidate, rng: random.Random) -> tuple[FlatRecompute, ...]:
-    """Without the recomputations of a stretch of the forward, or of a stretch of the backward, or without any one in a few."""
+    """Without the recomputations of a stretch of the forward, or of a stretch of the backward, or without a random
+    few."""
     kind = rng.random()
     if kind < 0.4:
         low, high = _stretch(0, problem.backward_start, rng)

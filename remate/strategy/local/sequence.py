@@ -1,9 +1,9 @@
 """A sequence of executions that can be changed one execution at a time, with the bytes that are live at every moment.
 
-Executions stand in slots, most of which are empty, so that one can move without the others. First executions may stand in
-any order that the reads allow. A storage is live from an execution that makes it to the last one that reads it before it
-is made again; a change touches only what the changed operation makes and reads, and the sum of what is live over the
-budget, which is what annealing looks at, follows from slices of one array.
+Executions are in slots, most of which are empty, so that one can move without the others. First executions may have any
+order that the reads allow. A storage is live from an execution that computes it to the last one that reads it before it
+is computed again. A change touches only what the changed operation writes and reads, and the sum of live bytes over the
+budget, which annealing minimizes, follows from slices of one array.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ GAP = 3  # slots for each execution
 
 
 class Sequence:
-    """slots[i]: where operation i executes, ascending. at: operation by slot, -1 where there is none. live: bytes by slot.
-    time: ns of all executions. before[i]: operations that i reads from; after[i], listed[i]: those that read from it. The step has
-    no backward of its own."""
+    """slots[i]: where operation i executes, ascending. at: operation by slot, -1 for none. live: bytes by slot. time:
+    ns of all executions. before[i]: operations that i reads from; after[i], listed[i]: those that read from it. The
+    step has no backward of its own."""
 
     def __init__(self, problem: Problem, order: tuple[int, ...] = ()) -> None:
         self.problem = problem
@@ -37,13 +37,13 @@ class Sequence:
         for i, sources in self.before.items():
             for f in sources:
                 self.after[f].add(i)
-        self.listed = {i: sorted(found) for i, found in self.after.items()}
+        self.listed = {i: sorted(readers) for i, readers in self.after.items()}
         self.read = {s: list[int]() for i in self.operations for s in problem.writes[i]}  # slots that read, ascending
         for i in self.operations:
             self._occupy(i, self.slots[i][0])
         self.lives = {s: self._lives(s) for s in self.read}
-        for s, found in self.lives.items():
-            self._count(s, found, 1)
+        for s, lives in self.lives.items():
+            self._count(s, lives, 1)
 
     def free(self, slot: int) -> bool:
         """Whether a slot is empty."""
@@ -75,7 +75,7 @@ class Sequence:
         self._recount(i)
 
     def move(self, i: int, slot: int, to: int) -> None:
-        """Execute operation i in another slot, which is empty."""
+        """Execute operation i in a different slot, which is empty."""
         slots = self.slots[i]
         slots.remove(slot)
         insort(slots, to)
@@ -116,15 +116,15 @@ class Sequence:
             live[begin : end + 1] += nbytes
 
     def _lives(self, s: int) -> list[tuple[int, int]]:
-        made, read = self.slots[self.problem.producer[s]], self.read[s]
-        last = len(self.at) - 1 if s in self.problem.pinned else max(made[-1], read[-1] if read else 0)
-        if len(made) == 1:
-            return [(made[0], last)]
+        runs, read = self.slots[self.problem.producer[s]], self.read[s]
+        last = len(self.at) - 1 if s in self.problem.pinned else max(runs[-1], read[-1] if read else 0)
+        if len(runs) == 1:
+            return [(runs[0], last)]
         lives: list[tuple[int, int]] = []
-        for n in range(len(made) - 1):
-            before = bisect_left(read, made[n + 1]) - 1
-            lives.append((made[n], max(made[n], read[before] if before >= 0 else 0)))
-        return [*lives, (made[-1], last)]
+        for n in range(len(runs) - 1):
+            before = bisect_left(read, runs[n + 1]) - 1
+            lives.append((runs[n], max(runs[n], read[before] if before >= 0 else 0)))
+        return [*lives, (runs[-1], last)]
 
     def over(self, budget: int) -> int:
         """Bytes over the budget, summed over slots."""
@@ -139,6 +139,6 @@ class Sequence:
         for i in self.operations:
             for slot in self.slots[i][1:]:
                 n = bisect_right(starts, slot)
-                if n < len(firsts):  # behind the last first execution nothing reads it
+                if n < len(firsts):  # after the last first execution nothing reads it
                     recomputes.append((slot, FlatRecompute(position[i], n)))
-        return tuple(firsts), tuple(recompute for _, recompute in sorted(recomputes, key=lambda made: made[0]))
+        return tuple(firsts), tuple(recompute for _, recompute in sorted(recomputes, key=lambda placed: placed[0]))

@@ -1,7 +1,8 @@
-"""Make a schedule smaller, one recomputation at a time: at its worst moment, free what is cheapest to make again later.
+"""Make a schedule smaller, one recomputation at a time: at its worst moment, free what is cheapest to compute again
+later.
 
-Greedy, so not fast schedules, but feasible ones where a formulation finds none: a recomputation may stand anywhere here, even
-in the forward, and an operation may run again as often as memory asks for it.
+Greedy: not fast schedules, but feasible ones where a formulation has none. A recomputation may take place anywhere
+here, even in the forward, and an operation may run again as often as memory requires.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
 LOCALITIES = (0.0, 0.5, 1.0)  # of rankings that are worth trying
-DEEP = 200  # operations that may run again for the sake of one, while fewer help
+DEEP = 200  # operations that may run again for the sake of one storage, if fewer do not help
 
 
 class MoveRanking:
-    """How moves are ranked: by time over bytes at the worst step (locality 0), over bytes and steps above the budget that
-    they relieve (locality 1), or between; and how much a random generator has a say (spread 0: none)."""
+    """How moves are ranked: by time over bytes at the worst step (locality 0), over bytes and steps above the budget
+    that they relieve (locality 1), or between. spread: weight of a random generator in it (0: none)."""
 
     def __init__(self, locality: float = 0.0, spread: float = 0.0, rng: random.Random | None = None) -> None:
         self.locality, self.spread, self.rng = locality, spread, rng
@@ -57,7 +58,7 @@ def squeeze(
     *,
     ranking: MoveRanking = PLAIN,
 ) -> tuple[FlatRecompute, ...]:
-    """Recomputations whose peak (by the ledger) is at most `budget` bytes, or the smallest found on the way there."""
+    """Recomputations whose peak (by the ledger) is at most `budget` bytes, or the smallest peak on the way there."""
     current = list(recomputes)
     ledger = Ledger(problem, current)
     best, refused = tuple(recomputes), set[tuple[int, int]]()
@@ -96,8 +97,8 @@ def _worst(ledger: Ledger) -> tuple[int, int]:
 def _moves(
     problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking, deepest: int
 ) -> list[_Move]:
-    """Storages live at the worst step that can go there, each with what would have to run again before its next read, at most
-    `deepest` operations."""
+    """Storages live at the worst step that can be freed there, each with the operations that would have to run again
+    before its next read, at most `deepest`."""
     moves: list[_Move] = []
     excess = np.maximum(ledger.live - budget, 0)
     goes = (ledger.birth < worst) & (worst <= ledger.death) & problem.arrays.goes[ledger.storage]
@@ -120,8 +121,8 @@ def _moves(
 
 
 def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst: int) -> bool:
-    """Whether a storage need not outlive the worst step, if it is made again later: nobody outside holds it there, and
-    what runs there does not read it, or may write over it."""
+    """Whether a storage need not outlive the worst step, if it is computed again later: nothing outside holds it there,
+    and the operation that runs there does not read it, or may overwrite it."""
     if ledger.held[life] and not (worst < ledger.backward_start and ledger.backward_start in reads):
         return False
     if worst not in reads:
@@ -130,8 +131,8 @@ def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst
 
 
 def _point(problem: Problem, ledger: Ledger, step: int) -> int:
-    """The operation before which recomputations for a first run, or the forward/backward boundary, stand. None can stand between the last operation of
-    the forward and the forward/backward boundary."""
+    """The operation before which recomputations for a first run, or for the forward/backward boundary, take place. None
+    can take place between the last operation of the forward and the boundary."""
     return ledger.order[step] if step != ledger.backward_start else problem.backward_start - 1
 
 
@@ -143,8 +144,8 @@ def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step
 def _needed(
     problem: Problem, ledger: Ledger, storage: int, worst: int, step: int, deepest: int
 ) -> tuple[int, ...] | None:
-    """Operations to run again, in order, to have `storage` at `step` without allocation more at `worst`; None if more than
-    `deepest`."""
+    """Operations to run again, in order, to have `storage` at `step` without further memory at `worst`; None if more
+    than `deepest`."""
     wanted, needed = [problem.producer[storage]], set[int]()
     while wanted:
         f = wanted.pop()

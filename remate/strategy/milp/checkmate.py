@@ -1,8 +1,8 @@
 """Checkmate: the integer program of `every_stage` solved as such, or its relaxation, rounded.
 
-The rounding is that of the paper (section 4.6, deterministic): what the relaxation holds by more than a half is held, and
-from that the runs follow, each stage on its own; since rounding may exceed the budget, the relaxation is solved for a
-little less. "Optimal" is meant within the model: an operation runs again at most once in a stage, in step order.
+The rounding is that of the paper (section 4.6, deterministic): what the relaxation holds by more than a half is held,
+and the runs follow from that, each stage individually; since rounding may exceed the budget, the relaxation is solved
+for a little less. "Optimal" refers to the model: an operation runs again at most once in a stage, in step order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .highs import SOLVER
 LARGEST = 150  # variables of a model that is tried, times the nodes of the effort
 MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2)  # shares of the budget that rounding is left
 THRESHOLDS = (0.5, 0.25, 0.75)
-NODES = 40  # times those of the effort: one model is all that is solved
+NODES = 40  # times those of the effort: only one model is solved
 WORK = 10  # times that of the effort, for a relaxation
 GAP = 1e-4  # % of the time of the step: closer than any published figure
 TOLERANCE = 0.005
@@ -42,14 +42,13 @@ def checkmate(instance: StepInstance, request: Request, context: Context) -> Pro
         model.limit(budget)
         model.engine.set_cost(model.time_cost)
         effort = request.effort
-        found = model.engine.solve(
+        result = model.engine.solve(
             context.deadline, stage="checkmate", absolute_gap=gap, nodes=NODES * effort.nodes, work=effort.work
         )
-        if found.x is None:
+        if result.x is None:
             return None
-        return Answer(
-            _needed(instance, model.recomputes(found.x)), 0.0, None
-        )  # it counts as the simulator does, or less
+        # It counts as the simulator does, or less.
+        return Answer(_needed(instance, model.recomputes(result.x)), 0.0, None)
 
     heard = yield from feedback(request, context, ask)
     if heard.best is None:
@@ -57,25 +56,25 @@ def checkmate(instance: StepInstance, request: Request, context: Context) -> Pro
 
 
 def rounded(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Relaxations for a little less than the budget, rounded; the fastest that fits is among what is proposed."""
+    """Relaxations for a little less than the budget, rounded; the fastest schedule that fits is among the proposals."""
     model, fits = _model(instance, request), False
     model.engine.set_cost(model.time_cost)
     for margin in MARGINS:
         model.limit((1.0 - margin) * request.budget)
-        found = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
-        if found.x is None:
+        result = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+        if result.x is None:
             break
         for threshold in THRESHOLDS:
-            candidate = yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
+            candidate = yield Proposal(_needed(instance, _rounded(model, model.held(result.x), threshold)))
             fits |= candidate.peak <= request.budget
     if fits:
         return
     model.limit(float(instance.baseline.peak))
     model.engine.set_cost(_peak_cost(model))
-    found = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
-    if found.x is not None:
+    result = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+    if result.x is not None:
         for threshold in THRESHOLDS:
-            yield Proposal(_needed(instance, _rounded(model, model.held(found.x), threshold)))
+            yield Proposal(_needed(instance, _rounded(model, model.held(result.x), threshold)))
 
 
 def checkmate_fits(instance: StepInstance, request: Request) -> bool:
@@ -87,8 +86,8 @@ def _model(instance: StepInstance, request: Request) -> EveryStage:
     if not checkmate_fits(instance, request):
         size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
         raise NotApplicableError(
-            f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up to "
-            f"{most:,}\n  hint: ask for more effort, for another strategy, or for auto"
+            f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up "
+            f"to {most:,}\n  hint: ask for more effort, for another strategy, or for auto"
         )
     return instance.view(EveryStage)
 
@@ -97,15 +96,15 @@ def _smallest(instance: StepInstance, request: Request, context: Context, model:
     """The smallest peak of the model. It does not depend on the budget."""
     model.limit(float(instance.baseline.peak))
     model.engine.set_cost(_peak_cost(model))
-    found = model.engine.solve(
+    result = model.engine.solve(
         context.deadline,
         stage="smallest peak",
         relative_gap=TOLERANCE,
         nodes=NODES * request.effort.nodes,
         work=request.effort.work,
     )
-    if found.x is not None:
-        yield Proposal(_needed(instance, model.recomputes(found.x)))
+    if result.x is not None:
+        yield Proposal(_needed(instance, model.recomputes(result.x)))
 
 
 def _peak_cost(model: EveryStage) -> np.ndarray:
@@ -119,27 +118,27 @@ def _needed(instance: StepInstance, recomputes: tuple[FlatRecompute, ...]) -> tu
 
 
 def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold: float) -> tuple[FlatRecompute, ...]:
-    """Runs that make what is held, and what each stage needs, from what is held before it."""
+    """Runs that compute what is held, and what each stage needs, from what is held before it."""
     problem, about = model.problem, model.about
-    there: set[int] = set()  # storages resident when the stage begins
-    made: list[FlatRecompute] = []
+    resident: set[int] = set()  # storages resident when the stage begins
+    recomputes: list[FlatRecompute] = []
     for t, operation in enumerate(about.operations):
         keep = {s for s in model.maker if held.get((t + 1, s), 0.0) > threshold or _must(about, s, t + 1)}
         keep = {s for s in keep if model.maker[s] <= t}
-        wanted = [s for s in (*problem.reads[operation], *keep) if s not in there and model.maker[s] != t]
+        wanted = [s for s in (*problem.reads[operation], *keep) if s not in resident and model.maker[s] != t]
         again: set[int] = set()
         while wanted:
             s = wanted.pop()
-            if s in there or model.maker[s] in again:
+            if s in resident or model.maker[s] in again:
                 continue
             if not about.again[model.maker[s]]:
-                there.add(s)  # it can only have been held: the judge sees what that takes
+                resident.add(s)  # it can only have been held: the simulator counts the memory of that
                 continue
             again.add(model.maker[s])
             wanted += problem.reads[about.operations[model.maker[s]]]
-        made += [FlatRecompute(about.operations[n], operation) for n in sorted(again)]
-        there = keep
-    return tuple(made)
+        recomputes += [FlatRecompute(about.operations[n], operation) for n in sorted(again)]
+        resident = keep
+    return tuple(recomputes)
 
 
 def _must(about: Horizon, s: int, t: int) -> bool:

@@ -1,23 +1,25 @@
 """Checkmate's model: a stage for every operation, in which any earlier operation may run again once.
 
-P. Jain et al., "Checkmate: Breaking the memory wall with optimal tensor rematerialization", MLSys 2020. Operation t first
-runs at the end of stage t (the frontier advances by one operation a stage); before it, operations run again in step order.
+P. Jain et al., "Checkmate: Breaking the memory wall with optimal tensor rematerialization", MLSys 2020. Operation t
+first runs at the end of stage t (the frontier advances by one operation a stage); before it, operations run again in
+step order.
 
     run[t, i]     operation i runs again in stage t < its last possible need
     hold[t, s]    storage s is resident when stage t begins
-    free[t, s, k] the latest live range of s dies at operation k of stage t, which reads or makes it
+    free[t, s, k] the latest live range of s ends at operation k of stage t, which reads or writes it
 
     minimise  sum of time[i] * run[t, i]
     need      run[t, k] <= run[t, p(s)] + hold[t, s]               for every s that k reads; first runs have run = 1
     chain     hold[t + 1, s] <= hold[t, s] + run[t, p(s)]
-    memory    bytes resident at every operation of every stage <= budget: an account that goes on from operation to
-              operation by what is made, less what is free
+    memory    bytes resident at every operation of every stage <= budget: counted from operation to
+              operation: plus results, less what is freed
 
-Checkmate defines `free` by big-M rows. These are as tight as they can be without more variables: free <= run of k;
-free + hold[t + 1, s] <= 1; free + run of any later reader <= 1; sum over k of free + hold[t + 1, s] <= run[t, p(s)] +
-hold[t, s] (what is there once dies once); and run[t, p(s)] + hold[t, s] <= 1 (what runs again replaces what was there,
-which may as well go before). Storages and runs that no operation can need any more have no variable. Three things are ours:
-several outputs of an operation, workspace, and outputs that take the bytes of an input that dies there.
+Checkmate defines `free` by big-M rows. These are as tight as they can be without more variables: free <= run of k; free
++ hold[t + 1, s] <= 1; free + run of any later reader <= 1; sum over k of free + hold[t + 1, s] <= run[t, p(s)] +
+hold[t, s] (a storage in memory is freed once); and run[t, p(s)] + hold[t, s] <= 1 (a run replaces the earlier result,
+which can as well be freed before). Storages and runs that no operation can need any more have no variable. Three things
+are not in the paper: several outputs of an operation, workspace, and outputs that take the bytes of an input freed
+there.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from .highs import HighsModel, binaries
 
 class Horizon(msgspec.Struct, frozen=True):
     """Over the executed operations, numbered in step order. operations: their indices in the graph. last[i]: number of
-    the last stage that may want what operation i makes; until[s]: the same of storage s. again[i]: i may run again.
+    the last stage that may need the results of operation i; until[s]: the same of storage s. again[i]: i may run again.
     pinned[s]: stage from whose beginning on storage s must be held, if it must."""
 
     operations: tuple[int, ...]
@@ -217,14 +219,14 @@ class EveryStage:
             i, run = self.about.operations[n], self._run(m, t, n)
             if n not in present:
                 continue
-            made = sum(problem.size[s] for s in problem.writes[i]) / unit
-            yield m.level[t, n] == before + made * run
+            written = sum(problem.size[s] for s in problem.writes[i]) / unit
+            yield m.level[t, n] == before + written * run
             taken = [m.over[t, s, n] for s in problem.may_overwrite[i] if (t, s, n) in m.over]
             for s, over in zip((s for s in problem.may_overwrite[i] if s in self.maker), taken, strict=True):
                 yield over <= m.free.get((t, s, n), 0)
             if len(taken) > 1:
                 yield sum(taken) <= 1
-            saved = made * sum(taken) if taken else 0
+            saved = written * sum(taken) if taken else 0
             yield m.level[t, n] + problem.workspace[i] / unit * run - saved <= m.peak
             ends = [(s, m.free[t, s, n]) for s in {*problem.reads[i], *problem.writes[i]} if (t, s, n) in m.free]
             before = m.level[t, n] - sum(problem.size[s] / unit * free for s, free in ends)
@@ -240,8 +242,8 @@ class EveryStage:
         """The runs of an integral solution."""
         chosen = binaries(x, self.run_columns)
         operations = self.about.operations
-        made = [(t, n) for (t, n), taken in zip(self.runs, chosen, strict=True) if taken]
-        return tuple(FlatRecompute(operations[n], operations[t]) for t, n in sorted(made))
+        runs = [(t, n) for (t, n), taken in zip(self.runs, chosen, strict=True) if taken]
+        return tuple(FlatRecompute(operations[n], operations[t]) for t, n in sorted(runs))
 
     def held(self, x: np.ndarray) -> dict[tuple[int, int], float]:
         """By stage and storage, how much of it is resident when the stage begins."""

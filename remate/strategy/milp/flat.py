@@ -1,7 +1,7 @@
 """The flat strategy: every forward storage is kept from forward to backward, or its operation runs again there.
 
-What crosses the boundary of a segment is kept, so that each recomputation's window stays inside the backward of its segment:
-nearly free where boundaries are small (transformers), costly where they are large and cheap to make again
+Values that cross the boundary of a segment are kept, so that each recomputation's window stays inside the backward of
+its segment: nearly free where boundaries are small (transformers), costly where they are large and cheap to recompute
 (convolutional nets, see `staged`).
 """
 
@@ -54,9 +54,9 @@ def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
 def allowed_stages(
     problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
 ) -> Mapping[int, set[int]]:
-    """Stages in which each forward operation may be recomputed: where backward, or an operation that is recomputed there, reads what
-    it makes, and up to `above` stages earlier. Operations that make only `kept` storages, or may run but once, never
-    recompute."""
+    """Stages in which each forward operation may be recomputed: where backward, or an operation that is recomputed
+    there, reads its results, and up to `above` stages earlier. Operations that write only `kept` storages, or may run
+    but once, never recompute."""
     natural: dict[int, set[int]] = {}
     for f in reversed(problem.forward):
         outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned and f not in problem.once]

@@ -1,15 +1,16 @@
-"""The flat model for steps whose values are read far away: recurrences unrolled over time, one head over all their states.
+"""The flat model for steps whose values are read far away: recurrences unrolled over time, a head over all their
+states.
 
 The flat model keeps what crosses the boundary of a segment, and has what an operation makes again there from its first
 possible need in a stage on. Two things that costs too much here:
 
-* a storage that many segments read, made of the step's inputs alone (an embedding of all times), may run again in any of the
-  stages that read it;
-* a stage ends where much memory is given back, behind the head's gradient for one: what is read behind that alone need not
-  be there before.
+* a storage that many segments read, computed from the step's inputs alone (an embedding of all times), may run again in
+  any of the stages that read it;
+* a stage ends where much memory is freed, for example after the head's gradient: what is read only after that need not
+  be in memory before.
 
-If all that crosses does not fit, what gathers it from many segments (the stack of all states) is kept instead, and what it
-reads may go, if nothing else that may run again reads it from another segment.
+If the values that cross do not all fit, the value that gathers them from many segments (the stack of all states) is
+kept instead, and its arguments may be freed, if nothing else that may run again reads them from a different segment.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ DROP = 0.05  # share of the peak that is given back where a stage ends
 
 
 class Far(msgspec.Struct, frozen=True):
-    """What tells this model from the flat one. spread: storages that may be made again in any stage. gathered: those that
-    are kept in place of the storages `loose`, which cross a boundary."""
+    """How this model differs from the flat one. spread: storages that may be computed again in any stage. gathered:
+    those that are kept in place of the storages `loose`, which cross a boundary."""
 
     spread: frozenset[int]
     gathered: frozenset[int]
@@ -47,7 +48,7 @@ class Far(msgspec.Struct, frozen=True):
 
 def flat_far(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Models of long segments; with what is gathered kept, where nothing fits without. Not their neighbourhoods, which
-    take longest and bring least here: cells are of one form, and the relaxation nearly whole."""
+    take longest and gain least here: cells have the same form, and the relaxation is nearly integral."""
     for gather in (False, True):
         for length, model in _models(instance, context, gather):
             yield from corrected(request, context, model, None, f"far {length}")
@@ -58,7 +59,7 @@ def flat_far(instance: StepInstance, request: Request, context: Context) -> Prop
 
 
 def _models(instance: StepInstance, context: Context, gather: bool) -> Iterator[tuple[int, Formulation]]:
-    """Those that differ from the flat one, until the deadline, by length of their segments."""
+    """The models that differ from the flat one, until the deadline, by length of their segments."""
     for length in LENGTHS:
         model = None if context.deadline.stopped() else instance.view(_model, length, gather)
         if model is not None:
@@ -66,7 +67,7 @@ def _models(instance: StepInstance, context: Context, gather: bool) -> Iterator[
 
 
 def _model(instance: StepInstance, length: int, gather: bool) -> Formulation | None:
-    """None where it would be the flat one."""
+    """None where it would equal the flat model."""
     windows = far_windows(instance, length, gather)
     return None if windows is None else formulation(instance, windows)
 
@@ -84,7 +85,7 @@ def far_windows(instance: StepInstance, length: int, gather: bool) -> RecomputeW
 
 
 def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
-    """gather: whether storages may be kept in place of what they are made of."""
+    """gather: whether storages may be kept in place of those that they are computed from."""
     of, backward_start = split.of, problem.backward_start
 
     def elsewhere(f: int) -> set[int]:
@@ -115,15 +116,16 @@ def held(instance: StepInstance) -> tuple[int, ...]:
 
 
 def divided(stage: tuple[int, ...], held: tuple[int, ...]) -> tuple[int, ...]:
-    """Stages that end where much memory is given back, too. stage, held: by backward operation index minus turn."""
-    least, found = DROP * max(held, default=0), list[int]()
+    """Stages that also end where much memory is freed. stage, held: by index of backward operation, from the
+    boundary."""
+    least, stages_ = DROP * max(held, default=0), list[int]()
     before, new, last = -1, -1, -1  # the stage and its new number, what was held
     for k, nbytes in zip(stage, held, strict=True):
         if k != before or 0 <= nbytes < last - least:
             new += 1
         before, last = k, nbytes if nbytes >= 0 else last
-        found.append(new)
-    return tuple(found)
+        stages_.append(new)
+    return tuple(stages_)
 
 
 FLAT_FAR = Strategy(

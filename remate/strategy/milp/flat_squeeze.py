@@ -13,10 +13,12 @@ from .retention import smallest
 def flat_squeeze(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The smallest schedule of each flat model, squeezed into the budget."""
     for length in lengths(instance):
-        found = yield from smallest(instance, request, context, instance.view(flat_model, length))
-        if found is None or found.peak <= request.budget or context.deadline.stopped():
+        candidate = yield from smallest(instance, request, context, instance.view(flat_model, length))
+        if candidate is None or candidate.peak <= request.budget or context.deadline.stopped():
             return
-        yield Proposal(squeeze(instance.problem, found.recomputes, request.budget, request.effort, context.deadline))
+        yield Proposal(
+            squeeze(instance.problem, candidate.recomputes, request.budget, request.effort, context.deadline)
+        )
 
 
 FLAT_SQUEEZE = Strategy(

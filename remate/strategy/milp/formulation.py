@@ -1,18 +1,19 @@
 """The retention model in Pyomo, for any segments, stages and allowed recomputations.
 
-Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `recompute[f, k]`: f runs again
-in stage k. `peak`: bytes, bounded by the budget.
+Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `recompute[f, k]`: f runs
+again in stage k. `peak`: bytes, bounded by the budget.
 
-    minimise  sum of time[f] * recompute[f, k]                      or the peak
-    need      hold[s, k] + recompute[producer(s), k] >= 1           for every s that a backward operation of stage k reads
-    closure   recompute[f, k] <= hold[u, k] + recompute[producer(u), k] for every forward storage u that f reads
-    chain     hold[s, k'] <= hold[s, k] + recompute[producer(s), k] for consecutive stages k < k' that may need s
-    memory    base + sum of bytes * (hold, recompute alive there) <= peak     at every position that no other implies
-    kept      kept[s, p] >= recompute[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], p' the next such place, k' the
-              next stage; instead of hold and recomputed, behind what reads s for sure, where windows say what is sure
-    over      over[s, p] <= recompute[f, k], where f may write over s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k']; counted off there
+    minimise  sum of time[f] * recompute[f, k]                             or the peak
+    need      hold[s, k] + recompute[producer(s), k] >= 1                  for every s that backward reads in stage k
+    closure   recompute[f, k] <= hold[u, k] + recompute[producer(u), k]    for every forward storage u that f reads
+    chain     hold[s, k'] <= hold[s, k] + recompute[producer(s), k]        for consecutive stages k < k' that may need s
+    memory    base + sum of bytes * (hold, recompute alive there) <= peak  at every position that no other implies
+    kept      kept[s, p] >= recompute[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], where p' is the
+              next such place and k' the next stage; replaces hold and recompute after the last certain reader of s
+    over      over[s, p] <= recompute[f, k], where f may overwrite s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k'];
+              its bytes are subtracted there
 
-    beside  other calls * (bytes held at the forward/backward boundary) <= beside    of a part that is called several times; at every row, too
+    beside    other calls * (bytes held at the boundary) <= beside         of a part with several calls; at every row
 
 Memory rows share most of their terms, so each is written as a level that changes from the previous row.
 """
@@ -185,8 +186,8 @@ class Formulation:
         start: Mapping[Key, bool] | None = None,
         stage: str = "",
     ) -> Result:
-        """Least extra time under `budget` bytes, up to `gap` (share of the step's time); any time of the step that is not
-        above `enough` ns will do. Both searches together take the work of the effort."""
+        """Least extra time under `budget` bytes, up to `gap` (share of the step's time); any time of the step that is
+        not above `enough` ns will do. Both searches together take the work of the effort."""
         gap, goal = 100.0 * gap, enough / self.percent - 100.0
         options: dict[str, Any] = {"stage": stage, "work": effort.work}
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))

@@ -19,7 +19,8 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from ..deadline import Deadline
 
 SEED = 20260101
-CHECK = 300  # iterations of a relaxation that a check of a search counts as: between two of them whole relaxations are solved
+# iterations of a relaxation that a check of a search counts as: between two of them whole relaxations are solved
+CHECK = 300
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -27,9 +28,9 @@ SOLVER = "highs " + ".".join(
 
 
 class Result(msgspec.Struct, frozen=True):
-    """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x: values by column
-    (None without a solution). objective: of x, infinite without; bound: proven, whatever the status. work: as `solve`
-    counts it."""
+    """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x:
+    values by column (None without a solution). objective: of x, infinite without; bound: proven, whatever the status.
+    work: as `solve` counts it."""
 
     status: str
     x: np.ndarray | None
@@ -128,10 +129,10 @@ class HighsModel:
         start: np.ndarray | None = None,
         relax: bool = False,
     ) -> Result:
-        """Minimise. target: objective that is good enough. nodes: of this solve at most. work: at most, in rows of the model
-        times simplex iterations of a relaxation, or times `CHECK` for each check (of a node, a round of cuts, a dive) of a
-        search. Nodes and work, unlike seconds, give the same result every time. start: a first solution by column (NaN: left open).
-        relax: the linear relaxation."""
+        """Minimise. target: objective that is good enough. nodes: of this solve at most. work: at most, in rows of the
+        model times simplex iterations of a relaxation, or times `CHECK` for each check (of a node, a round of cuts, a
+        dive) of a search. Nodes and work, unlike seconds, give the same result every time. start: a first solution by
+        column (NaN: left open). relax: the linear relaxation."""
         highs = self.highs
         self._deadline, self._stage = deadline, stage
         most = int(min(work / max(1, self.rows), 2**31 - 1))

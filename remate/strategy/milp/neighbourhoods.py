@@ -1,12 +1,12 @@
-"""Large-neighbourhood search: where some operations run again is decided anew by an integer program, all other recomputations stay.
+"""Large-neighbourhood search: an integer program decides again where some operations recompute; the rest stays.
 
-P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998. The program is
-that of `formulation` with a stage for every operation of the backward, as Checkmate has them, in which what settled recomputations
-read is known, so memory is counted to the byte; it stays small since an operation that is settled has variables only where it
-runs again already. (That of a whole step would have a hundred thousand.)
+P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998. The program
+is that of `formulation` with a stage for every operation of the backward, as Checkmate has them. The reads of settled
+recomputations are known in it, so memory is counted to the byte; it stays small since a settled operation has variables
+only where it runs again already. (The program of a whole step would have a hundred thousand.)
 
-Free are rows of neighbours in the forward: one around an operation whose recomputations take long, or two, between which memory is
-then traded. Rows grow where programs are solved to the end and shrink where they are not.
+Free are rows of neighbours in the forward: one around an operation whose recomputations take long, or two, between
+which memory is then traded. Rows grow where programs are solved to the end and shrink where they are not.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ WORTH = 1e-4  # % of the time of the step that an improvement takes off
 
 
 def neighbourhoods(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Improve on the best schedule known, or on a greedy one where none is, neighbourhood by neighbourhood. One that is recomputed in
-    the forward is left alone: the program has no such."""
+    """Improve on the best known schedule, or on a greedy one, neighbourhood by neighbourhood. A schedule that
+    recomputes in the forward is left alone: the program has no variables for that."""
     if context.best is None:
         yield from greedy(instance, request, context)
     best = context.best
@@ -63,20 +63,21 @@ def neighbourhoods(instance: StepInstance, request: Request, context: Context) -
         ):
             return
         free = _free(problem, stage, best, rng, int(most))
-        made, solved = _solved(instance, request, context, stage, best, free)
+        recomputes, solved = _solved(instance, request, context, stage, best, free)
         most = min(MOST, GROW * most) if solved else max(FEWEST, SHRINK * most)
         vain += 1
-        if made is None:
+        if recomputes is None:
             continue
-        found = yield Proposal(made, best)
-        if found.peak <= request.budget:
-            vain = 0 if found.time < best.time else vain
-            best = better(best, found) or best
+        candidate = yield Proposal(recomputes, best)
+        if candidate.peak <= request.budget:
+            vain = 0 if candidate.time < best.time else vain
+            best = better(best, candidate) or best
             best = yield from polish(problem, best, request.budget, context.deadline, start=best)
 
 
 def expressible(problem: Problem, given: Candidate) -> bool:
-    """Whether the program knows what this schedule does: it runs something again, and nothing before the forward/backward boundary."""
+    """Whether the program can express a schedule: it recomputes something, and nothing before the forward/backward
+    boundary."""
     return bool(given.recomputes) and all(recompute.before >= problem.backward_start for recompute in given.recomputes)
 
 
@@ -89,8 +90,8 @@ def stages(problem: Problem) -> tuple[int, ...]:
 def windows_around(
     problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]
 ) -> RecomputeWindows:
-    """Windows in which operations outside `free` run again where they do in a schedule, and those within it wherever something
-    that runs there reads what they make."""
+    """Windows in which operations outside `free` run again where they do in a schedule, and those of `free` wherever an
+    operation that runs there reads their results."""
     allowed, sure = _allowed(problem, stage, given, free)
     return recompute_windows(problem, stage, allowed, frozenset(sure))
 
@@ -106,15 +107,15 @@ def _allowed(
     for f in sorted(free, reverse=True):
         if f in problem.once:
             continue
-        found = allowed.setdefault(f, set())
+        stages_of = allowed.setdefault(f, set())
         for s in problem.writes[f]:
             for i in problem.readers[s] if s not in problem.pinned else ():
-                found |= {stage[i - backward_start]} if i >= backward_start else allowed.get(i, set())
+                stages_of |= {stage[i - backward_start]} if i >= backward_start else allowed.get(i, set())
     return allowed, sure
 
 
 def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: random.Random, most: int) -> frozenset[int]:
-    """Operations to decide on anew, so many that a program has about `most` recomputations to choose among."""
+    """Operations to decide on again, so many that a program has about `most` recomputations to choose among."""
     weight = [0] * len(problem.real)
     for recompute in given.recomputes:
         weight[recompute.op] += problem.time[recompute.op] + 1
@@ -125,16 +126,16 @@ def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: rando
         anywhere = rng.random() < ANYWHERE
         chosen = rng.choice(problem.forward) if anywhere else rng.choices(costly, [weight[f] for f in costly])[0]
         centres.append((at[chosen], rng.random()))
-    width, found = NARROW, frozenset[int]()
+    width, chosen_operations = NARROW, frozenset[int]()
     while True:
         rows = [range(max(0, c - int(share * width)), c - int(share * width) + width) for c, share in centres]
         wider = frozenset(problem.forward[n] for row in rows for n in row if n < len(problem.forward))
         allowed, sure = _allowed(problem, stage, given, wider)
-        if found and sum(map(len, allowed.values())) - len(sure) > most:
-            return found
-        found = wider
+        if chosen_operations and sum(map(len, allowed.values())) - len(sure) > most:
+            return chosen_operations
+        chosen_operations = wider
         if width > 2 * len(problem.forward):
-            return found
+            return chosen_operations
         width += max(1, width // 4)
 
 
@@ -176,7 +177,8 @@ NEIGHBOURHOODS = Strategy(
     "neighbourhoods",
     "integer programs for some operations of the best schedule, all other recomputations where they are",
     neighbourhoods,
-    reference="P. Shaw, Using constraint programming and local search methods to solve vehicle routing problems, CP 1998",
+    reference="P. Shaw, Using constraint programming and local search methods to solve vehicle routing problems, "
+    "CP 1998",
     solver=SOLVER,
     needs=frozenset({"backward"}),
 )

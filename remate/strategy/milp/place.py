@@ -16,7 +16,7 @@ def place(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool
     for f, k, anchor in windows.slots:
         if chosen["recompute", f, k]:
             by_stage.setdefault(k, []).append((f, anchor))
-    made: list[FlatRecompute] = []
+    recomputes: list[FlatRecompute] = []
     for k, operations in by_stage.items():
         first: dict[int, int] = {}
         for f, anchor in sorted(operations, reverse=True):
@@ -25,8 +25,8 @@ def place(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool
                 point = anchor
             if point is not None:
                 first[f] = point
-        made.extend(FlatRecompute(f, point) for f, point in first.items())
-    return sorted(made, key=lambda r: (r.before, r.op))
+        recomputes.extend(FlatRecompute(f, point) for f, point in first.items())
+    return sorted(recomputes, key=lambda r: (r.before, r.op))
 
 
 def _first_need(

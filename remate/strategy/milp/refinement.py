@@ -9,10 +9,11 @@ from .windows import Key, RecomputeWindows, recompute_windows
 
 
 def refined(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool]) -> RecomputeWindows:
-    """Windows for the neighbourhood of a solution: its recomputations, and those others that move none of its recomputations earlier.
+    """Windows for the neighbourhood of a solution: its recomputations, and others that move none of these earlier.
 
-    The windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can be
-    left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to use.
+    The windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can
+    be left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to
+    use.
     """
     keep = {(f, k) for f, k in windows.position if chosen["recompute", f, k]}
     tight = recompute_windows(problem, windows.stage, _allowed(keep))

@@ -1,4 +1,5 @@
-"""A strategy out of a retention model: solve it under the budget, place its recomputations, hear the simulator, correct."""
+"""A strategy out of a retention model: solve it under the budget, place its recomputations, hear the simulator,
+correct."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def retention(
 def corrected(
     request: Request, context: Context, model: Formulation, start: Chosen | None, stage: str
 ) -> Proposals[Heard[Chosen]]:
-    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first solution.
-    All solves together take the work of the effort: the first brings most."""
+    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first
+    solution. All solves together take the work of the effort: the first brings most."""
     latest, left = start, request.effort.work
 
     def ask(budget: float) -> Answer[Chosen] | None:

@@ -11,7 +11,7 @@ from .windows import Key, RecomputeWindows
 
 
 def warm_start(problem: Problem, windows: RecomputeWindows, recomputes: Iterable[FlatRecompute]) -> dict[Key, bool]:
-    """Values of all variables for these recomputes: what they are recomputed, in the stages where the formulation allows it, and
+    """Values of all variables for these recomputations: where they run, in the stages that the formulation allows, and
     what must then be held. Memory may not fit: the solver then drops or repairs it."""
     wanted = {
         (r.op, windows.stage[r.before - problem.backward_start])

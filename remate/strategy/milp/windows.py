@@ -2,7 +2,7 @@
 
 Backward is split into stages. A forward operation f may run again in its allowed stages, at most once in each, at a
 *slot*: just before its first possible need there. Slots and executed operations are *positions*, in step order. A
-storage that something in stage k may need is either *held* when that stage begins or made again in it.
+storage that an operation of stage k may need is either *held* when that stage begins or computed again in it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ Key = tuple[str, int, int]  # ("hold", storage, stage), ("recompute", operation,
 
 
 class RecomputeWindows(msgspec.Struct, frozen=True):
-    """slots: (operation, stage, anchor) of possible recomputations in step order, anchor the backward operation that it stands
-    before. position: of each slot, by (operation, stage). at: position of every executed operation. need: by (storage,
-    stage), last position where it may be needed. stages: by storage, the stages in which it may be needed, ascending.
-    read: (storage, stage) pairs that a backward operation reads. stage: by backward operation index minus turn. sure: recomputations,
-    as (operation, stage), that are settled; where it is not None, what only others read is counted only if these run
-    (`kept_after`). readers: by (storage, stage), positions where it may be read, with the operation that may be recomputed there or
-    -1."""
+    """Where operations may run again.
+
+    slots: (operation, stage, anchor) of possible recomputations in step order; it takes place before the backward
+    operation `anchor`. position: of each slot, by (operation, stage). at: position of every executed operation. need:
+    by (storage, stage), last position where it may be needed. stages: by storage, the stages in which it may be needed,
+    ascending. read: (storage, stage) pairs that a backward operation reads. stage: by index of backward operation, from
+    the boundary. sure: recomputations, as (operation, stage), that are settled; if it is not None, storages that only
+    others read count only if these run (`kept_after`). readers: by (storage, stage), positions where it may be read,
+    with the operation that may be recomputed there or -1.
+    """
 
     slots: tuple[tuple[int, int, int], ...]
     position: dict[tuple[int, int], int]
@@ -46,8 +49,11 @@ def recompute_windows(
     allowed: Mapping[int, Set[int]],
     sure: frozenset[tuple[int, int]] | None = None,
 ) -> RecomputeWindows:
-    """stage: by backward operation index minus turn. allowed: by forward operation, stages in which it may be recomputed. sure: as of
-    the windows."""
+    """Windows from allowed recomputations.
+
+    stage: by index of backward operation, from the boundary. allowed: by forward operation, stages in which it may be
+    recomputed. sure: as in the windows.
+    """
     backward_start = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
     candidates: dict[int, list[int]] = defaultdict(list)
@@ -98,7 +104,8 @@ def _made_besides(
     position: Mapping[tuple[int, int], int],
     readers: dict[tuple[int, int], list[tuple[int, int]]],
 ) -> None:
-    """What a recomputation makes and its stage does not read can be held from there for a later one, as if it read that itself."""
+    """A storage that a recomputation writes and its stage does not read can be held from there for a later stage, as if
+    this stage read it."""
     last: dict[int, int] = {}
     for s, k in readers:
         last[s] = max(last.get(s, -1), k)
@@ -111,8 +118,8 @@ def _made_besides(
 def _anchors(
     problem: Problem, k: int, backward: list[int], candidates: list[int], *, needed_only: bool
 ) -> dict[int, int]:
-    """For each candidate that something in the stage may need: the operation before which that need first arises; for others
-    the first of the stage, but where only those are wanted that are needed."""
+    """For each candidate that the stage may need: the operation before which that need first arises; for others the
+    first operation of the stage, unless only needed ones are wanted."""
     inside = set(backward)
     first: dict[int, int] = {}
     for f in reversed(candidates):
@@ -137,7 +144,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows(problem: Problem, windows: RecomputeWindows) -> list[Row]:
-    """Memory at every position, as changes; rows that another row implies are left out."""
+    """Memory at every position, as changes; rows that other rows imply are left out."""
     base, change = _pieces(problem, windows)
     kept: list[tuple[int, int, list[tuple[Key, int, int]]]] = []  # position, base, atoms since the previous row
     pending: list[tuple[Key, int, int]] = []
@@ -195,8 +202,8 @@ def _pieces(problem: Problem, windows: RecomputeWindows) -> tuple[list[int], lis
 
 
 def _fixed_end(problem: Problem, windows: RecomputeWindows, s: int) -> int:
-    """Last position at which forward storage s, from its first run, is live whatever the plan; of an output of the model,
-    in the forward."""
+    """Last position at which forward storage s is live from its first run in every plan; for an output of the model, in
+    the forward."""
     if s in problem.returned:
         return len(problem.forward) - 1
     if s in problem.gradients:
@@ -240,9 +247,9 @@ def _retained(
 def kept_after(
     problem: Problem, windows: RecomputeWindows, s: int, k: int
 ) -> tuple[int, list[tuple[int, Key, Key]]] | None:
-    """Of a storage in a stage in which recomputes that are not settled are the last to read it: the position up to which it is there
-    in any case, and for each of these reads its position, the variable that says whether it is there until then, and the
-    recompute that asks for it."""
+    """For a storage in a stage where recomputations that are not settled are its last readers: the last position at
+    which it is in memory in any case, and for each of these reads its position, the variable for its being in memory
+    until then, and the recomputation that needs it."""
     if windows.sure is None:
         return None
     readers = windows.readers[s, k]
@@ -255,9 +262,9 @@ def kept_after(
 def overwritten_again(
     problem: Problem, windows: RecomputeWindows
 ) -> Iterator[tuple[int, int, Key, tuple[int, int] | None, Key | None]]:
-    """Where windows say what is sure: recomputations, and operations of the backward, that may write over an argument if nothing wants it
-    any more. The storage, the position, the variable that says so, the recomputation, if it is one, and the variable that says
-    that something does want it, if anything can."""
+    """Operations that may overwrite an argument, if nothing needs it any more: settled recomputations, and operations
+    of the backward. The storage, the position, the variable that says so, the recomputation, if it is one, and the
+    variable for its being needed, if that is possible."""
     if windows.sure is None:
         return
     backward_start = problem.backward_start

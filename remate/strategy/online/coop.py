@@ -1,11 +1,12 @@
 """Coop: memory has addresses, so what goes must lie side by side.
 
-J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023. *Sliding window*: where nothing fits, that
-contiguous stretch of memory goes whose storages cost least to make again, of all that are long enough; evictions
-elsewhere would only make holes. *Cheap tensor partitioning*: storages that are cheap to make for their bytes are placed
-from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is that of
-DTR, over the time since its last use. (The paper's third idea, to overwrite what can be made again, is what the linker does with every
-schedule.) The room that holes take makes it free more than a policy that only counts bytes, as an allocator would.
+J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023. *Sliding window*: where nothing fits,
+evict the contiguous stretch of memory whose storages cost least to compute again, of all that are long enough; other
+evictions would only leave holes. *Cheap tensor partitioning*: storages that are cheap to compute for their bytes are
+placed from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is
+that of DTR, over the time since its last use. (The paper's third idea, to overwrite what can be computed again, is what
+the linker does with every schedule.) Because holes take room, it frees more than a policy that only counts bytes, as an
+allocator would.
 
 What a replay finds is judged like any other schedule, by the bytes that are live.
 """
@@ -32,14 +33,14 @@ class _Block(NamedTuple):
 
 
 class Arena:
-    """Memory of `budget` bytes. blocks: what lies where, by address."""
+    """Memory of `budget` bytes. blocks: what is allocated, by address."""
 
     def __init__(self, problem: Problem, around: Neighbourhood, budget: int) -> None:
         self.problem, self.around, self.size = problem, around, budget
         self.blocks: list[_Block] = []
-        self.outside = 0  # bytes of what the step does not make: tangents
-        made = [s for s in problem.storages if problem.size[s]]
-        self.middle = median(self._density(s) for s in made) if made else 0.0
+        self.outside = 0  # bytes that the step does not compute: tangents
+        storages = [s for s in problem.storages if problem.size[s]]
+        self.middle = median(self._density(s) for s in storages) if storages else 0.0
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Place each, the largest first; evict a stretch where there is no hole."""

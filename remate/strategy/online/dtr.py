@@ -1,13 +1,13 @@
 """Dynamic tensor rematerialization: what is cheap, large, and long unused goes first.
 
-M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic tensor rematerialization",
-ICLR 2021: the heuristic h-DTR. A storage s is evicted in the order of
+M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic tensor
+rematerialization", ICLR 2021: the heuristic h-DTR. A storage s is evicted in the order of
 
-    (time of s and of its evicted neighbourhood) / (bytes of s * time since it was last read or made)
+        (time of s and of its evicted neighbourhood) / (bytes of s * time since its last read or run)
 
-where the evicted neighbourhood are the evicted storages that s would need to be made again, or that would need s, and so
-on. The policy sees nothing of the future but that a storage is not read any more. Overhead is what is recomputed take; that many
-executions mean thrashing is what `StepReplay` stops at.
+    where the evicted neighbourhood are the evicted storages that s would need to be computed again, or that would need
+    s, and so on. The policy knows nothing of the future but that a storage is not read any more. Overhead is the time
+    of recomputations; `StepReplay` stops when their number means thrashing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .replay import StepReplay, replayed
 
 
 class Neighbourhood:
-    """Which storages a storage is made from, and which are made from it, among those that may run again."""
+    """Which storages a storage is computed from, and which from it, among those that may run again."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -40,15 +40,15 @@ class Neighbourhood:
         return sum(time[f] for f in operations)
 
     def _reached(self, s: int, evicted: set[int], around: dict) -> set[int]:
-        seen, found, wanted = {s}, set[int](), [s]
+        seen, operations, wanted = {s}, set[int](), [s]
         while wanted:
             following: Iterable[int] = around[wanted.pop()]
             for k in following:
                 if k in evicted and k not in seen:
                     seen.add(k)
-                    found.add(self.problem.producer[k])
+                    operations.add(self.problem.producer[k])
                     wanted.append(k)
-        return found
+        return operations
 
 
 def score(replay: StepReplay, around: Neighbourhood, s: int) -> float:
@@ -57,7 +57,7 @@ def score(replay: StepReplay, around: Neighbourhood, s: int) -> float:
 
 
 class Heap:
-    """Memory without addresses: a number of bytes. rank: which storage goes first, the least one."""
+    """Memory without addresses: a number of bytes. rank: the storage of least rank is evicted first."""
 
     def __init__(self, around: Neighbourhood) -> None:
         self.around = around

@@ -2,8 +2,9 @@
 
 It is the runtime of M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, as far as a policy sees it. The
 program's own operations come in step order. Their inputs are made available, recursively, and locked; room is made for
-what they make. A storage that the program does not read any more is freed at once, and made again if a recomputation wants it.
-What may not run again (the backward, say) stays as long as the program reads it.
+their results. A storage that the program does not read any more is freed at once, and computed again if a recomputation
+needs it. Results of operations that may not run again (the backward, for example) stay as long as the program reads
+them.
 """
 
 from __future__ import annotations
@@ -35,9 +36,12 @@ class Memory(Protocol):
 
 
 class StepReplay:
-    """The state of a step on its way. there: storages that are resident. held: their bytes, and others that are fixed.
-    locks: how many executions under way read or make a storage. clock: ns so far; used[s]: when s was last made or read.
-    evicted: storages that were made and are not there. point: the operation of the program that runs next."""
+    """The state of a step during a replay.
+
+    there: storages in memory. held: their bytes, and others that are fixed. locks: how many running executions read or
+    write a storage. clock: ns so far; used[s]: when s was last read or written. evicted: storages that were computed
+    and are not in memory. point: the operation of the program that runs next.
+    """
 
     def __init__(self, problem: Problem, budget: int, memory: Memory, stopped: Callable[[], bool]) -> None:
         self.problem, self.budget, self.memory, self.stopped = problem, budget, memory, stopped
@@ -54,7 +58,7 @@ class StepReplay:
         self._reads_left = [sum(problem.real[i] for i in readers) for readers in problem.readers]
 
     def run(self) -> tuple[FlatRecompute, ...] | None:
-        """Replay the step. None where something cannot be made to fit, or the policy runs in circles."""
+        """Replay the step. None where a result cannot be made to fit, or the policy runs in circles."""
         problem = self.problem
         for i, real in enumerate(problem.real):
             self.point = i
@@ -72,7 +76,7 @@ class StepReplay:
         return tuple(self.recomputes)
 
     def may_go(self, s: int) -> bool:
-        """Whether storage s, which is there, can be freed and made again."""
+        """Whether storage s, which is in memory, can be freed and computed again."""
         problem, f = self.problem, self.problem.producer[s]
         if self.locks.get(s) or f >= problem.backward_start or f in problem.once:
             return False
@@ -147,7 +151,7 @@ def replayed(
     stopped = context.deadline.stopped
 
     def search(budget: int) -> Proposals[int | None]:
-        found = StepReplay(instance.problem, budget, memory(budget), stopped).run()
-        return None if found is None else (yield Proposal(found)).peak
+        recomputes = StepReplay(instance.problem, budget, memory(budget), stopped).run()
+        return None if recomputes is None else (yield Proposal(recomputes)).peak
 
     yield from downward(instance, request, context, search)

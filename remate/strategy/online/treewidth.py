@@ -1,10 +1,11 @@
 """Recursion along a tree decomposition: little memory, whatever the time.
 
-R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. Wang, "Efficient rematerialization for deep networks", NeurIPS 2019. A graph
-of treewidth w has a set of at most w + 1 operations whose removal leaves parts of at most half its size; each part has one
-again, and so on, log n deep. Work in a part needs what the separators around it hold, no more; whatever else is wanted is
-made again from there, recursively: O(w log n) values at once. So what lies off the path from the whole to the part at work
-goes first, and of each the deepest; separators on the path stay as long as they can. With memory to spare nothing goes.
+R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. Wang, "Efficient rematerialization for deep networks", NeurIPS 2019. A
+graph of treewidth w has a set of at most w + 1 operations whose removal leaves parts of at most half its size; each
+part has such a set again, and so on, log n deep. Work in a part needs only what the separators around it hold;
+everything else is computed again from there, recursively: O(w log n) values at once. So storages off the path from the
+whole to the current part are evicted first, the deepest of them before others; separators on the path stay as long as
+they can. With memory to spare nothing is evicted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .replay import StepReplay, replayed
 
 
 class Separators:
-    """path[i]: parts that operation i lies in, from the whole to the smallest. part[i]: the one that it separates."""
+    """path[i]: parts that contain operation i, from the whole to the smallest. part[i]: the part that it separates."""
 
     def __init__(self, problem: Problem) -> None:
         self.path: dict[int, list[int]] = {}
@@ -56,7 +57,7 @@ def decomposition(problem: Problem) -> tuple[dict[int, set[int]], dict[int, int 
             near[i].add(problem.producer[s])
             near[problem.producer[s]].add(i)
     bags: dict[int, set[int]] = {}
-    queue = [(len(found), i) for i, found in near.items()]
+    queue = [(len(neighbours), i) for i, neighbours in near.items()]
     heapq.heapify(queue)
     while queue:
         degree, i = heapq.heappop(queue)
@@ -73,7 +74,7 @@ def decomposition(problem: Problem) -> tuple[dict[int, set[int]], dict[int, int 
 
 
 def _components(around: dict[int, set[int]], inside: set[int]) -> list[set[int]]:
-    left, found = set(inside), list[set[int]]()
+    left, components = set(inside), list[set[int]]()
     for root in sorted(inside):
         if root not in left:
             continue
@@ -84,8 +85,8 @@ def _components(around: dict[int, set[int]], inside: set[int]) -> list[set[int]]
             left -= following
             component |= following
             wanted += following
-        found.append(component)
-    return found
+        components.append(component)
+    return components
 
 
 def _centroid(around: dict[int, set[int]], inside: set[int]) -> int:
@@ -114,13 +115,13 @@ class Path:
         self.separators = separators
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
-        """Let go, by the parts of storages, until these fit."""
+        """Evict storages, by their parts, until these sizes fit."""
         problem, needed = replay.problem, sum(sizes.values())
         excess = replay.held + needed - replay.budget
         if excess <= 0:
             return True
-        made = next((problem.producer[s] for s in sizes if s >= 0), replay.point)
-        path = {part for i in (replay.point, made) for part in self.separators.path[i]}
+        producer = next((problem.producer[s] for s in sizes if s >= 0), replay.point)
+        path = {part for i in (replay.point, producer) for part in self.separators.path[i]}
         free = [s for s in replay.there if problem.size[s] and replay.may_go(s)]
         for _, s in sorted((self._rank(problem.producer[s], path), s) for s in free):
             if excess <= 0:

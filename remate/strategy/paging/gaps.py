@@ -1,7 +1,8 @@
-"""A linked step as a row of slots, what each of them holds, and the gaps between two reads that a value could be away in.
+"""A linked step as a row of slots, what each of them holds, and the gaps between two reads that a value could be away
+in.
 
-A slot is all that happens at a point: the recomputations there and the operation; the forward/backward boundary is a slot of its own, in front
-of the first operation of backward. What is paged leaves and comes back between slots.
+A slot is all that happens at a point: the recomputations there and the operation; the forward/backward boundary is a
+slot of its own, in front of the first operation of backward. What is paged leaves and comes back between slots.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Gaps(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """held: by slot, the most bytes of the device. begins: ns of the step at which it begins, without waiting. gaps: see there."""
+    """held: by slot, the most bytes of the device. begins: ns of the step at which it begins, without waiting. gaps:
+    see there."""
 
     held: np.ndarray
     begins: np.ndarray
@@ -77,7 +79,8 @@ def _gaps(graph: Graph, touched: dict[int, list[tuple[int, bool]]]) -> Gaps:
 
 
 def flat_page(graph: Graph, value: int, to: PageMemory, gone: int, back: int, read: int) -> FlatPage:
-    """A page by slots. What leaves in front of the boundary does so behind its last read in forward: no operation names that point."""
+    """A page by slots. What leaves in front of the boundary does so behind its last read in forward: no operation names
+    that point."""
     boundary = graph.backward_start
 
     def point(slot: int) -> int | None:

@@ -1,8 +1,9 @@
 """Which values leave, and when: greedily, until the step fits.
 
-While some slot holds more than the budget, a value that is away there best leaves: bytes times the span of its gap over the time that
-its copies take of a lane, or just the largest. It is gone from the first slot on that holds too much, as late as that allows, and
-comes back behind the last one, as early as that allows: so the copies have most time beside the operations.
+While some slot holds more than the budget, a value that is away there best leaves: bytes times the span of its gap over
+the time that its copies take of a lane, or just the largest. It is gone from the first slot on that holds too much, as
+late as that allows, and comes back behind the last one, as early as that allows: so the copies have most time beside
+the operations.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Paged(NamedTuple):
     time: int
 
 
-class _Away(NamedTuple):
+class _AwayStretch(NamedTuple):
     """A value that leaves. gap: its number; gone, back: slots."""
 
     gap: int
@@ -44,8 +45,8 @@ class _Away(NamedTuple):
 def page(
     graph: Graph, recomputes: Sequence[FlatRecompute], budget: int, limits: Mapping[PageMemory, int], order: Order
 ) -> Paged | None:
-    """Pages on top of these recomputations, so that the device holds at most `budget` bytes, and each memory at most its limit; None if
-    the greedy choice finds none. order: which values leave first."""
+    """Pages on top of these recomputations, so that the device holds at most `budget` bytes, and each memory at most
+    its limit; None if the greedy choice finds none. order: which values leave first."""
     linked = link(graph, recomputes)
     step, aim = slots(linked, simulate(linked)), budget
     for _ in range(_CORRECTIONS):
@@ -69,7 +70,7 @@ class _Greedy:
         self._free = np.ones(len(step.gaps.values), dtype=bool)
 
     def fit(self, aim: int) -> tuple[FlatPage, ...] | None:
-        chosen: list[_Away] = []
+        chosen: list[_AwayStretch] = []
         while True:
             at = int(self._held.argmax())
             if self._held[at] <= aim:
@@ -81,10 +82,10 @@ class _Greedy:
             self._held[away.gone : away.back] -= self._nbytes(away)
         return self._written(self._relaxed(chosen, aim))
 
-    def _nbytes(self, away: _Away) -> int:
+    def _nbytes(self, away: _AwayStretch) -> int:
         return int(self._step.gaps.nbytes[away.gap])
 
-    def _leaving(self, at: int, aim: int) -> _Away | None:
+    def _leaving(self, at: int, aim: int) -> _AwayStretch | None:
         """The best value to be away in a slot."""
         gaps = self._step.gaps
         most = max(self._room.values(), default=0)
@@ -97,7 +98,7 @@ class _Greedy:
         self._free[gap] = False
         self._room[to] -= int(gaps.nbytes[gap])
         over = int(gaps.first[gap]) + np.flatnonzero(self._held[gaps.first[gap] : gaps.read[gap]] > aim)
-        return _Away(gap, to, int(over[0]), int(over[-1]) + 1)
+        return _AwayStretch(gap, to, int(over[0]), int(over[-1]) + 1)
 
     def _score(self, able: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
         if self._order == "size":
@@ -106,9 +107,9 @@ class _Greedy:
         span = self._step.begins[gaps.read[able]] - self._step.begins[gaps.first[able]]
         return nbytes * (span + 1.0) / (lane.latency + 1.0 + nbytes * 1e9 / lane.out)
 
-    def _relaxed(self, chosen: list[_Away], aim: int) -> list[_Away]:
+    def _relaxed(self, chosen: list[_AwayStretch], aim: int) -> list[_AwayStretch]:
         """What leaves later and comes back earlier where the others have made room since, or stays."""
-        gaps, found = self._step.gaps, list[_Away]()
+        gaps, found = self._step.gaps, list[_AwayStretch]()
         for away in chosen:
             self._held[away.gone : away.back] += self._nbytes(away)
             first, read = int(gaps.first[away.gap]), int(gaps.read[away.gap])
@@ -119,7 +120,7 @@ class _Greedy:
                 found.append(moved)
         return found
 
-    def _written(self, chosen: list[_Away]) -> tuple[FlatPage, ...]:
+    def _written(self, chosen: list[_AwayStretch]) -> tuple[FlatPage, ...]:
         gaps = self._step.gaps
         ordered = sorted(chosen, key=lambda away: (away.gone, int(gaps.values[away.gap])))
         return tuple(

@@ -1,7 +1,7 @@
 """Recomputing and paging together: pages on top of what other strategies have found for larger budgets.
 
-`mixed` looks for recomputations under the budget and under a few larger ones, lets pages make up the difference, and takes
-the fastest, by the simulator; what recomputes only is among them. `offload-only` pages and recomputes nothing.
+`mixed` looks for recomputations under the budget and under a few larger ones, lets pages make up the difference, and
+takes the fastest, by the simulator; what recomputes only is among them. `offload-only` pages and recomputes nothing.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from ..deadline import Deadline
 from ..instance import StepInstance
 from ..local.polish import polish
 from .downward import downward
-from .space import UPDATE, Move, Space, State, bits, space_of
+from .space import UPDATE, Space, State, StateMove, bits, space_of
 
 REACHES = (0.5, 1.0, 0.25)  # powers of the distance
 SHORT = 32  # items whose real cost is looked at
@@ -32,15 +32,16 @@ OF_A_STEP = (
 )
 FAR = 1 << 60  # ns: what cannot be made again goes last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
-GROWS = 2.5  # times as many states as the layers before that wider ones visit, at least: where fewer are left they would not end
+# times as many states as the layers before that wider ones visit, at least: where fewer are left they would not end
+GROWS = 2.5
 
 
 DTR = "Kirisame et al. 2021, Dynamic tensor rematerialization"
 
 
 class _Node(NamedTuple):
-    """A state on a walk. held: bytes resident. time: ns of recomputations so far. estimate: ns of recomputations in the end, at least.
-    above: the node before, and what ran again on the way."""
+    """A state on a walk. held: bytes resident. time: ns of recomputations so far. estimate: ns of recomputations in the
+    end, at least. above: the node before, and what ran again on the way."""
 
     state: State
     held: int
@@ -67,8 +68,8 @@ def beam(instance: StepInstance, request: Request, context: Context) -> Proposal
 
 
 def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterator[tuple[FlatRecompute, ...]]:
-    """Recomputations within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the step; then
-    wider and wider layers, until `states` states have been visited or no state was left out."""
+    """Recomputations within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the
+    step; then wider and wider layers, until `states` states have been visited or no state was left out."""
     search = _Beam(space, budget, deadline)
     width, left, passes = FIRST, states, max(states, GREEDY * len(space.points))
     for reach in REACHES:
@@ -150,8 +151,8 @@ class _Beam:
                     yield following, again
 
     def _sources(self, state: State, lacking: int) -> tuple[list[int], int]:
-        """Operations to run again so that the lacking items are there, in order; and the items that they will read. None
-        if a generator's state or the copy of a buffer was freed."""
+        """Operations to run again so that the lacking items are there, in order; and the items that they will read.
+        None if a generator's state or the copy of a buffer was freed."""
         space, there = self.space, state.resident | state.returned
         operations, read, seen = set[int](), 0, 0
         while lacking:
@@ -166,7 +167,7 @@ class _Beam:
             lacking = (lacking | need & ~there) & ~seen
         return sorted(operations), read
 
-    def _room(self, node: _Node, move: Move, pending: int, reaches: tuple[float, ...]) -> list[int]:
+    def _room(self, node: _Node, move: StateMove, pending: int, reaches: tuple[float, ...]) -> list[int]:
         """Sets of items to free so that the move fits, one per way of ranking."""
         state, space = node.state, self.space
         excess = space.during(state, move, node.held) - self.budget
@@ -174,7 +175,7 @@ class _Beam:
             return [0]
         made = space.states.get(move.op, 0) if move.op == space.points[state.point] else 0
         made |= sum(space.copies.values()) if move.op == UPDATE else 0
-        free = state.resident & (space.counted[state.point] | made) & ~move.need & ~move.made
+        free = state.resident & (space.counted[state.point] | made) & ~move.need & ~move.written
         if space.bytes_of(free) < excess:
             return []
         ranked = [self._ranked(state, free, pending, reach) for reach in reaches]
@@ -215,8 +216,8 @@ class _Beam:
         return (uses[at] if at < len(uses) else len(self.space.points)) - p + 1
 
     def _dearer(self, state: State, k: int) -> float:
-        """How many times the time of its own operation it takes to make an item again. Known until one of the items that were
-        requested comes or goes."""
+        """How many times the time of its own operation it takes to make an item again. Known until one of the items
+        that were requested comes or goes."""
         space, f = self.space, self.space.makers[k]
         if f < 0:
             return 1.0
@@ -243,7 +244,7 @@ class _Beam:
             items = (items | need & ~there) & ~seen
         return found, requested
 
-    def _after(self, node: _Node, move: Move, dropped: int, again: int, width: int) -> _Node | None:
+    def _after(self, node: _Node, move: StateMove, dropped: int, again: int, width: int) -> _Node | None:
         space, state = self.space, node.state
         following = space.after(state, move, dropped)
         held = space.held_after(state, node.held, following)

@@ -17,7 +17,7 @@ def downward(
     """Let `search` look for schedules under the budget. It reports the least peak that it reached, or None.
 
     Without success it looks under greater budgets, halfway between the greatest that failed and the least peak that was
-    reached: the smallest peak of a search is one that it has been seen to reach.
+    reached: the smallest peak of a search is one that an earlier search reached.
     """
     failed = max(request.budget, instance.floor)
     if (yield from search(failed)) is not None:

@@ -20,37 +20,38 @@ from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
 from ..instance import StepInstance
 from .downward import downward
-from .space import Move, Space, State, bits, space_of
+from .space import Space, State, StateMove, bits, space_of
 
 REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic determination of minimum cost paths"
 _Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
 
 
 def exact(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget, for which all
-    searches together visit as many states as the first may."""
+    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget, for which
+    all searches together visit as many states as the first search may."""
     left = 2 * request.effort.states
 
     def search(budget: int) -> Proposals[int | None]:
         nonlocal left
         if left <= 0:
             return None
-        found = _once(instance, budget, min(left, request.effort.states), context.deadline)
-        left -= found.states
-        return None if found.recomputes is None else (yield Proposal(found.recomputes)).peak
+        result = _once(instance, budget, min(left, request.effort.states), context.deadline)
+        left -= result.states
+        return None if result.recomputes is None else (yield Proposal(result.recomputes)).peak
 
     yield from downward(instance, request, context, search)
 
 
 def estimate(instance: StepInstance, request: Request, context: Context) -> int:
-    """What every walk takes at least, when the search ends: the optimum, if it has arrived."""
-    found = _once(instance, request.budget, request.effort.states, context.deadline)
-    return instance.baseline.time + (found.bound if found.recomputes is not None or not found.complete else 0)
+    """The least extra time of every walk, when the search ends: the optimum, if it is known."""
+    result = _once(instance, request.budget, request.effort.states, context.deadline)
+    return instance.baseline.time + (result.bound if result.recomputes is not None or not result.complete else 0)
 
 
 class ExactResult(msgspec.Struct, frozen=True):
-    """recomputations: the fastest within the budget, or None. bound: ns that any schedule within the budget takes beyond
-    running each operation once. complete: the search ended on its own, so without recomputation none fit. states: visited."""
+    """recomputations: the fastest within the budget, or None. bound: ns that any schedule within the budget takes
+    beyond running each operation once. complete: the search reached no limit; then, if recomputations is None, no
+    schedule fits. states: visited."""
 
     recomputes: tuple[FlatRecompute, ...] | None
     bound: int
@@ -59,14 +60,14 @@ class ExactResult(msgspec.Struct, frozen=True):
 
 
 def _once(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
-    """What `fastest` finds, kept for whoever asks next unless the deadline has ended it."""
+    """The result of `fastest`, cached unless the deadline ended the search."""
     at = (fastest, budget, states)
     if at in instance.kept:
         return instance.kept[at]
-    found = fastest(instance, budget, states, deadline)
+    result = fastest(instance, budget, states, deadline)
     if not deadline.stopped():
-        instance.kept[at] = found
-    return found
+        instance.kept[at] = result
+    return result
 
 
 def fastest(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
@@ -126,7 +127,7 @@ class _StateSearch:
                 less = state._replace(resident=state.resident & ~(1 << k))
                 self._push(less, space.held_after(state, held, less), time, (state, -1))
 
-    def _moves(self, state: State) -> Iterator[Move]:
+    def _moves(self, state: State) -> Iterator[StateMove]:
         space, p = self.space, state.point
         yield from space.first(p)
         if space.points[p] < 0:

@@ -1,14 +1,15 @@
-"""A step under recomputations as a walk: a state is the next operation and the set of forward storages that are resident.
+"""A step under recomputations as a walk: a state is the next operation and the set of forward storages in memory.
 
-From a state one may run the next operation, run a forward operation again, or let a storage go. Every legal list of
-recomputations is such a walk and every walk is a list of recomputes: recomputations in the forward, several recomputations of one operation, and
-operations that write over their arguments in place need no special case. It is the pebble game of register allocation
-with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput. 4, 1975), in which the order of
-first runs is given, weights are bytes and moves cost time.
+From a state one may run the next operation, run a forward operation again, or free a storage. Every legal list of
+recomputations is such a walk, and every walk is a list of recomputations: recomputations in the forward, several
+recomputations of an operation, and operations that overwrite their arguments in place need no special case. It is the
+pebble game of register allocation with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput.
+4, 1975), in which the order of first runs is given, weights are bytes and moves cost time.
 
-Sets are bit masks of *items*: forward storages, saved states of generators, copies of buffers that the step updates. The
-last two cannot be made again: they are promised from the start, and their bytes count from the run, or the forward/backward boundary, that
-makes them. What only backward makes lives the same in every walk, so it is a number of bytes per operation.
+Sets are bit masks of *items*: forward storages, saved states of generators, copies of buffers that the step updates.
+The last two cannot be computed again: they are promised from the start, and their bytes count from the run, or the
+forward/backward boundary, that creates them. Backward values live equally long in every walk, so they are a number of
+bytes per operation.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class State(NamedTuple):
     returned: int
 
 
-class Move(NamedTuple):
-    """One execution. need: items that it reads. made: items that it makes. victim: the item that it writes over, or
+class StateMove(NamedTuple):
+    """One execution. need: items that it reads. written: items that it writes. victim: the item that it overwrites, or
     0. fixed: bytes held meanwhile beside the items that are resident. time: ns."""
 
     op: int
     need: int
-    made: int
+    written: int
     victim: int
     fixed: int
     time: int
@@ -61,9 +62,10 @@ def space_of(instance: StepInstance) -> Space:
 class Space:
     """Everything about a step that the search asks for, as masks.
 
-    points: operations that a walk runs in turn, with UPDATE and TURN between forward and backward. size: bytes by item; makers: the operation that makes an item
-    again, or -1. wanted[p]: items, made before point p, that some later first run reads, or that must be there at the
-    turn or the end. useful[p]: those, and what they can be made from again. counted[p]: items whose bytes count at p.
+    points: operations that a walk runs in turn, with UPDATE and BACKWARD_START between forward and backward. size:
+    bytes by item; makers: the operation that computes an item again, or -1. wanted[p]: items, computed before point p,
+    that some later first run reads, or that must be in memory at the boundary or at the end. useful[p]: those, and what
+    they can be computed from again. counted[p]: items whose bytes count at p.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -95,20 +97,19 @@ class Space:
 
     def _masks(self) -> None:
         problem = self.problem
-        self.reads = [self.mask(found) for found in problem.reads]
-        self.writes = [self.mask(found) for found in problem.writes]
+        self.reads = [self.mask(storages) for storages in problem.reads]
+        self.writes = [self.mask(storages) for storages in problem.writes]
         # By operation: copies of buffers that a run after the forward/backward boundary reads.
-        self.old = [sum(self.copies[buffer] for buffer in found) for found in problem.reads_of_buffers]
-        # By operation: what a run again of it needs, before the forward/backward boundary and behind it.
+        self.old = [sum(self.copies[buffer] for buffer in buffers) for buffers in problem.reads_of_buffers]
+        # By operation: what running it again needs, before the forward/backward boundary and after it.
         self.needs_early = [reads | self.states.get(f, 0) for f, reads in enumerate(self.reads)]
         self.needs_late = [early | old for early, old in zip(self.needs_early, self.old, strict=True)]
         self.returned = self.mask(problem.returned)
         self.at_backward_start = self.returned | self.mask(problem.until_backward_start)
         self.at_end = self.mask(problem.gradients)
         last = problem.backward_start - 1
-        self.points = [
-            i for i, real in enumerate(problem.real) if real or i == last
-        ]  # before a last view one may be recomputed
+        # Before a view that ends the forward, an operation may be recomputed.
+        self.points = [i for i, real in enumerate(problem.real) if real or i == last]
         self.update = sum(i < problem.backward_start for i in self.points)
         self.points[self.update : self.update] = [UPDATE, BACKWARD_START]
         self.last = max((p for p, op in enumerate(self.points) if op >= 0), default=0)  # of the last operation
@@ -117,14 +118,14 @@ class Space:
         """Those of them that forward makes, as items."""
         return sum(self.bit[s] for s in storages if s in self.bit)
 
-    def first(self, p: int) -> Iterator[Move]:
-        """Ways to run what stands at point p: as it is, or over one of the items that it reads."""
+    def first(self, p: int) -> Iterator[StateMove]:
+        """Ways to run the operation at point p: into new memory, or over one of its arguments."""
         problem, op = self.problem, self.points[p]
         if op == UPDATE:
-            yield Move(UPDATE, self.reads_first(p), 0, 0, 0, 0)
+            yield StateMove(UPDATE, self.reads_first(p), 0, 0, 0, 0)
             return
         if op == BACKWARD_START:
-            yield Move(BACKWARD_START, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
+            yield StateMove(BACKWARD_START, self.reads_first(p), 0, 0, sum(nbytes for nbytes, _ in problem.tangents), 0)
             return
         need = self.reads_first(p)
         new = sum(problem.size[s] for s in problem.writes[op] if s not in self.bit)
@@ -132,15 +133,16 @@ class Space:
         for s in problem.may_overwrite[op]:
             if s in self.bit:
                 if p != self.last or not self.bit[s] & self.at_end:
-                    yield Move(op, need, self.writes[op], self.bit[s], fixed, 0)
+                    yield StateMove(op, need, self.writes[op], self.bit[s], fixed, 0)
             elif s not in problem.gradients and problem.readers[s][-1] == op:
                 fixed -= problem.size[s]
                 break
-        yield Move(op, need, self.writes[op], 0, fixed, 0)
+        yield StateMove(op, need, self.writes[op], 0, fixed, 0)
 
     def reads_first(self, p: int) -> int:
-        """Items that must be there for what stands at point p; from the last operation on, what must be there at the end, and
-        from the last one of forward on, what must be there at the forward/backward boundary: nothing runs again behind these."""
+        """Items that must be in memory for the operation at point p; from the last operation on, also those needed at
+        the end, and from the last operation of forward on, those needed at the forward/backward boundary: nothing runs
+        again later."""
         op = self.points[p]
         kept = self.at_end & self.born[p] if p >= self.last else 0
         if p == self.update - 1:
@@ -149,14 +151,14 @@ class Space:
             return kept | (self.at_backward_start if op == UPDATE else self.returned)
         return kept | self.reads[op] | (self.old[op] if p > self.update else 0)
 
-    def again(self, p: int, f: int) -> Iterator[Move]:
+    def again(self, p: int, f: int) -> Iterator[StateMove]:
         """Ways to run forward operation f again at point p."""
-        problem, made = self.problem, self.writes[f]
+        problem, written = self.problem, self.writes[f]
         fixed = self.beside[self.points[p]] + problem.workspace[f] + problem.state[f]
         for s in problem.may_overwrite[f]:
             if s in self.bit:
-                yield Move(f, self.needs(p, f), made, self.bit[s], fixed, problem.time[f])
-        yield Move(f, self.needs(p, f), made, 0, fixed, problem.time[f])
+                yield StateMove(f, self.needs(p, f), written, self.bit[s], fixed, problem.time[f])
+        yield StateMove(f, self.needs(p, f), written, 0, fixed, problem.time[f])
 
     def needs(self, p: int, f: int) -> int:
         """Items that operation f reads when it runs again at point p."""
@@ -170,9 +172,10 @@ class Space:
         counted = born = 0
         for p, op in enumerate(points):
             self.counted[p], self.born[p] = counted, born
-            made = self.writes[op] | self.states.get(op, 0) if op >= 0 else sum(self.copies.values()) * (op == UPDATE)
-            counted |= made
-            born |= made
+            copies = sum(self.copies.values()) * (op == UPDATE)
+            written = self.writes[op] | self.states.get(op, 0) if op >= 0 else copies
+            counted |= written
+            born |= written
         self.counted[-1], self.born[-1] = counted, born
         wanted = useful = self.at_end
         self.wanted = [0] * (len(points) + 1)
@@ -184,17 +187,17 @@ class Space:
             self.wanted[p], self.useful[p] = wanted & self.born[p], useful
 
     def _sources(self, items: int, known: int) -> int:
-        """These items and all that they can be made from, where not known yet."""
-        found = items
+        """These items and all that they can be computed from, where not known yet."""
+        items_known = items
         while items:
             low = items & -items
             items ^= low
             f = self.makers[low.bit_length() - 1]
             if f >= 0:
-                more = (self.reads[f] | self.states.get(f, 0) | self.old[f]) & ~(found | known)
-                found |= more
+                more = (self.reads[f] | self.states.get(f, 0) | self.old[f]) & ~(items_known | known)
+                items_known |= more
                 items |= more
-        return found
+        return items_known
 
     def bytes_of(self, mask: int) -> int:
         size = self.size
@@ -220,20 +223,20 @@ class Space:
             left = (left | self.needs(p, f) & ~there) & ~seen
         return seen, time
 
-    def after(self, state: State, move: Move, dropped: int = 0) -> State:
+    def after(self, state: State, move: StateMove, dropped: int = 0) -> State:
         """The state that follows when the items in `dropped` are freed and the move is made."""
-        p, held = state.point, (state.resident & ~dropped | move.made) & ~move.victim
+        p, held = state.point, (state.resident & ~dropped | move.written) & ~move.victim
         if move.op == BACKWARD_START:
             return State(p + 1, held & ~self.returned & self.useful[p + 1], self.returned & self.useful[p + 1])
         if self.points[p] == move.op:
             return State(p + 1, held & self.useful[p + 1], state.returned & self.useful[p + 1])
-        return State(p, held & self.useful[p], state.returned & ~move.made)
+        return State(p, held & self.useful[p], state.returned & ~move.written)
 
-    def during(self, state: State, move: Move, held: int) -> int:
+    def during(self, state: State, move: StateMove, held: int) -> int:
         """Bytes held during a move. held: those of the items that are resident in the state (`held`)."""
         p = state.point
         before = state.resident & self.counted[p]
-        there = (state.resident | move.made) & ~move.victim & self.counted[p + (move.op == self.points[p])]
+        there = (state.resident | move.written) & ~move.victim & self.counted[p + (move.op == self.points[p])]
         return held + self.bytes_of(there & ~before) - self.bytes_of(before & ~there) + move.fixed
 
     def held_after(self, state: State, held: int, following: State) -> int:

@@ -21,9 +21,9 @@ class Buffer(msgspec.Struct, frozen=True, gc=False):
 
 
 def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
-    """What a linked step holds in a memory, by positions of its events: its storages as the linker derived them, and the
-    workspace of every operation while that runs. Their load is the peak that `simulate` tells. Sizes are multiples of what
-    the device's allocator deals in, and so are the addresses that packing gives them."""
+    """What a linked step holds in a memory, by positions of its events: its storages as the linker derived them, and
+    the workspace of every operation while that runs. Their load is the peak that `simulate` tells. Sizes are multiples
+    of what the device's allocator deals in, and so are the addresses that packing gives them."""
     graph = linked.graph
     storages = [Buffer(a.birth, a.death, a.nbytes) for a in linked.allocations if a.memory == memory and a.nbytes]
     running = [(at, graph.operations[e.op]) for at, e in enumerate(linked.events) if isinstance(e, Computation)]
@@ -40,7 +40,8 @@ def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
 class Sections:
     """Time, cut wherever a buffer begins or ends: between two cuts the same buffers are held.
 
-    first, end: by buffer, the sections that it is held in. load: by section, the bytes held. members: by section, the buffers.
+    first, end: by buffer, the sections that it is held in. load: by section, the bytes held. members: by section, the
+    buffers.
     """
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
@@ -56,11 +57,11 @@ class Sections:
         self.load = list(accumulate(change))[: self.count]
 
     def members(self) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        members: list[list[int]] = [[] for _ in range(self.count)]
         for index, (first, end) in enumerate(zip(self.first, self.end, strict=True)):
             for at in range(first, end):
-                found[at].append(index)
-        return found
+                members[at].append(index)
+        return members
 
 
 def load(buffers: Sequence[Buffer]) -> int:
@@ -70,7 +71,7 @@ def load(buffers: Sequence[Buffer]) -> int:
 
 def overlaps(buffers: Sequence[Buffer], limit: int) -> list[list[int]] | None:
     """By buffer, those that are held at the same time; None where there are more than `limit` pairs."""
-    found: list[list[int]] = [[] for _ in buffers]
+    neighbours: list[list[int]] = [[] for _ in buffers]
     live: list[int] = []
     pairs = 0
     for index in sorted(range(len(buffers)), key=lambda i: buffers[i].first):
@@ -79,7 +80,7 @@ def overlaps(buffers: Sequence[Buffer], limit: int) -> list[list[int]] | None:
         if pairs > limit:
             return None
         for other in live:
-            found[other].append(index)
-        found[index] += live
+            neighbours[other].append(index)
+        neighbours[index] += live
         live.append(index)
-    return found
+    return neighbours

@@ -1,11 +1,12 @@
-"""A model of PyTorch's caching allocator for CUDA: the bytes that it *reserves* of the device to serve what a step allocates.
+"""A model of PyTorch's caching allocator for CUDA: the bytes that it *reserves* of the device to serve what a step
+allocates.
 
 The rules are those of c10/cuda/CUDACachingAllocator.cpp of PyTorch 2, for one stream and without settings: sizes are
 multiples of 512 bytes. Up to 1 MiB they come from a pool of 2 MiB segments, larger ones from a pool whose segments have
-20 MiB below 10 MiB and else the size itself, up to a multiple of 2 MiB. The smallest free block of the pool that is large
-enough is taken, the lower of two, and split if 512 bytes of a small or more than 1 MiB of a large one are left. Freed
-blocks become one with free ones beside them in their segment; segments are not given back. With expandable segments each
-pool is one segment that grows at its end, in pages of 2 MiB and 20 MiB, and every block is split.
+20 MiB below 10 MiB and else the size itself, up to a multiple of 2 MiB. The smallest free block of the pool that is
+large enough is taken, the lower of two, and split if 512 bytes of a small or more than 1 MiB of a large one are left.
+Freed blocks become one with free ones beside them in their segment; segments are not given back. With expandable
+segments each pool is one segment that grows at its end, in pages of 2 MiB and 20 MiB, and every block is split.
 
 It is a model: kernels allocate in an order that the schedule does not tell, and libraries beside it.
 """
@@ -35,7 +36,8 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 def reserve(buffers: Sequence[Buffer], expandable: bool = False) -> Reservation:
-    """What a step of these buffers reserves, run again from what the run before has left until nothing more is reserved.
+    """What a step of these buffers reserves, run again from what the run before has left until nothing more is
+    reserved.
 
     The first run starts with nothing reserved, as after `torch.cuda.empty_cache()`; parameters and what else is held
     between steps lie in segments of their own. Of buffers that begin together, those that stand first are first.

@@ -1,14 +1,14 @@
 """Search for a packing within a given height.
 
 Canonical solutions: buffers are placed in order of their addresses, each on top of those below it. Every packing can be
-pushed down into such a one. Dominated choices: none is placed above the top that another would have, which could lie below
-it for nothing. Sections: what is not yet placed must fit above the floor of each. Parts of time that no unplaced buffer
-connects are searched apart. These are from Moffitt, MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated
-Machine Learning (ASPLOS 2023, doi 10.1145/3623278.3624752), and so are three of
-the orders in which buffers are tried.
+pushed down into such a one. Dominated choices: none is placed above the top that another would have, which could lie
+below it for nothing. Sections: what is not yet placed must fit above the floor of each. Parts of time that no unplaced
+buffer connects are searched apart. These are from Moffitt, MiniMalloc: A Lightweight Memory Allocator for
+Hardware-Accelerated Machine Learning (ASPLOS 2023, doi 10.1145/3623278.3624752), and so are three of the orders in
+which buffers are tried.
 
-Beyond it: where a section has one buffer left that can be its lowest, the others of the section lie above that one, which
-can leave another section with one.
+Beyond it: where a section has one buffer left that can be its lowest, the others of the section lie above that one,
+which can leave another section with one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class CanonicalSearch:
         self._space = _Packing(buffers, overlaps, Sections(buffers))
 
     def within(self, height: int, effort: int) -> list[int] | None:
-        """Addresses within `height`, None if there are none or `effort` did not find them. Takes the effort off `left`."""
+        """Addresses within `height`, None if there are none or `effort` did not find them. Takes the effort off
+        `left`."""
         for remaining in range(len(_ORDERS), 0, -1):
             may = min(effort, self.left) // remaining
             answer = self._space.search(height, _ORDERS[-remaining], may)
@@ -53,7 +54,8 @@ class CanonicalSearch:
 
 
 class _Packing:
-    """One try. lowest: by buffer, the address that it cannot be below. rest: by section, bytes that are not yet placed."""
+    """One try. lowest: by buffer, the address that it cannot be below. rest: by section, bytes that are not yet
+    placed."""
 
     def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], sections: Sections) -> None:
         self.buffers, self.overlaps, self.sections = buffers, overlaps, sections
@@ -95,8 +97,8 @@ class _Packing:
         return {index: rank for rank, index in enumerate(sorted(part, key=lambda i: [*(v(i) for v in values), i]))}
 
     def _parts(self, open_: list[int], first: int, end: int, address: int, rank: int, ranks: dict[int, int]) -> _Answer:
-        """Search what is open between two sections, in parts that share no section, the smallest first. Each has an order
-        of its own."""
+        """Search what is open between two sections, in parts that share no section, the smallest first. Each has an
+        order of its own."""
         cuts = [at for at in range(first + 1, end) if not self.crossing[at]]
         if not cuts:
             return (yield self._place(open_, first, end, address, rank, ranks))
@@ -127,9 +129,9 @@ class _Packing:
             if fits:
                 self.placed[index] = at
                 self._cross(index, -1)
-                found = yield self._parts([i for i in open_ if i != index], first, end, at, place, ranks)
+                complete = yield self._parts([i for i in open_ if i != index], first, end, at, place, ranks)
                 self._cross(index, 1)
-                if found:
+                if complete:
                     self._take(index, trail)
                     return True
             bare = fits and not any(self.open[other] for other in self.overlaps[index])
@@ -139,7 +141,8 @@ class _Packing:
         return False
 
     def _put(self, index: int, at: int, first: int, end: int, trail: list[tuple[int, int]]) -> bool:
-        """Place a buffer, and raise what lies above it. False if the rest cannot fit. trail: what was raised, and from where."""
+        """Place a buffer, and raise what lies above it. False if the rest cannot fit. trail: what was raised, and from
+        where."""
         sections, rest = self.sections, self.rest
         self._spend(end - first)
         self.open[index] = False

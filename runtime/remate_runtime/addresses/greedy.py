@@ -9,8 +9,8 @@ from .buffers import Buffer
 
 
 def in_time_order(buffers: Sequence[Buffer]) -> list[int]:
-    """Addresses as an allocator would give them while the step runs, in one block that can grow: the smallest gap that is
-    large enough, the lower of two. Of buffers that begin together the largest is first."""
+    """Addresses as an allocator would give them while the step runs, in one block that can grow: the smallest gap that
+    is large enough, the lower of two. Of buffers that begin together the largest is first."""
     count = len(buffers)
     begins = [(b.first, 1, -b.nbytes, i) for i, b in enumerate(buffers)]
     ends = [(b.end, 0, 0, i) for i, b in enumerate(buffers)]
@@ -62,16 +62,16 @@ def _one_by_one(
     addresses = [-1] * len(buffers)
     ends = [0] * len(buffers)
     for index in order:
-        nbytes, at, found, least = buffers[index].nbytes, 0, -1, 0
+        nbytes, at, gap_at, least = buffers[index].nbytes, 0, -1, 0
         for below, above in sorted(
             (addresses[other], ends[other]) for other in overlaps[index] if addresses[other] >= 0
         ):
             gap = below - at
-            if gap >= nbytes and (found < 0 or gap < least):
-                found, least = at, gap
+            if gap >= nbytes and (gap_at < 0 or gap < least):
+                gap_at, least = at, gap
                 if not tight:
                     break
             at = max(at, above)
-        addresses[index] = at if found < 0 else found
+        addresses[index] = at if gap_at < 0 else gap_at
         ends[index] = addresses[index] + nbytes
     return addresses

@@ -20,8 +20,8 @@ _ROUNDS = 6  # heights that are tried between the load and what is found
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """addresses: by buffer, in bytes from the beginning of the block. height: bytes of the block. load: the most bytes that
-    are held at once, which the height cannot be below. effort: what was spent of it."""
+    """addresses: by buffer, in bytes from the beginning of the block. height: bytes of the block. load: the most bytes
+    that are held at once, which the height cannot be below. effort: what was spent of it."""
 
     addresses: tuple[int, ...]
     height: int
@@ -37,11 +37,11 @@ def pack(buffers: Sequence[Buffer], effort: int = EFFORT) -> Packing:
     """
     placed = [i for i, b in enumerate(buffers) if b.nbytes > 0 and b.end > b.first]
     chosen = [buffers[i] for i in placed]
-    found, spent = _packed(chosen, load(chosen), effort)
+    packed, spent = _packed(chosen, load(chosen), effort)
     addresses = [0] * len(buffers)
-    for index, address in zip(placed, found, strict=True):
+    for index, address in zip(placed, packed, strict=True):
         addresses[index] = address
-    return Packing(tuple(addresses), _height(chosen, found), load(chosen), spent)
+    return Packing(tuple(addresses), _height(chosen, packed), load(chosen), spent)
 
 
 def _packed(buffers: Sequence[Buffer], least: int, effort: int) -> tuple[list[int], int]:
@@ -64,11 +64,11 @@ def _packed(buffers: Sequence[Buffer], least: int, effort: int) -> tuple[list[in
         if low >= high or not search.left:
             break
         height = low if at == 0 else (low + high) // 2
-        found = search.within(height, search.left // 2)
-        if found is None:
+        packed = search.within(height, search.left // 2)
+        if packed is None:
             low = height + 1
         else:
-            best, high = found, _height(buffers, found)
+            best, high = packed, _height(buffers, packed)
     return best, effort - search.left
 
 

@@ -35,8 +35,8 @@ class Function(NamedTuple):
 
 
 class Artefacts:
-    """What has been compiled for a step on a device, in all its forms, and what it holds. What does not compile is known by the
-    operator that is to blame. constants: of the step."""
+    """What has been compiled for a step on a device, in all its forms, and what it holds. What does not compile is
+    known by the operator that is to blame. constants: of the step."""
 
     def __init__(self, device: torch.device = _CPU) -> None:
         self.device = numbered(device)
@@ -58,8 +58,8 @@ class Artefacts:
             prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
     def get(self, about: SegmentGraph, what: str) -> Function | str:
-        """The function of a segment; or if there is none, the name of the operator that is to blame, "" where that is not known.
-        what: names the segment in the log, which says why."""
+        """The function of a segment; or if there is none, the name of the operator that is to blame, "" where that is
+        not known. what: names the segment in the log, which says why."""
         key = self._key(about)
         if key not in self._known:
             try:
@@ -73,11 +73,12 @@ class Artefacts:
                 if not self._is_closed:
                     _log.warning("%s does not compile and is interpreted: %s", blamed or what, _reason(error))
                 self._known[key] = blamed
-        made = self._known[key]
-        return made if isinstance(made, str) else Function(about._replace(gives=made[1]), key, made[0])
+        entry = self._known[key]
+        return entry if isinstance(entry, str) else Function(about._replace(gives=entry[1]), key, entry[0])
 
     def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
-        """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written, either."""
+        """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written,
+        either."""
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
         given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
@@ -91,7 +92,7 @@ class Artefacts:
         except Exception as error:  # whatever reading a damaged file raises, or writing to a full disk
             if self._disk.is_barred(error):
                 self._tell()
-            elif known or any(isinstance(one, OSError | ImportError | EOFError) for one in causes(error)):
+            elif known or any(isinstance(cause, OSError | ImportError | EOFError) for cause in causes(error)):
                 _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, _reason(error))
             else:
                 raise
@@ -120,8 +121,8 @@ class Artefacts:
             )
 
     def _warm(self, function: Function) -> None:
-        """On a GPU the first run tries kernels against each other, and copies for that what they write over: here, where no
-        activation is there yet."""
+        """On a GPU the first run tries kernels against each other, and copies for that what they write over: here,
+        where no activation is there yet."""
         if self.device.type == "cuda":
             with suppress(torch.OutOfMemoryError):
                 _taken(function, self.device)
@@ -137,8 +138,8 @@ class Artefacts:
 
 
 def ns_of(functions: Iterable[Function], device: torch.device) -> dict[str, int]:
-    """How long each takes on made-up data, by its key: the least of a few runs. They run in turn, so that what else the machine
-    does meets them all."""
+    """How long each takes on made-up data, by its key: the least of a few runs. They run in turn, so that what else the
+    machine does meets them all."""
     each = {function.key: function for function in functions}
     runs = [{key: _taken(function, device) for key, function in each.items()} for _ in range(_RUNS)]
     return {key: min(run[key] for run in runs) for key in each}
@@ -155,7 +156,8 @@ def _taken(function: Function, device: torch.device) -> int:
 
 
 def _check(about: SegmentGraph, lie: Sequence[TensorType]) -> None:
-    """Raise DoesNotCompileError for a result that has a different memory layout than the file declares, where that is seen elsewhere."""
+    """Raise DoesNotCompileError for a result that has a different memory layout than the file declares, where that is
+    seen elsewhere."""
     for at, (kind, declared) in enumerate(zip(lie, about.gives, strict=True)):
         if at not in about.free and kind != declared:
             raise DoesNotCompileError(f"a result is {kind}, the file declares {declared}")

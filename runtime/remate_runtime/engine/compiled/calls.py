@@ -20,21 +20,21 @@ _NO_DATA = torch.device("meta")
 
 def interpreted(graph: Graph, segment: Segment) -> list[Event]:
     """The segment's events, operator by operator, with the views that each reads."""
-    found: list[Event] = []
+    events: list[Event] = []
     for piece in segment.pieces:
         op = graph.operations[piece.event.op]
-        views, made = view_events(graph, op.reads)
-        found += [*views, piece.event]
-        if free := (*made, *piece.dead):
-            found.append(Free(free))
-    return found
+        views, viewed = view_events(graph, op.reads)
+        events += [*views, piece.event]
+        if free := (*viewed, *piece.dead):
+            events.append(Free(free))
+    return events
 
 
 def view_events(graph: Graph, values: Iterable[int]) -> tuple[list[Event], list[int]]:
     """What makes those of `values` that are views from the owners of their storages; and the values that it makes."""
     operations = dict.fromkeys(index for value in values for index in views_to(graph, value))
-    made = [value for index in operations for value in graph.operations[index].writes if value is not None]
-    return [View(index) for index in operations], made
+    viewed = [value for index in operations for value in graph.operations[index].writes if value is not None]
+    return [View(index) for index in operations], viewed
 
 
 class Reader:
@@ -47,10 +47,10 @@ class Reader:
 
     def read(self, slots: Slots) -> list[torch.Tensor]:
         """To be called when the instructions have run."""
-        found = [slots[value] for value in self._values]
+        tensors = [slots[value] for value in self._values]
         for value in self._views:
             slots[value] = None
-        return found
+        return tensors
 
 
 class SegmentCall:
@@ -58,7 +58,8 @@ class SegmentCall:
 
     The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
     copied in this run and all that follow, because each storage has one owner here. Strides of dimensions of size 1 say
-    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted with.
+    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted
+    with.
     """
 
     def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:
@@ -85,11 +86,11 @@ class SegmentCall:
             given[at] = given[at].as_strided(given[at].shape, strides)
         for owner in segment.dead:
             slots[owner] = None
-        made = self._function(given)
-        for owner, tensor in zip(segment.makes, made, strict=True):
+        results = self._function(given)
+        for owner, tensor in zip(segment.makes, results, strict=True):
             slots[owner] = tensor
         for at in self._copied:
-            slots[segment.makes[at]] = _copy(made[at], self._about.gives[at], self._device)
+            slots[segment.makes[at]] = _copy(results[at], self._about.gives[at], self._device)
 
     def _first(self, slots: Slots) -> None:
         segment, about = self._segment, self._about
@@ -117,11 +118,11 @@ class SegmentCall:
             seen.add(storage.data_ptr())
         self._copied = tuple(sorted(copied))  # those of calls that overlap this one, too
 
-    def _check(self, made: torch.Tensor, kind: TensorType) -> None:
+    def _check(self, result: torch.Tensor, kind: TensorType) -> None:
         dtype = TORCH_DTYPES[kind.dtype]
-        if made.dtype is not dtype or tuple(made.shape) != kind.shape or not laid_out(made, kind):
+        if result.dtype is not dtype or tuple(result.shape) != kind.shape or not laid_out(result, kind):
             raise ExecutionError(
-                f"{self._name}: a compiled result is {described(made)}, the file declares {kind}"
+                f"{self._name}: a compiled result is {described(result)}, the file declares {kind}"
                 "\n  use engine='eager', or plan again with the installed version of torch"
             )
 

@@ -45,7 +45,8 @@ def _start() -> Compile:
             raise EngineError("the engine 'compiled' does not page values, as the schedule asks\n  use engine='eager'")
         if step.sharded is not None:
             raise EngineError(
-                "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n  use engine='eager'"
+                "the engine 'compiled' gathers nothing, and fully_shard has sharded parts of the model\n"
+                "  use engine='eager'"
             )
         return compile_step(step, device, _of(known, device))
 
@@ -60,10 +61,10 @@ def _start_auto() -> Compile:
     known: dict[torch.device, Artefacts] = {}
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
-        meant = _meant(step, device)
-        reason = _not_of_itself(step, meant)
+        intended = _meant(step, device)
+        reason = _not_of_itself(step, intended)
         if not reason:
-            return compile_step(step, meant, _of(known, meant))
+            return compile_step(step, intended, _of(known, intended))
         _log.info("the step is interpreted: %s", reason)
         return eager(step, device)
 
@@ -128,8 +129,8 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
         if not alone:
             only = InstructionCompiler(graph, step.operators, device, artefacts.constants, step.ranges)
             row = pieces(graph, forward_alone(linked), sources(graph))
-            made = section(only, fit(step, [row], (), artefacts).sections[0], *shown)
-            alone.append((made, only.slots(), only.filler()))
+            forward = section(only, fit(step, [row], (), artefacts).sections[0], *shown)
+            alone.append((forward, only.slots(), only.filler()))
         outputs, updates = alone[0][0].run(filled(*alone[0][1:], given))
         return Forwarded(outputs, updates, None)
 
@@ -146,7 +147,8 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
 
 def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
-    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward begins."""
+    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward
+    begins."""
     graph = linked.graph
     held = sources(graph)
     ahead = pieces(graph, linked.forward, held)
@@ -158,20 +160,21 @@ def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
 
 
 def _tell(fitted: FittedSegments, budget: int) -> None:
-    planned = [one for row in fitted.sections for one in row]
-    functions = [one.function.key for one in planned if one.function is not None]
+    planned = [planned_segment for row in fitted.sections for planned_segment in row]
+    functions = [planned_segment.function.key for planned_segment in planned if planned_segment.function is not None]
     _log.info(
         "%d segments compiled as %d functions, %d operations interpreted; %d bytes predicted, the budget is %d",
         len(functions),
         len(set(functions)),
-        sum(len(one.segment.pieces) for one in planned if one.function is None),
+        sum(len(planned_segment.segment.pieces) for planned_segment in planned if planned_segment.function is None),
         fitted.account.peak,
         budget,
     )
 
 
 def _rows(linked: Linked) -> list[Sequence[Event]]:
-    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
+    slots."""
     events, start, rows = linked.backward, 0, list[Sequence[Event]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
@@ -188,13 +191,13 @@ def _backward(
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        made = section(compiler, sections[at], values[at])
+        backward_section = section(compiler, sections[at], values[at])
         later = {root[value] for follow in values[at + 1 :] for value in follow}
         emptied = {root[value] for value in values[at]} - later
         is_last = at == len(sections) - 1
 
         def run(slots: Slots) -> list[torch.Tensor]:
-            (gradients,) = made.run(slots)
+            (gradients,) = backward_section.run(slots)
             for owner in emptied:
                 slots[owner] = None
             if is_last:

@@ -25,7 +25,8 @@ class Disk:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is none."""
+        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is
+        none."""
         if not self.reason:
             yield
             return
@@ -42,11 +43,11 @@ class Disk:
 
     def is_barred(self, error: BaseException) -> bool:
         """Whether it was raised because a folder cannot be written. From then on a temporary one is used."""
-        found = next((text for one in causes(error) if (text := _barred(one))), "")
-        if found:
-            self.reason = found
+        reason = next((text for cause in causes(error) if (text := _barred(cause))), "")
+        if reason:
+            self.reason = reason
             forget()
-        return bool(found)
+        return bool(reason)
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,11 +1,13 @@
 """Operations that must give the same bits whenever they run, and so are interpreted: where a rounding would choose.
 
-Interpreted, an operation that runs again gives what it gave at first. Compiled, it may be fused otherwise then, and rounds
-otherwise. That is harmless where a result moves as little as its arguments did. It is not
+Interpreted, an operation that runs again gives what it gave at first. Compiled, it may be fused otherwise then, and
+rounds otherwise. That is harmless where a result moves as little as its arguments did. It is not
 - where floats are compared with floats (the gradient of a maximum goes where `x == amax(x)`: nowhere, if x was rounded
   otherwise when the maximum was taken; `x >= topk(x)` keeps one fewer);
-- where numbers of elements are chosen by floats (`topk`, `sort`, `argmax`), and rows are read by them that were kept since;
-- where floats become integers (buckets of positions), and what they are made of lies on the border by design, because it
+- where numbers of elements are chosen by floats (`topk`, `sort`, `argmax`), and rows are read by them that were kept
+  since;
+- where floats become integers (buckets of positions), and what they are made of lies on the border by design, because
+  it
   follows from integers alone.
 """
 
@@ -37,9 +39,9 @@ def exact(linked: Linked) -> frozenset[int]:
     buckets = {at for at, op in enumerate(graph.operations) if at in still and _chooses(graph, op)}
     # What ran once, in forward, has read first results.
     varies = lambda at: at in ahead and (at in again or at >= graph.backward_start)  # noqa: E731
-    found = _behind(graph, compared | choosing, varies) & (again | compared)
-    found |= {at for at in _sources(graph, compared) if _name(graph.operations[at]) in _EXTREMES}
-    return frozenset(found | _behind(graph, buckets, lambda at: at in still))
+    operations = _behind(graph, compared | choosing, varies) & (again | compared)
+    operations |= {at for at in _sources(graph, compared) if _name(graph.operations[at]) in _EXTREMES}
+    return frozenset(operations | _behind(graph, buckets, lambda at: at in still))
 
 
 def _name(op: Op) -> str:
@@ -51,15 +53,15 @@ def _floats(graph: Graph, op: Op) -> list[int]:
 
 
 def _chooses(graph: Graph, op: Op) -> bool:
-    """Whether it makes integers of floats. Which of nearly equal neighbours a pooling chose tells nobody but its gradient,
-    for which one is as good as the other."""
+    """Whether it makes integers of floats. Which of nearly equal neighbours a pooling chose tells nobody but its
+    gradient, for which one is as good as the other."""
     if op.view or not _floats(graph, op):
         return False
-    made = {value for value in op.writes if value is not None and graph.values[value].type.dtype in _INTEGERS}
+    indices = {value for value in op.writes if value is not None and graph.values[value].type.dtype in _INTEGERS}
     if "max_pool" not in op.op:
-        return bool(made)
-    readers = (one for one in graph.operations if made.intersection(one.reads))
-    return any(one.view or not one.op.startswith(f"aten.{_name(op)}_backward") for one in readers)
+        return bool(indices)
+    readers = (reader for reader in graph.operations if indices.intersection(reader.reads))
+    return any(reader.view or not reader.op.startswith(f"aten.{_name(op)}_backward") for reader in readers)
 
 
 def _of_forward_alone(graph: Graph) -> set[int]:
@@ -69,19 +71,23 @@ def _of_forward_alone(graph: Graph) -> set[int]:
 
 def _of_integers_alone(graph: Graph) -> set[int]:
     """Operations on what follows from integers and constants."""
-    fixed = lambda at: graph.values[at].kind == "constant" or graph.values[at].type.dtype in {*_INTEGERS, "bool"}  # noqa: E731
+    whole = {*_INTEGERS, "bool"}
+
+    def fixed(at: int) -> bool:
+        return graph.values[at].kind == "constant" or graph.values[at].type.dtype in whole
+
     return {at for at in _closed(graph, fixed) if not graph.operations[at].random}
 
 
 def _closed(graph: Graph, starts: Callable[[int], bool]) -> set[int]:
     """Operations whose arguments all come from sources that `starts` takes."""
     values = {at for at, value in enumerate(graph.values) if value.producer < 0 and starts(at)}
-    found: set[int] = set()
+    operations: set[int] = set()
     for at, op in enumerate(graph.operations):
         if all(value in values for value in op.reads):
-            found.add(at)
+            operations.add(at)
             values.update(value for value in op.writes if value is not None)
-    return found
+    return operations
 
 
 def _sources(graph: Graph, operations: Iterable[int]) -> set[int]:
@@ -92,9 +98,9 @@ def _sources(graph: Graph, operations: Iterable[int]) -> set[int]:
 
 def _behind(graph: Graph, heads: Iterable[int], through: Callable[[int], bool]) -> set[int]:
     """`heads`, and all that leads to them by operations that `through` takes."""
-    found: set[int] = set()
+    operations: set[int] = set()
     row = set(heads)
     while row:
-        found |= row
-        row = {at for at in _sources(graph, row) if through(at)} - found
-    return found
+        operations |= row
+        row = {at for at in _sources(graph, row) if through(at)} - operations
+    return operations

@@ -1,9 +1,10 @@
-"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise operations run again in the
-segment that reads their results, from what is kept anyway, so that these are neither written in forward nor read in backward.
+"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise
+operations run again in the segment that reads their results, from what is kept anyway, so that these are neither
+written in forward nor read in backward.
 
-What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made, or
-will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule. Only bytes
-count; of cuts that weigh the same, the one that runs least again.
+What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made,
+or will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule.
+Only bytes count; of cuts that weigh the same, the one that runs least again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
         added = fused_recomputes(step, barred)
         if not added:
             return step
-        recomputes = sorted([*planned_recomputes(step.linked), *added], key=lambda one: (one.before, one.op))
+        recomputes = sorted([*planned_recomputes(step.linked), *added], key=lambda each: (each.before, each.op))
         linked = link(step.linked.graph, recomputes)
         # What chooses by roundings must not run again fused otherwise.
         choosing = exact(linked) & {recompute.op for recompute in added}
@@ -67,20 +68,20 @@ def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
 
 def planned_recomputes(linked: Linked) -> list[FlatRecompute]:
     """Those that the step was linked with, in an order that gives the same step."""
-    found: list[FlatRecompute] = []
+    recomputes: list[FlatRecompute] = []
     before = len(linked.graph.operations)
     for event in reversed(linked.events):
         if isinstance(event, Run):
             before = event.op
         elif isinstance(event, RecomputeRun):
-            found.append(FlatRecompute(event.op, before))
-    return found[::-1]
+            recomputes.append(FlatRecompute(event.op, before))
+    return recomputes[::-1]
 
 
 class _StorageRead(NamedTuple):
     """A computation of backward that reads the first contents of a storage. before: the operation that it is, or that
-    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block. fuses:
-    it needs no tensor in memory."""
+    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block.
+    fuses: it needs no tensor in memory."""
 
     before: int
     part: int
@@ -93,13 +94,13 @@ def fused_recomputes(step: LinkedStep, barred: Collection[int] = ()) -> list[Fla
     choice = _Choice(step, barred)
     kept = choice.kept()
     places: dict[int, dict[int, int]] = {}  # by operation and part: the first place where it must have run again
-    for owner, found in choice.reads.items():
+    for owner, storage_reads in choice.reads.items():
         for op in choice.again(owner, kept):
             at = places.setdefault(op, {})
-            for read in found:
+            for read in storage_reads:
                 at[read.part] = min(at.get(read.part, read.before), read.before)
-    made = [FlatRecompute(op, before) for op, parts in places.items() for before in parts.values()]
-    return sorted(made, key=lambda one: (one.before, one.op))
+    recomputes = [FlatRecompute(op, before) for op, parts in places.items() for before in parts.values()]
+    return sorted(recomputes, key=lambda recompute: (recompute.before, recompute.op))
 
 
 class _Choice:
@@ -119,15 +120,15 @@ class _Choice:
 
     def again(self, owner: int, kept: Collection[int]) -> list[int]:
         """The operations that must run again so that this storage is there, if only those of `kept` are."""
-        found: list[int] = []
+        operations: list[int] = []
         row = [owner]
         while row:
             owner = row.pop()
             producer = self._graph.values[owner].producer
-            if owner not in kept and producer in self._cheap and producer not in found:
-                found.append(producer)
+            if owner not in kept and producer in self._cheap and producer not in operations:
+                operations.append(producer)
                 row += [self._graph.root[value] for value in self._graph.operations[producer].reads]
-        return found
+        return operations
 
     def kept(self) -> set[int]:
         """The cheapest cut: owners of storages that forward makes and backward finds."""
@@ -138,8 +139,8 @@ class _Choice:
         net: Any = networkx.DiGraph()
         net.add_nodes_from(("from", "to"))
         ahead = [op for op in graph.operations[: graph.backward_start] if not op.view]
-        made = [value for op in ahead for value in op.writes if value is not None]
-        for owner in made:
+        storages = [value for op in ahead for value in op.writes if value is not None]
+        for owner in storages:
             weight = _WRITTEN[self._is_written(owner)] * graph.nbytes(owner)
             net.add_edge((owner, "in"), (owner, "out"), capacity=weight)
             if owner in self.reads:
@@ -152,12 +153,12 @@ class _Choice:
                 if graph.values[source].producer >= 0:
                     net.add_edge((source, "out"), (owner, "in"))
         reach = _reaching(dinitz(net, "from", "to"))
-        return {owner for owner in made if (owner, "out") in reach and (owner, "in") not in reach}
+        return {owner for owner in storages if (owner, "out") in reach and (owner, "in") not in reach}
 
     def _read_in_backward(self) -> dict[int, list[_StorageRead]]:
         """By owner, who reads there what forward has left."""
         linked, graph = self._step.linked, self._graph
-        found, remade = dict[int, list[_StorageRead]](), set[int]()
+        reads, remade = dict[int, list[_StorageRead]](), set[int]()
         events = [event for event in linked.backward if isinstance(event, Run | RecomputeRun)]
         places: list[tuple[int, int, int]] = []
         before, leaf, part = len(graph.operations), -1, 0
@@ -171,11 +172,11 @@ class _Choice:
             fuses = self._fuses(op)
             for owner in dict.fromkeys(graph.root[value] for value in op.reads):
                 if owner not in remade:
-                    found.setdefault(owner, []).append(_StorageRead(before, part, leaf, fuses))
+                    reads.setdefault(owner, []).append(_StorageRead(before, part, leaf, fuses))
             remade.update(value for value in op.writes if value is not None)
         for _, gradient in graph.gradients:  # what is given out lies in memory
-            found.setdefault(graph.root[gradient], []).append(_StorageRead(len(graph.operations) - 1, -1, -1, False))
-        return found
+            reads.setdefault(graph.root[gradient], []).append(_StorageRead(len(graph.operations) - 1, -1, -1, False))
+        return reads
 
     def _leaf(self, op: int) -> int:
         return self._step.leaves.get(self._graph.operations[op].id, -1)
@@ -194,33 +195,37 @@ class _Choice:
         return owner in self._outputs or any(not self._is_pointwise(graph.operations[at]) for at in ends)
 
     def _is_cheap(self, at: int) -> bool:
-        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or the
-        backward of one block would read what many before it have left. Of the caller's tensors it may read what backward
-        reads anyway: only that is watched for writes to it."""
+        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or
+        the backward of one block would read what many before it have left. Of the caller's tensors it may read what
+        backward reads anyway: only that is watched for writes to it."""
         graph = self._graph
         op, leaf = graph.operations[at], self._leaf(at)
         if op.view or len(op.writes) != 1 or not self._is_pointwise(op) or not compiles(graph, op):
             return False
-        owners, made = {graph.root[value] for value in op.reads}, graph.root[op.writes[0] or 0]
-        if not owners or not self._updated.isdisjoint({*owners, made}) or made in self._outputs:
+        owners, result = {graph.root[value] for value in op.reads}, graph.root[op.writes[0] or 0]
+        if not owners or not self._updated.isdisjoint({*owners, result}) or result in self._outputs:
             return False
-        if any(self._leaf(reader) != leaf for reader in self._ahead.get(made, ())):
+        if any(self._leaf(reader) != leaf for reader in self._ahead.get(result, ())):
             return False
-        if any(read.leaf != leaf or not read.fuses for read in self.reads.get(made, ())):
+        if any(read.leaf != leaf or not read.fuses for read in self.reads.get(result, ())):
             return False
-        given = {one for one in owners if graph.values[one].producer < 0 and graph.values[one].kind != "constant"}
+        given = {
+            argument
+            for argument in owners
+            if graph.values[argument].producer < 0 and graph.values[argument].kind != "constant"
+        }
         return all(owner in self.reads for owner in given | (owners & self._outputs))
 
 
 def _reaching(residual: Any) -> set[Any]:
     """Nodes from which there is a way to "to" that is not full."""
-    found, row = {"to"}, ["to"]
+    reached, row = {"to"}, ["to"]
     infinite = residual.graph["inf"]
     while row:
         node = row.pop()
         for before in residual.pred[node]:
             edge = residual[before][node]
-            if before not in found and (edge["capacity"] >= infinite or edge["flow"] < edge["capacity"]):
-                found.add(before)
+            if before not in reached and (edge["capacity"] >= infinite or edge["flow"] < edge["capacity"]):
+                reached.add(before)
                 row.append(before)
-    return found
+    return reached

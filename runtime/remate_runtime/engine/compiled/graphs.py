@@ -1,4 +1,5 @@
-"""A segment as an fx graph of the schedule's own operators. Views are made inside, from the owners of their storages."""
+"""A segment as an fx graph of the schedule's own operators. Views are made inside, from the owners of their
+storages."""
 
 from __future__ import annotations
 
@@ -23,8 +24,9 @@ _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
 
 class SegmentGraph(NamedTuple):
-    """takes, gives: types of the tensors, in the order of the segment's `reads` and `makes`. donated: numbers of what it
-    takes and may write over. free: numbers of what it gives and may lay out as it likes. Equal `key`: the same function."""
+    """takes, gives: types of the tensors, in the order of the segment's `reads` and `makes`. donated: numbers of what
+    it takes and may write over. free: numbers of what it gives and may lay out as it likes. Equal `key`: the same
+    function."""
 
     module: fx.GraphModule
     takes: tuple[TensorType, ...]
@@ -46,9 +48,9 @@ def segment_graph(
     free: Collection[int],
     device: torch.device,
 ) -> SegmentGraph:
-    """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model, or
-    what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that may lie
-    otherwise; places of maxima among them are given in a byte. device: on which it will run."""
+    """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model,
+    or what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that
+    may lie otherwise; places of maxima among them are given in a byte. device: on which it will run."""
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
     donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
@@ -110,8 +112,8 @@ class _Building:
         largest, offsets = (self.fx.call_function(operator.getitem, (node, at)) for at in range(2))
         self._place(places, pool, offsets)
         return [
-            (value, made)
-            for value, made in zip(op.writes, (largest, self.made[places]), strict=True)
+            (value, result)
+            for value, result in zip(op.writes, (largest, self.made[places]), strict=True)
             if value is not None
         ]
 
@@ -145,7 +147,8 @@ class _Building:
     def _in_precision(
         self, dtype: str, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[tuple[int, fx.Node]]:
-        """A norm under autocast, as its kernel does it: only the result has low precision. Decomposed, the statistics have, too."""
+        """A norm under autocast, as its kernel does it: only the result has low precision. Decomposed, the statistics
+        have, too."""
         convert = torch.ops.prims.convert_element_type.default
         low = TORCH_DTYPES[self.graph.values[op.args[0].value].type.dtype]
         fine = self.fx.call_function(convert, (args[0], TORCH_DTYPES[dtype]))
@@ -155,8 +158,8 @@ class _Building:
         return [(value, part) for value, part in zip(op.writes, parts, strict=True) if value is not None]
 
     def _as_image(self, argument: Any) -> fx.Node:
-        """What the caller gave, as channels last: a copy of the image, or Inductor copies the gradient of the first convolution,
-        which has many channels."""
+        """What the caller gave, as channels last: a copy of the image, or Inductor copies the gradient of the first
+        convolution, which has many channels."""
         node = self._value(argument.value)
         kind = self.graph.values[argument.value]
         if kind.kind == "input" and len(kind.type.shape) == 4 and kind.type.strides is None:
@@ -168,13 +171,13 @@ class _Building:
         if isinstance(argument, Ref):
             return self._value(argument.value)
         if isinstance(argument, tuple):
-            return [self._argument(one) for one in argument]
+            return [self._argument(item) for item in argument]
         return literal(argument, self.device)
 
     def _value(self, value: int) -> fx.Node:
         owner = self.made[self.graph.root[value]]
         for index in views_to(self.graph, value):
             op = self.graph.operations[index]
-            if any((made, owner) not in self._views for made in op.writes if made is not None):
-                self._views.update({(made, owner): node for made, node in self._results(op)})
+            if any((written, owner) not in self._views for written in op.writes if written is not None):
+                self._views.update({(written, owner): node for written, node in self._results(op)})
         return owner if value == self.graph.root[value] else self._views[value, owner]

@@ -1,5 +1,5 @@
-"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing else. Tried with
-torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
+"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing
+else. Tried with torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of 
 
 
 class DoesNotCompileError(Exception):
-    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to blame, ""
-    if that is not known."""
+    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to
+    blame, "" if that is not known."""
 
     def __init__(self, message: str, operator: str = "") -> None:
         super().__init__(message)
@@ -38,14 +38,16 @@ class DoesNotCompileError(Exception):
 
 
 def unavailable(kind: str = "") -> str:
-    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none of those
-    that are here."""
+    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none
+    of those that are here."""
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         known = " to ".join(sorted({f"{a}.{b}" for a, b in (OLDEST, NEWEST)}))
         return f"compiled steps were tried with torch {known}, not with {torch.__version__}"
     if not kind:
-        reasons = [unavailable(one) for one in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))]
+        reasons = [
+            unavailable(device_kind) for device_kind in ("cpu", *(("cuda",) if torch.cuda.is_available() else ()))
+        ]
         return min(reasons, key=len)
     return _without_triton() if kind == "cuda" else _without_compiler()
 
@@ -69,14 +71,16 @@ def _without_compiler() -> str:
 
 
 def numbered(device: torch.device) -> torch.device:
-    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled for it."""
+    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled
+    for it."""
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def folder() -> str:
-    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot be.)"""
+    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot
+    be.)"""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return os.environ.get(NAME) or default_cache_dir()
@@ -98,9 +102,9 @@ def compiled(
     device: torch.device,
     tag: str,
 ) -> Compiled:
-    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of the
-    inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for equal
-    arguments; it keys what Inductor keeps on disk.
+    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of
+    the inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for
+    equal arguments; it keys what Inductor keeps on disk.
 
     Raises DoesNotCompileError, and whatever Inductor raises.
     """
@@ -132,18 +136,18 @@ def compiled(
             in_units(),
         ):
             # Only what is compiled as a backward graph has inputs that it may write over.
-            found: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
+            run: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
     with suppress(OSError):
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
-    return found
+    return run
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
-    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would keep memory of
-    their own. Where several gradients of an image meet, their sum is made once for the norm before it, which
-    reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts (seen on the
-    CPU)."""
+    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would
+    keep memory of their own. Where several gradients of an image meet, their sum is made once for the norm before it,
+    which reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts
+    (seen on the CPU)."""
     plain = {"cpp_wrapper": False, "triton.cudagraphs": False}
     convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     return {**plain, "realize_reads_threshold": _FEW_READS} if convolves and device.type == "cpu" else plain
@@ -168,8 +172,8 @@ def pooling() -> Pooling:
 
 
 def has_been_compiled(tag: str) -> bool:
-    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it. Where
-    that has been emptied since, it is compiled again."""
+    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it.
+    Where that has been emptied since, it is compiled again."""
     return _mark(tag).exists()
 
 
@@ -189,8 +193,8 @@ def processes() -> int:
 
 
 def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
-    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why it
-    failed, or "". What failed is left to the call of `compiled` in this process."""
+    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why
+    it failed, or "". What failed is left to the call of `compiled` in this process."""
     from torch._inductor import config
     from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
 
@@ -200,16 +204,16 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
     pool = SubprocPool(count, kind=SubprocKind.FORK)
     try:
         waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
-        for one in as_completed(waited):
-            error = RuntimeError("the process ended") if one.cancelled() else one.exception()
+        for future in as_completed(waited):
+            error = RuntimeError("the process ended") if future.cancelled() else future.exception()
             yield "" if error is None else str(error).strip().splitlines()[-1]
     finally:
         pool.shutdown()
 
 
 def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
-    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there; it can be
-    read when the operators that it names are known."""
+    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there;
+    it can be read when the operators that it names are known."""
     from torch._inductor import config
 
     pooling()
@@ -222,8 +226,8 @@ def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
 def _retraced(
     module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
 ) -> fx.GraphModule:
-    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it cuts them
-    apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
+    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it
+    cuts them apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -239,10 +243,10 @@ def _retraced(
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pairs = enumerate(zip(interpreter.run(*given), gives, strict=True))
-        return tuple(made if at in free else relaid(made, kind) for at, (made, kind) in pairs)
+        return tuple(result if at in free else relaid(result, kind) for at, (result, kind) in pairs)
 
     traced = make_fx(run, decomposition_table=select_decomp_table())(*examples)
-    before, after = (one.graph.find_nodes(op="placeholder") for one in (module, traced))
+    before, after = (traced_module.graph.find_nodes(op="placeholder") for traced_module in (module, traced))
     for old, new in zip(before, after, strict=True):
         new.target = new.name = old.name
     traced.graph.eliminate_dead_code()
@@ -258,14 +262,14 @@ def named(operator: Any) -> str:
     return str(operator).removesuffix(".default")
 
 
-def relaid(made: torch.Tensor, kind: TensorType) -> torch.Tensor:
+def relaid(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
     """A result with the strides of its type, as a copy where it has others."""
-    if tuple(made.shape) != kind.shape or laid_out(made, kind):
-        return made
-    strides = kind.strides or tuple(range(made.dim()))[::-1]
-    order = sorted(range(made.dim()), key=lambda at: -strides[at])
-    back = [order.index(at) for at in range(made.dim())]
-    return made.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if tuple(tensor.shape) != kind.shape or laid_out(tensor, kind):
+        return tensor
+    strides = kind.strides or tuple(range(tensor.dim()))[::-1]
+    order = sorted(range(tensor.dim()), key=lambda at: -strides[at])
+    back = [order.index(at) for at in range(tensor.dim())]
+    return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection[int]) -> None:
@@ -273,7 +277,7 @@ def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection
         raise DoesNotCompileError("it has a constant, whose storage is not the step's")
     nodes: Any = traced.graph.output_node().args[0]
     for at, (node, kind) in enumerate(zip(nodes, gives, strict=True)):
-        made = node.meta["val"]
-        lies = at in free or laid_out(made, kind)
-        if made.dtype is not TORCH_DTYPES[kind.dtype] or tuple(made.shape) != kind.shape or not lies:
-            raise DoesNotCompileError(f"a result is {described(made)}, the file declares {kind}")
+        result = node.meta["val"]
+        lies = at in free or laid_out(result, kind)
+        if result.dtype is not TORCH_DTYPES[kind.dtype] or tuple(result.shape) != kind.shape or not lies:
+            raise DoesNotCompileError(f"a result is {described(result)}, the file declares {kind}")

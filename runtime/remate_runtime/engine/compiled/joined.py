@@ -1,7 +1,8 @@
-"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections, whose
-activation goes into the next stage and, joined with another, into a late one.
+"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections,
+whose activation goes into the next stage and, joined with another, into a late one.
 
-The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does not grow.
+The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does
+not grow.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class _Part(NamedTuple):
 
 
 def as_compiled(step: LinkedStep) -> LinkedStep:
-    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file says."""
+    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file
+    says."""
     return with_fused_recomputes(with_joined_reads(step))
 
 
@@ -59,7 +61,7 @@ def _deliveries(linked: Linked) -> list[Deliver]:
 def _parts(graph: Graph, again: set[int]) -> list[_Part]:
     """The largest first. again: operations that run again, whose results are not kept."""
     outside = {graph.root[value] for value in (*graph.outputs, *(value for pair in graph.updates for value in pair))}
-    found: dict[int, _Part] = {}
+    parts: dict[int, _Part] = {}
     behind = graph.operations[graph.backward_start :]
     for at, op in enumerate(graph.operations[: graph.backward_start]):
         if op.op != _CAT or at in again or op.writes[0] in outside or not _is_read(behind, graph, op.writes[0] or 0):
@@ -67,13 +69,13 @@ def _parts(graph: Graph, again: set[int]) -> list[_Part]:
         for part in _joined(graph, op):
             producer = graph.values[part.value].producer
             if producer >= 0 and producer not in again and part.value not in outside and _moves(behind, graph, part):
-                found.setdefault(part.value, part)
-    return sorted(found.values(), key=lambda part: -graph.nbytes(part.value))
+                parts.setdefault(part.value, part)
+    return sorted(parts.values(), key=lambda part: -graph.nbytes(part.value))
 
 
 def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
     """What the operation joins that has a storage of its own, and elements of the result's type."""
-    given = [one.value for one in cat.args[0] if isinstance(one, Ref)]
+    given = [item.value for item in cat.args[0] if isinstance(item, Ref)]
     whole = cat.writes[0]
     if whole is None or len(given) != len(cat.args[0]):
         return
@@ -102,13 +104,13 @@ def _moves(behind: Sequence[Op], graph: Graph, part: _Part) -> bool:
 
 def _reading(graph: Graph, part: _Part) -> Graph:
     """The graph with one view more, where backward begins, which backward reads."""
-    at, made, values = graph.backward_start, len(graph.values), graph.values
+    at, sliced, values = graph.backward_start, len(graph.values), graph.values
     old, whole = values[part.value], values[part.whole]
     args = Ref(part.whole), part.dim, part.start, part.end
-    op = Op(f"{old.name} in {whole.name}", _SLICE, args, {}, (part.whole,), (made,), False, True, False)
+    op = Op(f"{old.name} in {whole.name}", _SLICE, args, {}, (part.whole,), (sliced,), False, True, False)
     moved = [replace(v, producer=v.producer + (v.producer >= at)) for v in values]
     new = Value(op.id, _sliced(whole.type, old.type.shape), "op", at)
-    behind = [_instead(one, part.value, made) for one in graph.operations[at:]]
+    behind = [_instead(op_after, part.value, sliced) for op_after in graph.operations[at:]]
     operations = (*graph.operations[:at], op, *behind)
     return replace(graph, values=(*moved, new), operations=operations, root=(*graph.root, part.whole))
 
@@ -142,4 +144,4 @@ def _instead(op: Op, old: int, new: int) -> Op:
 
 def _behind(recomputes: Sequence[FlatRecompute], at: int) -> list[FlatRecompute]:
     """The same recomputations in a graph with one operation more at this place."""
-    return [replace(one, before=one.before + (one.before >= at)) for one in recomputes]
+    return [replace(recompute, before=recompute.before + (recompute.before >= at)) for recompute in recomputes]

@@ -1,5 +1,5 @@
-"""Kernels of a segment in a few C++ files. Inductor compiles each in a file of its own, and most of the .9 CPU seconds that one
-takes go to templates of its header, which every file instantiates anew; a kernel itself takes about .2."""
+"""Kernels of a segment in a few C++ files. Inductor compiles each in a file of its own, and most of the .9 CPU seconds
+that one takes go to templates of its header, which every file instantiates anew; a kernel itself takes about .2."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 _UNIT = 8  # kernels: files are still compiled side by side, and GCC inlines less in long ones
 
-# A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one function gives.
+# A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one
+# function gives.
 _KERNEL = """
 static PyObject* kernel{at}_py(PyObject* self, {arguments}) {{
     try {{
@@ -75,7 +76,7 @@ def in_units() -> Iterator[None]:
         return _Kernel(arguments, source) if together else alone(self, arguments, source)
 
     def resolved(self: Any, scope: dict[str, Any]) -> None:
-        named = [(name, one) for name, one in scope.items() if isinstance(one, _Kernel)]
+        named = [(name, value) for name, value in scope.items() if isinstance(value, _Kernel)]
         units = [named[at : at + _UNIT] for at in range(0, len(named), _UNIT)]
         loads = [_load([kernel for _, kernel in unit]) for unit in units]  # all are begun before one is waited for
         for unit, load in zip(units, loads, strict=True):
@@ -107,15 +108,15 @@ def _load(kernels: Sequence[_Kernel]) -> Any:
 
 def _source(kernels: Sequence[_Kernel], bindings: str) -> str:
     """bindings: Inductor's template for those of a file with one kernel."""
-    includes = dict.fromkeys(line for one in kernels for line in _INCLUDE.findall(one.source))
+    includes = dict.fromkeys(line for kernel in kernels for line in _INCLUDE.findall(kernel.source))
     bodies = [
-        f"namespace kernel{at}_ {{\n{_ENTRY.sub('static void kernel(', _INCLUDE.sub('', one.source))}\n}}\n"
-        for at, one in enumerate(kernels)
+        f"namespace kernel{at}_ {{\n{_ENTRY.sub('static void kernel(', _INCLUDE.sub('', kernel.source))}\n}}\n"
+        for at, kernel in enumerate(kernels)
     ]
     by = (_ARRAY if "parse_arg(PyObject* const* args" in bindings else _TUPLE)._asdict()
     functions = [
-        _KERNEL.format(at=at, count=len(one.arguments), parsed=_parsed(one.arguments), **by)
-        for at, one in enumerate(kernels)
+        _KERNEL.format(at=at, count=len(kernel.arguments), parsed=_parsed(kernel.arguments), **by)
+        for at, kernel in enumerate(kernels)
     ]
     methods = _METHODS.format(", ".join(_METHOD.format(at=at, **by) for at in range(len(kernels))))
     suffix = bindings.format(

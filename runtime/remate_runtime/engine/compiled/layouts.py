@@ -1,8 +1,9 @@
-"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give channels last, and the maximum of
-a window is reported by its place in that window, in a byte, until the gradient asks for its place in the image.
+"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give
+channels last, and the maximum of a window is reported by its place in that window, in a byte, until the gradient asks
+for its place in the image.
 
-What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an interpreted
-operation touches and what is seen through a view lies as the file declares.
+What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an
+interpreted operation touches and what is seen through a view lies as the file declares.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class MaxPool(NamedTuple):
 
 
 def free_to_lie(graph: Graph) -> frozenset[int]:
-    """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of maxima.
-    None of them is read through a view, but for parts, which are the same elements however they lie."""
+    """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of
+    maxima. None of them is read through a view, but for parts, which are the same elements however they lie."""
     viewed = {
         graph.root[value] for op in graph.operations if not op.view for value in op.reads if not _is_part(graph, value)
     }
@@ -71,7 +72,7 @@ def pool_of(graph: Graph, owner: int) -> MaxPool | None:
     padding, dilation = (
         _per_dimension(given.get(name, default), dims) for name, default in (("padding", 0), ("dilation", 1))
     )
-    if prod(kernel) > _WINDOW or not all(isinstance(one, int) for one in (*kernel, *stride, *padding, *dilation)):
+    if prod(kernel) > _WINDOW or not all(isinstance(number, int) for number in (*kernel, *stride, *padding, *dilation)):
         return None
     image = list(graph.values[given["self"].value].type.shape[-dims:])
     return MaxPool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
@@ -90,8 +91,8 @@ def in_a_byte(kind: TensorType) -> TensorType:
 def held_outside(graph: Graph, interpreted: Iterable[Segment]) -> set[int]:
     """Owners of the storages that the caller sees, or that an operation of these segments touches."""
     seen = [*graph.outputs, *(value for pair in (*graph.gradients, *graph.updates) for value in pair)]
-    for one in interpreted:
-        for piece in one.pieces:
+    for interpreted_segment in interpreted:
+        for piece in interpreted_segment.pieces:
             op = graph.operations[piece.event.op]
             seen += [*op.reads, *(value for value in op.writes if value is not None)]
     return {graph.root[value] for value in seen}

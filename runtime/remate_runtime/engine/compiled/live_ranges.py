@@ -1,7 +1,7 @@
 """Which storages die behind which computation, from the linker's events alone.
 
-Slots of this engine hold the owners of storages, never views: a storage goes when the last slot that the linker lets hold
-it is freed.
+Slots of this engine hold the owners of storages, never views: a storage goes when the last slot that the linker lets
+hold it is freed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def sources(graph: Graph) -> Held:
 
 def pieces(graph: Graph, events: Iterable[Event], held: Held) -> list[Piece]:
     """The computations among `events`. held: as it is before them; it becomes what it is behind them."""
-    found: list[Piece] = []
+    row: list[Piece] = []
     for event in events:
         match event:
             case View():
@@ -38,16 +38,16 @@ def pieces(graph: Graph, events: Iterable[Event], held: Held) -> list[Piece]:
                 held[owner].update(value for value in op.writes if value is not None)
             case Free(values=values):
                 dead = drop(graph, values, held)
-                if found and dead:
-                    found[-1] = found[-1]._replace(dead=(*found[-1].dead, *dead))
+                if row and dead:
+                    row[-1] = row[-1]._replace(dead=(*row[-1].dead, *dead))
             case Run() | RecomputeRun():
                 for value in graph.operations[event.op].writes:
                     if value is not None:
                         held[value] = {value}
-                found.append(Piece(event, ()))
+                row.append(Piece(event, ()))
             case _:
                 pass
-    return found
+    return row
 
 
 def drop(graph: Graph, values: Iterable[int], held: Held) -> list[int]:

@@ -1,7 +1,8 @@
 """What a step of compiled and interpreted segments will hold: the account that the simulator makes, of other moments.
 
-A compiled segment is one moment: what it holds at its worst is what `inductor.held` finds without running it. An interpreted
-one has a moment per computation, as in the simulator; updates of buffers are one, the forward/backward boundary is another.
+A compiled segment is one moment: what it holds at its worst is what `inductor.held` finds without running it. An
+interpreted one has a moment per computation, as in the simulator; updates of buffers are one, the forward/backward
+boundary is another.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Planned(NamedTuple):
 
 
 class StepAccount(NamedTuple):
-    """The account of a step, and the segment (section, number in it) that happens at each of its moments; None: none does."""
+    """The account of a step, and the segment (section, number in it) that happens at each of its moments; None: none
+    does."""
 
     account: Account
     where: tuple[tuple[int, int] | None, ...]
@@ -47,7 +49,8 @@ class _Storage(NamedTuple):
 def predict(
     linked: Linked, sections: Sequence[Sequence[Planned]], left: Collection[int], artefacts: Artefacts
 ) -> StepAccount:
-    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the forward/backward boundary frees."""
+    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the
+    forward/backward boundary frees."""
     moments = _Moments(linked, artefacts)
     deliveries = [event.gradients for event in linked.backward if isinstance(event, Deliver)]
     where: list[tuple[int, int] | None] = []
@@ -145,7 +148,7 @@ class _Moments:
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):
             self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
-        self._found += [one if goes else replace(one, death=self.now) for one, goes in self._copies]
+        self._found += [copy if goes else replace(copy, death=self.now) for copy, goes in self._copies]
         return account(self._found, self._beyond, self.now)
 
     def _make(self, owner: int, nbytes: int) -> None:

@@ -22,8 +22,9 @@ from .joined import as_compiled
 
 
 class PredictedMemory(NamedTuple):
-    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to keep the
-    budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as the file has them."""
+    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to
+    keep the budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as
+    the file has them."""
 
     peak: int
     whole: int
@@ -44,8 +45,8 @@ def check_available(device: str) -> None:
 def predict_memory(
     schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: Collection[str] = ()
 ) -> PredictedMemory:
-    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what has been compiled for the
-    same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
+    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what
+    has been compiled for the same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
     schedule = at_size(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
     verified = verify(schedule)
     linked = verified.linked
@@ -57,9 +58,9 @@ def predict_memory(
     rows, left = computations(step.linked)
     fitted = fit(step, rows, left, artefacts)
     operations = step.linked.graph.operations
-    planned = [one for row in fitted.sections for one in row]
-    functions = tuple(one.function for one in planned if one.function is not None)
-    pieces = [piece for one in planned if one.function is None for piece in one.segment.pieces]
+    planned = [segment for row in fitted.sections for segment in row]
+    functions = tuple(segment.function for segment in planned if segment.function is not None)
+    pieces = [piece for segment in planned if segment.function is None for piece in segment.segment.pieces]
     return PredictedMemory(
         fitted.account.peak, fitted.whole, functions, tuple(operations[piece.event.op].ns for piece in pieces)
     )

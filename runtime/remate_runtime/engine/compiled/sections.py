@@ -1,4 +1,5 @@
-"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries) -> one section."""
+"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries)
+-> one section."""
 
 from __future__ import annotations
 
@@ -43,5 +44,5 @@ def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Seque
             plain += compiler.instructions(events)
             first += compiler.instructions(events, judge=True)
     readers = tuple(Reader(compiler, values) for values in reads)
-    views = [one for reader in readers for one in reader.instructions]
+    views = [instruction for reader in readers for instruction in reader.instructions]
     return Section(InstructionPart([*plain, *views], [*first, *views]), readers)

@@ -10,8 +10,8 @@ from ...flat_step.graph import Graph, Op, numbers_in
 from ...link.events import Run
 from .live_ranges import Piece
 
-# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from the end),
-# and ends the process where it finds one in a thread.
+# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from
+# the end), and ends the process where it finds one in a thread.
 _BY_NUMBER = frozenset(
     (
         *(
@@ -46,8 +46,8 @@ _INTERPRETED = frozenset(("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64"
 class Segment(NamedTuple):
     """Computations that run one after the other. compiled: as one; otherwise operator by operator.
 
-    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads` that
-    are gone behind it.
+    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads`
+    that are gone behind it.
     """
 
     pieces: tuple[Piece, ...]
@@ -60,18 +60,18 @@ class Segment(NamedTuple):
 def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
     """The segment of these pieces."""
     reads: dict[int, None] = {}
-    made: set[int] = set()
+    written: set[int] = set()
     left: dict[int, None] = {}
     dead: dict[int, None] = {}
     for piece in row:
         op = graph.operations[piece.event.op]
-        reads.update((graph.root[value], None) for value in op.reads if graph.root[value] not in made)
+        reads.update((graph.root[value], None) for value in op.reads if graph.root[value] not in written)
         for value in op.writes:
             if value is not None:
-                made.add(value)
+                written.add(value)
                 left[value] = None
         for owner in piece.dead:
-            if owner in made:
+            if owner in written:
                 del left[owner]
             else:
                 dead[owner] = None
@@ -81,8 +81,8 @@ def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
 def cut(
     graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int], exact: Collection[int] = frozenset()
 ) -> list[Segment]:
-    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that follows it.
-    exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
+    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that
+    follows it. exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
     keys: list[tuple[int, bool]] = []
     leaf = -1
     for piece in reversed(row):
@@ -92,14 +92,16 @@ def cut(
         keys.append((leaf, piece.event.op not in exact and compiles(graph, op)))
     marked = list(zip(reversed(keys), row, strict=True))
     return [
-        segment(graph, [piece for _, piece in group], key[1]) for key, group in groupby(marked, key=lambda one: one[0])
+        segment(graph, [piece for _, piece in group], key[1])
+        for key, group in groupby(marked, key=lambda pair: pair[0])
     ]
 
 
 def compiles(graph: Graph, op: Op) -> bool:
     """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages,
-    whose layout Inductor chooses; and what raises for some data must raise."""
+    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks
+    complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages, whose layout
+    Inductor chooses; and what raises for some data must raise."""
     if numbers_in(op) or op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
         return False
     if op.op.startswith(_OPAQUE):
@@ -114,20 +116,22 @@ def compiles(graph: Graph, op: Op) -> bool:
         return False  # what lies on the CPU beside a GPU is small
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
-        kinds = {graph.values[one].type.dtype for one in (value, graph.root[value])}
+        kinds = {graph.values[each].type.dtype for each in (value, graph.root[value])}
         if any(name.startswith("aten.as_strided") for name in chain) or kinds & _INTERPRETED:
             return False
     return True
 
 
 def _has_looked_up(graph: Graph, op: Op) -> bool:
-    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused them."""
+    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused
+    them."""
     name = op.op.split(".")[1]
     if name not in ("nll_loss_backward", "nll_loss2d_backward"):
         return False
     loss, target = name.replace("backward", "forward"), op.args[2]
     return any(
-        one.op.split(".")[1] == loss and one.args[1] == target for one in graph.operations[: graph.backward_start]
+        earlier.op.split(".")[1] == loss and earlier.args[1] == target
+        for earlier in graph.operations[: graph.backward_start]
     )
 
 

@@ -1,4 +1,5 @@
-"""What an operator takes while it runs, in the layouts that Inductor chose: each signature runs once, on made-up data."""
+"""What an operator takes while it runs, in the layouts that Inductor chose: each signature runs once, on made-up
+data."""
 
 from __future__ import annotations
 
@@ -24,26 +25,32 @@ class Workspaces:
         self._known: dict[str, Ran] = {}
 
     def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
-        """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a profiler."""
+        """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a
+        profiler."""
         key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
             self._known[key] = _measured(operator, args, kwargs, self._device)
         return self._known[key]
 
     def interpreted(self, graph: Graph, op: Op) -> int:
-        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file may be planned
-        by estimates, and at another size."""
+        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file
+        may be planned by estimates, and at another size."""
         if not op.op.startswith("aten.") or numbers_in(op):
             return op.workspace
 
         def given(argument: Any) -> Any:
             if isinstance(argument, Ref):
                 return empty(graph.values[argument.value].type, torch.device("meta"))
-            return [given(one) for one in argument] if isinstance(argument, tuple) else literal(argument, self._device)
+            return (
+                [given(item) for item in argument] if isinstance(argument, tuple) else literal(argument, self._device)
+            )
 
         try:
             with torch._C._DisableAutocast(), torch.no_grad():
-                args, kwargs = [given(one) for one in op.args], {name: given(one) for name, one in op.kwargs.items()}
+                args, kwargs = (
+                    [given(item) for item in op.args],
+                    {name: given(item) for name, item in op.kwargs.items()},
+                )
                 return max(op.workspace, self.of(overload(op.op), args, kwargs).workspace)
         except Exception:  # whatever a kernel raises on made-up data
             return op.workspace
@@ -56,17 +63,17 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
     fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
     given, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
-    run = lambda: made.append(operator(*given, **named))  # noqa: E731
-    made: list[Any] = []
+    run = lambda: results.append(operator(*given, **named))  # noqa: E731
+    results: list[Any] = []
     with torch.random.fork_rng(
         [device] if device.type == "cuda" else []
     ):  # what draws leaves the generators as they were
         run()  # warms up what libraries keep
-        made.clear()
+        results.clear()
         peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
     taken = {tensor.untyped_storage()._cdata for tensor in pytree.tree_leaves((given, named)) if _is(tensor)}
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(made) if _is(t)}
-    strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(made) if _is(leaf))
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(results) if _is(t)}
+    strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(results) if _is(leaf))
     return Ran(max(0, peak - sum(nbytes for key, nbytes in storages.items() if key not in taken)), strides)
 
 

@@ -1,5 +1,5 @@
-"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and without
-kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
+"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and
+without kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _KERNELS = ("cpp_fused", "triton_", "assert_")  # what names of kernels, and of 
 
 
 class WrapperMemory(NamedTuple):
-    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it is given
-    to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of their own, or not
-    all of it. gives: types of the results as they lie."""
+    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it
+    is given to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of
+    their own, or not all of it. gives: types of the results as they lie."""
 
     peak: int
     made: tuple[int, ...]
@@ -30,7 +30,8 @@ class WrapperMemory(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it returned."""
+    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it
+    returned."""
 
     workspace: int
     strides: tuple[tuple[int, ...], ...]
@@ -48,33 +49,34 @@ def held(
     run: Run,
     device: torch.device,
 ) -> WrapperMemory:
-    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without kernels.
+    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without
+    kernels.
 
-    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or not. Raises
-    DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than torch foresaw, and
-    whatever the wrapper does where it is not what it was in the versions that this was tried with.
+    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or
+    not. Raises DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than
+    torch foresaw, and whatever the wrapper does where it is not what it was in the versions that this was tried with.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-    storages = _Storages()
+    storages = _LiveStorages()
 
     class AllocationWatch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            made = func(*args, **(kwargs or {}))
-            found = list(_tensors(made))
-            storages.note(found)
+            results = func(*args, **(kwargs or {}))
+            tensors = list(_tensors(results))
+            storages.note(tensors)
             if func not in _NOTHING and not func.is_view:
-                storages.note(found, needed(func, args, kwargs or {}, found))
-            return made
+                storages.note(tensors, needed(func, args, kwargs or {}, tensors))
+            return results
 
-    def needed(func: Any, args: Any, kwargs: Any, found: list[torch.Tensor]) -> int:
+    def needed(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> int:
         with _disable_current_modes():
             try:
                 ran = run(func, args, kwargs)
             except Exception as error:
                 raise DoesNotCompileError(f"on made-up data it raises {error}", named(func)) from error
-        if not all(map(_as_predicted, found, ran.strides)):
+        if not all(map(_as_predicted, tensors, ran.strides)):
             raise DoesNotCompileError("torch predicts another layout of its result", named(func))
         return ran.workspace
 
@@ -91,30 +93,31 @@ def held(
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
         taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
         with AllocationWatch():
-            made = list(_without_kernels(function, device)(given))
+            results = list(_without_kernels(function, device)(given))
     shared: list[int] = []
-    for at in sorted(range(len(made)), key=lambda at: -made[at].nbytes):
-        key, storage = _key(made[at]), made[at].untyped_storage()
-        if storage.nbytes() and (key in taken or storage.nbytes() > made[at].nbytes):
+    for at in sorted(range(len(results)), key=lambda at: -results[at].nbytes):
+        key, storage = _key(results[at]), results[at].untyped_storage()
+        if storage.nbytes() and (key in taken or storage.nbytes() > results[at].nbytes):
             shared.append(at)
         taken.add(key)
-    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(made)]
-    copies = sum(made[at].nbytes for at in shared)
-    lie = tuple(_type(*pair) for pair in zip(made, gives, strict=True))
+    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
+    copies = sum(results[at].nbytes for at in shared)
+    lie = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
     return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
 
 
 def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are equal."""
+    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are
+    equal."""
     pairs = zip(made.shape, made.stride(), strides, strict=True)
-    return not made.numel() or all(size <= 1 or one == other for size, one, other in pairs)
+    return not made.numel() or all(size <= 1 or left == right for size, left, right in pairs)
 
 
-def _type(made: torch.Tensor, kind: TensorType) -> TensorType:
-    return kind if laid_out(made, kind) else TensorType(kind.dtype, kind.shape, tuple(made.stride()), kind.cpu)
+def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
+    return kind if laid_out(tensor, kind) else TensorType(kind.dtype, kind.shape, tuple(tensor.stride()), kind.cpu)
 
 
-class _Storages:
+class _LiveStorages:
     """Bytes of the storages that have been noted and still exist."""
 
     def __init__(self) -> None:
@@ -123,7 +126,7 @@ class _Storages:
         self._known: dict[int, tuple[Any, int]] = {}
 
     def level(self) -> int:
-        self._known = {key: one for key, one in self._known.items() if not one[0].expired()}
+        self._known = {key: entry for key, entry in self._known.items() if not entry[0].expired()}
         return sum(nbytes for _, nbytes in self._known.values())
 
     def note(self, tensors: Iterable[torch.Tensor], workspace: int = 0) -> None:
@@ -146,8 +149,8 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, list | tuple):
-        for one in given:
-            yield from _tensors(one)
+        for item in given:
+            yield from _tensors(item)
 
 
 def _without_kernels(function: Any, device: torch.device) -> Compiled:
