@@ -200,9 +200,7 @@ def test_sizes_that_are_too_small_together() -> None:
 
 def test_sizes_that_are_too_small_together_up_to_what_is_planned() -> None:
     """The planned size is the least; the batch has no part in it and is not named."""
-    told = (
-        r"is not that at b=4, h=8, w=8: [^!]*\n  hint: write \"h=8\.\.16\", for which the step is the same, or leave h fixed"
-    )
+    told = r"is not that at b=4, h=8, w=8: [^!]*\n  hint: write \"h=8\.\.16\", for which the step is the same, or leave h fixed"
     with pytest.raises(DimsError, match=told):
         planned(Pooled(), (image(4, 8, 8),), {"x": {0: "b", 2: "h=4..16", 3: "w=4..16"}})
 
