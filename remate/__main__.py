@@ -1,8 +1,8 @@
 """`remate` and `python -m remate`: the command as a process of its own.
 
-Ctrl-C ends the process at once, without a KeyboardInterrupt, which libraries turn into other errors or crash on where it
-meets them in the middle of something. Nothing is lost by it: files are written whole or not at all. Where Ctrl-C is ignored
-(what a script starts in the background), it stays ignored.
+Ctrl-C ends the process at once, without a KeyboardInterrupt, which libraries turn into other errors or crash on where
+it meets them in the middle of something. Nothing is lost by it: files are written whole or not at all. Where Ctrl-C is
+ignored (what a script starts in the background), it stays ignored.
 """
 
 from __future__ import annotations

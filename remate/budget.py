@@ -54,7 +54,8 @@ def parse_budget(given: str | int) -> Budget:
         return _positive(Budget(given, None), given)
     if given.strip().isdecimal() and 0 < int(given.strip()[:9]) <= 100:
         raise BudgetError(
-            f"the budget {given!r} is {given.strip()} bytes\n  hint: is {given.strip()}% of the peak without recomputation meant? "
+            f"the budget {given!r} is {given.strip()} bytes\n  hint: is {given.strip()}% of the peak without "
+            "recomputation meant? "
             f'write "{given.strip()}%", or "{given.strip()}B" for bytes'
         )
     found = _BUDGET.fullmatch(given)

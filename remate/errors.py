@@ -23,7 +23,8 @@ class CaptureError(RemateError):
 
 
 class DimsError(RemateError):
-    """Sizes that a schedule cannot leave open: a model whose step differs with them, or a request that does not fit the call.
+    """Sizes that a schedule cannot leave open: a model whose step differs with them, or a request that does not fit the
+    call.
 
     message: what is wrong. hint: what to do.
     """
@@ -45,10 +46,11 @@ class InfeasibleError(RemateError):
     """No schedule within the budget was found. All in bytes; budget and peaks count what the step holds beyond
     parameters, buffers, inputs and optimizer state.
 
-    budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget. floor:
-    no schedule whatever has a smaller peak. strategy: what was requested the schedule, "auto" or a name. delivered: the floor,
-    if it is lower, where gradients are not held to the end of the step, which was requested. baseline: the baseline peak, of
-    which a share is requested; None where there is no such step. sizes: those that it was to be planned at, where the schedule
+    budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget.
+    floor: no schedule whatever has a smaller peak. strategy: what was requested the schedule, "auto" or a name.
+    delivered: the floor, if it is lower, where gradients are not held to the end of the step, which was requested.
+    baseline: the baseline peak, of which a share is requested; None where there is no such step. sizes: those that it
+    was to be planned at, where the schedule
     was to name sizes: `b=64, t=128`. struck: the time limit had ended the search. holder: the operation that
     takes the floor. estimated: workspaces are estimates, so that the floor is proven for these alone.
     """
@@ -82,11 +84,15 @@ class InfeasibleError(RemateError):
         other = ", a longer time limit" * late + ", another strategy" * named
         if delivered is not None and delivered < floor:
             other += (
-                f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) if they may be "
+                f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes "
+                f"({size(delivered)}) if they may be "
                 "accumulated in a .grad that exists, or consumed by an optimizer in backward"
             )
         if estimated:
-            other += ", or measure what operations need (cost='measured'): estimated workspaces can be several times too large"
+            other += (
+                ", or measure what operations need (cost='measured'): "
+                "estimated workspaces can be several times too large"
+            )
         step, smaller = "the step", "make the step smaller (batch, sequence length)"
         if sizes:
             step, smaller = (
@@ -96,7 +102,8 @@ class InfeasibleError(RemateError):
         super().__init__(
             f"{what}{step} cannot be planned within {size(budget)}: {why}\n"
             f"  {who}: {smallest} bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})"
-            f"{f', held at {holder}' if holder else ''}{', by estimated workspaces' if estimated else ''}\n  hint: ask for at least {smallest} bytes{share}{other}, or {smaller}"
+            f"{f', held at {holder}' if holder else ''}{', by estimated workspaces' if estimated else ''}\n  hint: "
+            f"ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
 
     def at(self, sizes: str, estimated: bool = False) -> InfeasibleError:
@@ -107,8 +114,8 @@ class InfeasibleError(RemateError):
 
 
 class DoesNotFitError(InfeasibleError):
-    """Training does not fit a device even at the smallest size. memory: of the device. held: what stays on it, by name. floor: of
-    the step. sizes: the smallest ones, as text. All in bytes."""
+    """Training does not fit a device even at the smallest size. memory: of the device. held: what stays on it, by name.
+    floor: of the step. sizes: the smallest ones, as text. All in bytes."""
 
     def __init__(self, memory: int, held: Mapping[str, int], floor: int, sizes: str) -> None:
         stays = sum(held.values())
@@ -118,7 +125,8 @@ class DoesNotFitError(InfeasibleError):
         self.args = (
             f"training does not fit {size(memory)} device memory even at {sizes}: the device {full}\n"
             f"  on it stay: {told}; the step takes at least {size(floor)} there\n"
-            f"  hint: a device of at least {stays + floor} bytes ({size(stays + floor)}), a smaller model, or an optimizer with less state",
+            f"  hint: a device of at least {stays + floor} bytes ({size(stays + floor)}), a smaller model, or an "
+            "optimizer with less state",
         )
 
 

@@ -20,8 +20,8 @@ hypothesis.settings.load_profile("remate")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No test, nor a process that it starts, reads or writes the user's cache; Ctrl-C works as at a terminal, wherever the
-    suite was started."""
+    """No test, nor a process that it starts, reads or writes the user's cache; Ctrl-C works as at a terminal, wherever
+    the suite was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="remate-test-cache-")
     os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)

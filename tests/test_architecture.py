@@ -165,7 +165,6 @@ CLEAN = {
     ),
     "remate_runtime": ("addresses", "engine/compiled"),
 }
-WIDTH = 120
 
 
 def clean_files() -> list[Path]:
@@ -175,17 +174,6 @@ def clean_files() -> list[Path]:
         for name in rooms
         for path in sorted((HOUSES[house][0] / name).rglob("*.py"))
     ]
-
-
-def test_lines_are_short() -> None:
-    """Comments and docstrings, too, which the linter leaves alone."""
-    long = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in clean_files()
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
-        if len(line) > WIDTH
-    ]
-    assert long == []
 
 
 def test_a_class_has_a_name_of_its_own() -> None:

@@ -158,8 +158,8 @@ def test_base_install_runs_the_commands_on_files(base: Environment, tmp_path: Pa
 
 @pytest.mark.slow
 def test_runtime_without_the_planner(wheel: Path, tmp_path: Path) -> None:
-    """`remate_runtime` reads and checks files without a single file of `remate`, with msgspec alone; with PyTorch beside
-    it, it trains."""
+    """`remate_runtime` reads and checks files without a single file of `remate`, with msgspec alone; with PyTorch
+    beside it, it trains."""
     made = Environment(tmp_path / "runtime")
     made.install("--no-deps", wheel)
     made.install("msgspec")

@@ -1,5 +1,5 @@
-"""The main job on a GPT-2 of 12 layers: plan at half of the peak without recomputation, write the schedule, train by it and
-beside it by eager PyTorch. The same commands work on any file with a `build()`."""
+"""The main job on a GPT-2 of 12 layers: plan at half of the peak without recomputation, write the schedule, train by it
+and beside it by eager PyTorch. The same commands work on any file with a `build()`."""
 
 from __future__ import annotations
 

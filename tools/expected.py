@@ -2,7 +2,8 @@
 
     python tools/expected.py [--check]
 
-With --check nothing is written, and the exit status is 1 if a file would change. `schema/README.md` says what they hold.
+With --check nothing is written, and the exit status is 1 if a file would change. `schema/README.md` says what they
+hold.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The positive list: which of torch's operators a schedule file may name, and why the others are left out.
 
-Capture decomposes what torch calls composite, so a file names operators that torch has kernels for, whose results are new
-or are views of an argument, and whose arguments a file can spell.
+Capture decomposes what torch calls composite, so a file names operators that torch has kernels for, whose results are
+new or are views of an argument, and whose arguments a file can spell.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ PREFIXES = {
         _STORAGE,
     ),
     **dict.fromkeys(
-        "native_batch_norm cudnn_batch_norm batch_norm_update batch_norm_gather batch_norm_elemt batch_norm_stats".split(),
+        "native_batch_norm cudnn_batch_norm batch_norm_update batch_norm_gather batch_norm_elemt "
+        "batch_norm_stats".split(),
         _STATISTICS,
     ),
     **dict.fromkeys("_transformer_encoder _native_multi_head _embedding_bag_forward_only".split(), _INFERENCE),
@@ -80,7 +81,8 @@ BUT = (
 
 
 def left_out(operator: OpOverload, views: Iterable[str], says_view: bool, name: str) -> str:
-    """Why a functional operator is not on the list, "" if it is. name: as in a file. views: those that the tables know."""
+    """Why a functional operator is not on the list, "" if it is. name: as in a file. views: those that the tables
+    know."""
     if operator.namespace != "aten":
         return "of torch's reference implementations in Python, which capture does not trace into"
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")

@@ -47,10 +47,11 @@ _POOL = "self kernel_size stride padding dilation ceil_mode"
 _ATTENTION = "query key value dropout_p is_causal scale"
 _SIZES = {"max_q": ["query", 2], "max_k": ["key", 2]}
 _NORMED = {"aten._native_batch_norm_legit_no_training": {"train": False}}
-# by: the forward operators, each with further literals (of the backward operator where outputs are named, else its own). outputs: arguments that are this output of one of
-# them. same: arguments that it has too, as they were there. like: arguments of the shape of its output. renamed: names of
-# the forward operator. sizes: a literal that is the size of an argument. last: a list of the last sizes of an argument.
-# `grad` is the first argument, by whatever name. Where no argument is an output, the forward operator need not be in the file: what it would make counts.
+# by: the forward operators, each with further literals (of the backward operator where outputs are named, else its
+# own). outputs: arguments that are this output of one of them. same: arguments that it has too, as they were there.
+# like: arguments of the shape of its output. renamed: names of the forward operator. sizes: a literal that is the size
+# of an argument. last: a list of the last sizes of an argument. `grad` is the first argument, by whatever name. Where
+# no argument is an output, the forward operator need not be in the file: what it would make counts.
 PAIRS: dict[str, dict[str, Any]] = {
     "aten.max_pool2d_with_indices_backward": _pair("max_pool2d_with_indices", "indices:1", _POOL, "grad:0"),
     "aten.max_pool3d_with_indices_backward": _pair("max_pool3d_with_indices", "indices:1", _POOL, "grad:0"),
@@ -90,7 +91,8 @@ PAIRS: dict[str, dict[str, Any]] = {
     "aten.mkldnn_rnn_layer_backward": _pair(
         "mkldnn_rnn_layer",
         "output:0 hy_:1 cy_:2 workspace:3",
-        "input weight1 weight2 weight3 weight4 hx_ cx_tmp reverse mode hidden_size has_biases train batch_sizes batch_first",
+        "input weight1 weight2 weight3 weight4 hx_ cx_tmp reverse mode hidden_size has_biases train batch_sizes "
+        "batch_first",
         "grad_output:0 grad_hy:1 grad_cy:2",
         renamed={**{f"weight{n}": f"weight{n - 1}" for n in range(1, 5)}, "cx_tmp": "cx_"},
     ),

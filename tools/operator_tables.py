@@ -102,7 +102,8 @@ REFUSED = {
     "aten._cufft_set_plan_cache_max_size": "a cache of the process",
 }
 COPIED = "aten.mse_loss aten.smooth_l1_loss aten.soft_margin_loss aten.binary_cross_entropy aten.col2im".split()
-# Bytes. allocation: requests are rounded up to a multiple of it. generator_state: of the tensor that holds one, on the host.
+# Bytes. allocation: requests are rounded up to a multiple of it. generator_state: of the tensor that holds one, on the
+# host.
 DEVICES = {"cpu": {"allocation": 1, "generator_state": 5056}, "cuda": {"allocation": 512, "generator_state": 16}}
 
 

@@ -1,7 +1,7 @@
 """Plans the examples again and writes the schedules that are checked in beside them.
 
-Costs come from the profiles in examples/profiles, so that the same planner gives the same files on any machine; delete a
-profile to measure on this one.
+Costs come from the profiles in examples/profiles, so that the same planner gives the same files on any machine; delete
+a profile to measure on this one.
 """
 
 from __future__ import annotations

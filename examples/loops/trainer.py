@@ -2,8 +2,8 @@
 
     python examples/loops/trainer.py model.schedule.json
 
-The Trainer passes what no hand-written call has (`num_items_in_batch`) and sets `config.use_cache`, so the call is taken
-from it. Batches of other sizes, such as the last one, run the model's own forward (`otherwise="original"`).
+The Trainer passes what no hand-written call has (`num_items_in_batch`) and sets `config.use_cache`, so the call is
+taken from it. Batches of other sizes, such as the last one, run the model's own forward (`otherwise="original"`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python examples/loops/trainer_callback.py backbone.schedule.json
 
-A callback cannot put another model in place of the Trainer's, but a part of it: the backbone (`model.base_model_prefix`), which
-holds nearly all that backward needs. Without a file, the first step is recorded and planned, and the next ones run by it.
+A callback cannot put another model in place of the Trainer's, but a part of it: the backbone
+(`model.base_model_prefix`), which holds nearly all that backward needs. Without a file, the first step is recorded and
+planned, and the next ones run by it.
 """
 
 from __future__ import annotations

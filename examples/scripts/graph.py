@@ -1,4 +1,5 @@
-"""Classification of the nodes of a graph by graph attention: scatter over an edge list, a mask of the nodes that train."""
+"""Classification of the nodes of a graph by graph attention: scatter over an edge list, a mask of the nodes that
+train."""
 
 import argparse
 

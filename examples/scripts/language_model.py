@@ -1,4 +1,5 @@
-"""A character-level language model, as in nanoGPT: the loss is returned beside the logits, gradients are accumulated and clipped."""
+"""A character-level language model, as in nanoGPT: the loss is returned beside the logits, gradients are accumulated
+and clipped."""
 
 import argparse
 import math

@@ -1,4 +1,5 @@
-"""Prediction of a time series by LSTM cells in double precision, trained by LBFGS: its closure is called several times a step."""
+"""Prediction of a time series by LSTM cells in double precision, trained by LBFGS: its closure is called several times
+a step."""
 
 import argparse
 

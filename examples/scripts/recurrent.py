@@ -1,4 +1,5 @@
-"""A word language model with an LSTM, whose state is carried from batch to batch and detached; the last one is shorter."""
+"""A word language model with an LSTM, whose state is carried from batch to batch and detached; the last one is
+shorter."""
 
 import argparse
 import math

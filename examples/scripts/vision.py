@@ -1,4 +1,5 @@
-"""Image classification with a residual network: batch norm, a last batch that is smaller, evaluation after each epoch."""
+"""Image classification with a residual network: batch norm, a last batch that is smaller, evaluation after each
+epoch."""
 
 import argparse
 

@@ -1,4 +1,5 @@
-"""A vision-language model: a vision transformer, a projection, and a decoder whose image tokens are replaced; two learning rates."""
+"""A vision-language model: a vision transformer, a projection, and a decoder whose image tokens are replaced; two
+learning rates."""
 
 import argparse
 

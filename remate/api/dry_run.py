@@ -1,5 +1,5 @@
-"""A step of a schedule without its kernels: the engine's own code runs forward and backward on tensors that have types and
-storages but no memory, for a device that may not be here.
+"""A step of a schedule without its kernels: the engine's own code runs forward and backward on tensors that have types
+and storages but no memory, for a device that may not be here.
 
 Every result is held against the file by the checks of an engine's first run: type, layout, storage. The peak is that of
 storages, each rounded as the device rounds; workspaces of kernels take no part.
@@ -33,8 +33,8 @@ from ..capture.recorded import RecordedCall
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """peak: bytes of storages. predicted: the schedule's peak but for workspaces, bytes. workspaces: bytes that the schedule's
-    peak has beyond that. operations: of the file, with recomputations. gradients: delivered."""
+    """peak: bytes of storages. predicted: the schedule's peak but for workspaces, bytes. workspaces: bytes that the
+    schedule's peak has beyond that. operations: of the file, with recomputations. gradients: delivered."""
 
     operations: int
     peak: int
@@ -45,8 +45,8 @@ class DryRun(msgspec.Struct, frozen=True):
 
     @property
     def states(self) -> int | None:
-        """How many states of generators explain what the peak is less than predicted; None if they do not. They are copied
-        beside the operators."""
+        """How many states of generators explain what the peak is less than predicted; None if they do not. They are
+        copied beside the operators."""
         less = self.predicted - self.peak
         if not self.state or less < 0:
             return None if less else 0

@@ -42,7 +42,8 @@ def cost_for(gpu: Device | None, cost: str | None) -> str:
         return cost or MEASURED
     if cost in (MEASURED, COMPILED):
         raise ProfileError(
-            f"cost={cost!r} needs the device, and {gpu.name} is not here\n  hint: leave it out for the roofline model of {gpu.name}"
+            f"cost={cost!r} needs the device, and {gpu.name} is not here\n  hint: leave it out for the roofline "
+            f"model of {gpu.name}"
         )
     return cost or gpu.name
 
@@ -81,7 +82,8 @@ def on_device_of(schedule: Schedule, call: RecordedCall) -> contextlib.AbstractC
 
 
 def priced_as_another(cost: str, kind: str) -> str:
-    """What is to be said of the step of one kind of device (`cpu`, `cuda`) with the costs of another; "" for the same kind."""
+    """What is to be said of the step of one kind of device (`cpu`, `cuda`) with the costs of another; "" for the same
+    kind."""
     device = DEVICES.get(cost)
     if device is None or device.kind == kind:
         return ""

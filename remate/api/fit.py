@@ -24,8 +24,8 @@ from .settings import assumed, settings_of
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """schedule: for sizes up to the largest that fits, planned there. dim: what is varied. batches: by size, the last one is
-    the largest that fits. device_memory: bytes."""
+    """schedule: for sizes up to the largest that fits, planned there. dim: what is varied. batches: by size, the last
+    one is the largest that fits. device_memory: bytes."""
 
     schedule: Schedule
     dim: str

@@ -28,9 +28,9 @@ _FAKE_MODULE = {"cpu": "cpu", "cuda": "h200"}  # costs of the search, where thos
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Training at one size. left: bytes of the device that the step may use. baseline_peak, baseline_time: of the step without
-    recomputations. peak, time: of the plan within what is left, that without recomputation where it fits; None where none was found. Bytes
-    and nanoseconds."""
+    """Training at one size. left: bytes of the device that the step may use. baseline_peak, baseline_time: of the step
+    without recomputations. peak, time: of the plan within what is left, that without recomputation where it fits; None
+    where none was found. Bytes and nanoseconds."""
 
     size: int
     left: int
@@ -51,7 +51,8 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """memory, cuda_context: bytes. optimizer: whose state is held. gradients: what becomes of them when they are delivered."""
+    """memory, cuda_context: bytes. optimizer: whose state is held. gradients: what becomes of them when they are
+    delivered."""
 
     memory: int
     optimizer: str
@@ -69,8 +70,8 @@ class DeviceLimits(msgspec.Struct, frozen=True):
 
 
 class Search:
-    """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget. costs: as of
-    `prepare`. Raises what `prepare` raises."""
+    """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget. costs:
+    as of `prepare`. Raises what `prepare` raises."""
 
     def __init__(
         self,
@@ -180,8 +181,8 @@ class Search:
         return DoesNotFitError(self._device.memory, held, self._at(size)[0].floor, spelled(sizes))
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-        """The largest size from `low` to `high` that fits, but for a 64th, where all smaller ones do; None if `low` does not.
-        What fits lies near the lower end more often than not, so there are longer and longer steps first."""
+        """The largest size from `low` to `high` that fits, but for a 64th, where all smaller ones do; None if `low`
+        does not. What fits lies near the lower end more often than not, so there are longer and longer steps first."""
         unit = self._step
         if not fits(low):
             return None

@@ -1,4 +1,5 @@
-"""`remate.frontier`: one step planned under many budgets, where each solve uses what the others have built and found."""
+"""`remate.frontier`: one step planned under many budgets, where each solve uses what the others have built and
+found."""
 
 from __future__ import annotations
 
@@ -135,8 +136,8 @@ def frontier(
 
 class Sweep:
     """Solutions of one step by budget. Budgets are best solved from the smallest to the largest, for a schedule of one
-    is a schedule of every larger one. smallest: bytes, the least peak known; floor: bytes, none is smaller. interrupted:
-    Ctrl-C was pressed."""
+    is a schedule of every larger one. smallest: bytes, the least peak known; floor: bytes, none is smaller.
+    interrupted: Ctrl-C was pressed."""
 
     def __init__(
         self,
@@ -179,7 +180,8 @@ class Sweep:
     def solve(
         self, budget: int, label: str = "", *, policy: Policy | None = None, effort: Effort | None = None
     ) -> Solution | None:
-        """The solution for a budget in bytes, or None if none was found. policy, effort: in place of those of the sweep."""
+        """The solution for a budget in bytes, or None if none was found. policy, effort: in place of those of the
+        sweep."""
         progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
         options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:

@@ -26,15 +26,16 @@ _HINT = "\n  hint: write slowdown='10%', or 0.1, for a step that takes at most a
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """What a plan is for, in place of a budget. slowdown: the share of the baseline time that it may cost; None: whatever it
-    costs. knee: where less memory begins to cost more than it brings."""
+    """What a plan is for, in place of a budget. slowdown: the share of the baseline time that it may cost; None:
+    whatever it costs. knee: where less memory begins to cost more than it brings."""
 
     slowdown: Fraction | None = None
     knee: bool = False
 
 
 def goal_of(budget: str | int | None, slowdown: str | float | None) -> Goal | None:
-    """The goal that these arguments stand for; None for a budget of so many bytes, or such a share. Raises BudgetError."""
+    """The goal that these arguments stand for; None for a budget of so many bytes, or such a share. Raises
+    BudgetError."""
     if budget == FIT:
         raise BudgetError(
             "budget='fit' is for a device whose memory is its own, and what it leaves is not known before training runs"
@@ -65,7 +66,8 @@ def check_budget(budget: str | int | None, slowdown: str | float | None = None) 
 
 
 def chosen_budget(goal: Goal, sweep: Sweep, say: Callable[[str], None]) -> int:
-    """Bytes: the budget that meets a goal, as a quick search sees it. One is always found. What it found is left in `sweep`."""
+    """Bytes: the budget that meets a goal, as a quick search sees it. One is always found. What it found is left in
+    `sweep`."""
     base, floor = sweep.baseline, min(sweep.floor, sweep.baseline_peak)
     spans = (0.0,) if goal.slowdown is None and not goal.knee else _SPANS
     for span in spans:
@@ -123,8 +125,8 @@ def plan_for_goal(
     note: str = "",
     progress: Progress | None = None,
 ) -> Schedule:
-    """As `plan_step`, for a goal in place of a budget; the file has the budget that it came to, in bytes. tell: is told of the
-    curve."""
+    """As `plan_step`, for a goal in place of a budget; the file has the budget that it came to, in bytes. tell: is told
+    of the curve."""
     search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
     sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
     limit = chosen_budget(goal, sweep, tell)

@@ -34,7 +34,8 @@ def in_evaluation(call: RecordedCall) -> bool:
 
 
 def check_meant(call: RecordedCall) -> None:
-    """Raise CaptureError for a call that trains nothing, and warn of a model in evaluation mode, which is planned as it is."""
+    """Raise CaptureError for a call that trains nothing, and warn of a model in evaluation mode, which is planned as it
+    is."""
     if why := trains_nothing(call):
         raise CaptureError(why, hint="model.requires_grad_(True), or of the parameters that train")
     if in_evaluation(call):
@@ -42,7 +43,8 @@ def check_meant(call: RecordedCall) -> None:
 
 
 def checked_fill(fill: Mapping[str, bool | int | float], model: Model) -> dict[str, bool | int | float]:
-    """What inputs may be padded with, for the file. Raises CaptureError for other names, and numbers that they cannot hold."""
+    """What inputs may be padded with, for the file. Raises CaptureError for other names, and numbers that they cannot
+    hold."""
     types = {leaf.name: leaf.text for leaf in input_leaves(model.inputs)}
     for name, number in fill.items():
         if fault := fill_fault(types.get(name), number):

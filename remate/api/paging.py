@@ -21,7 +21,8 @@ _LATENCY: dict[PageMemory, int] = {"disk": 100_000, "host": 10_000}  # ns, where
 def plan_paged(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
-    """`plan_step` where settings have a budget for what is paged. Raises BudgetError where values cannot be paged there."""
+    """`plan_step` where settings have a budget for what is paged. Raises BudgetError where values cannot be paged
+    there."""
     from .plan import schedule_of
 
     say = progress or (lambda text: None)
@@ -51,7 +52,8 @@ def _limits(settings: Settings, device: str) -> dict[PageMemory, int]:
     limits: dict[PageMemory, int] = {memory: parse_budget(text).size or 0 for memory, text in stated.items() if text}
     if "host" in limits and device == "cpu":
         raise BudgetError(
-            "host_budget: the step runs on the CPU, whose memory is the host's\n  hint: page to the disk: disk_budget (--disk-budget)"
+            "host_budget: the step runs on the CPU, whose memory is the host's\n  hint: page to the disk: "
+            "disk_budget (--disk-budget)"
         )
     return limits
 
@@ -62,7 +64,8 @@ def _lane(memory: PageMemory, bandwidth: str) -> Lane:
         return Lane(out=speed, back=speed, latency=_LATENCY[memory])
     if memory == "host":
         raise BudgetError(
-            "the bandwidth to pinned memory is not measured yet\n  hint: write it: bandwidth='50GB/s' (--bandwidth 50GB/s)"
+            "the bandwidth to pinned memory is not measured yet\n  hint: write it: bandwidth='50GB/s' (--bandwidth "
+            "50GB/s)"
         )
     found = measured_lane()
     return Lane(out=int(COUNTED_ON * found.out), back=int(COUNTED_ON * found.back), latency=found.latency)

@@ -1,9 +1,9 @@
 """Which schedule each kind of part gets, where several kinds share the memory of one step.
 
 What all parts hold together is what each kind's calls hold between forward and backward, and what the one at work takes
-beyond its own share of that. So schedules of a kind differ in three figures, and the fastest choice within a budget is a
-multiple-choice knapsack for each bound on the last of them. It is solved over what searches have found, by dynamic programming
-over the kinds (Kellerer, Pferschy & Pisinger, *Knapsack Problems*, 2004, section 11.5).
+beyond its own share of that. So schedules of a kind differ in three figures, and the fastest choice within a budget is
+a multiple-choice knapsack for each bound on the last of them. It is solved over what searches have found, by dynamic
+programming over the kinds (Kellerer, Pferschy & Pisinger, *Knapsack Problems*, 2004, section 11.5).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ BOUNDS = 40  # on what is at work, that are tried
 
 
 class PartChoice(msgspec.Struct, frozen=True):
-    """A schedule as all calls of its kind. held: bytes between forward and backward, or of gradients, at most. at_work: bytes
-    that a call at work takes beyond that. time: ns of all calls."""
+    """A schedule as all calls of its kind. held: bytes between forward and backward, or of gradients, at most. at_work:
+    bytes that a call at work takes beyond that. time: ns of all calls."""
 
     held: int
     at_work: int
@@ -54,8 +54,8 @@ def peak_of(chosen: Sequence[PartChoice]) -> int:
 
 
 def fastest(kinds: Sequence[Sequence[PartChoice]], budget: int) -> tuple[PartChoice, ...] | None:
-    """The fastest choice of one schedule for each kind within `budget` bytes, all together; of equally fast ones, that with the
-    smallest peak. None where nothing fits."""
+    """The fastest choice of one schedule for each kind within `budget` bytes, all together; of equally fast ones, that
+    with the smallest peak. None where nothing fits."""
     found = smallest(kinds)
     if peak_of(found) > budget:
         return None

@@ -1,7 +1,7 @@
 """`remate.plan(model, args, at="transformer.h.*")`: schedules for parts of a model, which share the memory of one step.
 
-Parts that do the same step get one file. The peak that is planned is that of all their calls together: what the calls of a
-part hold between forward and backward, and the one that is at work.
+Parts that do the same step get one file. The peak that is planned is that of all their calls together: what the calls
+of a part hold between forward and backward, and the one that is at work.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from .shared_budget import SharedBudget, as_if_all
 
 
 class PartSchedules(msgspec.Struct, frozen=True):
-    """Schedules for parts of one model, one for each kind of part; `remate_runtime.apply(model, [*schedules])` takes them."""
+    """Schedules for parts of one model, one for each kind of part; `remate_runtime.apply(model, [*schedules])` takes
+    them."""
 
     schedules: tuple[Schedule, ...]
 
@@ -77,7 +78,8 @@ def prepare_parts(
     progress: Progress | None = None,
     **costs: Any,
 ) -> list[PartKind]:
-    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises CaptureError."""
+    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises
+    CaptureError."""
     say = progress or (lambda text: None)
     differentiate = differentiate or OF_A_PART
     say("running forward, to see how it calls its parts")
@@ -145,7 +147,8 @@ def _same(
     digest: Digest,
     differentiate: Sequence[str] | None,
 ) -> Digest | None:
-    """The digest of another module that looks alike, if its step is the same: as `apply` would find out, or by tracing it."""
+    """The digest of another module that looks alike, if its step is the same: as `apply` would find out, or by tracing
+    it."""
     call = calls.call(model, path)
     version = torch.__version__.partition("+")[0]
     with call.in_effect(), _named(path):
@@ -201,8 +204,8 @@ def plan_parts(
     note: str = "",
     progress: Progress | None = None,
 ) -> PartSchedules:
-    """Plan what `prepare_parts` made within one budget, that of all parts together. time_limit: seconds for each solve. name: of the schedules, by default that of the part's class. Raises BudgetError,
-    InfeasibleError."""
+    """Plan what `prepare_parts` made within one budget, that of all parts together. time_limit: seconds for each solve.
+    name: of the schedules, by default that of the part's class. Raises BudgetError, InfeasibleError."""
     requested = parse_budget(settings.budget)
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}

@@ -1,4 +1,5 @@
-"""`remate.plan`: from a live model to a schedule. Capture, costs, partition, strategy, and the file that says it all."""
+"""`remate.plan`: from a live model to a schedule. Capture, costs, partition, strategy, and the file that says it
+all."""
 
 from __future__ import annotations
 
@@ -146,11 +147,11 @@ def plan(
         budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
-            knee of the curve of peak and time, which is printed. For parts and for `cost="compiled"` it is 60%; parts that
-            need more get their smallest peak.
+            knee of the curve of peak and time, which is printed. For parts and for `cost="compiled"` it is 60%; parts
+            that need more get their smallest peak.
         cost: Source of times and workspaces. `"measured"`: the model's device (default). `"cpu"`, `"a100"`, `"h100"`,
-            `"h200"`: a roofline model; the default with `device`. `"compiled"`: measured, with a budget that holds under
-            `apply(..., engine="compiled")`.
+            `"h200"`: a roofline model; the default with `device`. `"compiled"`: measured, with a budget that holds
+            under `apply(..., engine="compiled")`.
         at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
             see how it calls them. The budget is for all their calls together.
         profile: File of measured costs to reuse and to complete. Default: the user's cache.
@@ -162,8 +163,8 @@ def plan(
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
-            is one, else the only scalar of a tuple (`return logits, loss`), else every output that has a gradient in eager
-            PyTorch. The other outputs refuse a gradient.
+            is one, else the only scalar of a tuple (`return logits, loss`), else every output that has a gradient in
+            eager PyTorch. The other outputs refuse a gradient.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that calls may differ in, by the conventions of `dynamic_shapes` in `torch.export`: argument, axis,
@@ -178,12 +179,13 @@ def plan(
         progress: Function that gets a line of text now and then. `"auto"` prints on stderr after three seconds, None is
             quiet.
         slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
-        disk_budget: Bytes that a step may page to a scratch file (`"64GiB"`): values leave the memory of the device and come
-            back before they are read. The fastest schedule is taken, with pages or without. Default: nothing is paged.
+        disk_budget: Bytes that a step may page to a scratch file (`"64GiB"`): values leave the memory of the device and
+            come back before they are read. The fastest schedule is taken, with pages or without. Default: nothing is
+            paged.
         host_budget: The same to pinned memory of the host, for a model on CUDA.
         bandwidth: Speed of paging, `"2GB/s"`, or `"measured"`. Plans count on 85% of it.
-        device: A GPU that is not here, `"cuda:h100"`: plans the step that CUDA runs there, for a model on the CPU or the
-            meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
+        device: A GPU that is not here, `"cuda:h100"`: plans the step that CUDA runs there, for a model on the CPU or
+            the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
 
     Returns:
         The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
@@ -265,8 +267,8 @@ def prepare(
     gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> Hierarchy:
-    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of sizes
-    if `open_sizes` asks for it. gradients: as of `plan`. gpu: one that is not here, to capture the step of."""
+    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of
+    sizes if `open_sizes` asks for it. gradients: as of `plan`. gpu: one that is not here, to capture the step of."""
     say = progress or (lambda text: None)
     with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
@@ -298,8 +300,8 @@ def prepare(
 def plan_step(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
-    """Solve what `prepare` made, and write it down. cost: what `prepare` was given; "compiled" where it was given "measured".
-    The rest, and what is raised, as of `plan`."""
+    """Solve what `prepare` made, and write it down. cost: what `prepare` was given; "compiled" where it was given
+    "measured". The rest, and what is raised, as of `plan`."""
     if cost == COMPILED:
         from .plan_compiled import plan_compiled
 

@@ -1,9 +1,9 @@
 """`cost="compiled"`: a plan whose budget holds where the engine "compiled" executes it, and no time is given away.
 
-Compiled segments never make what they fuse, so they hold less than the interpreter, and how much less is known only when
-they are compiled. So the step is planned for a budget of the interpreter, compiled, and its memory predicted; the budget
-of the interpreter is changed until the prediction meets the true one. Of all that keep it, the fastest is taken; of those
-that measurements cannot tell from it, the one that holds least.
+Compiled segments never make what they fuse, so they hold less than the interpreter, and how much less is known only
+when they are compiled. So the step is planned for a budget of the interpreter, compiled, and its memory predicted; the
+budget of the interpreter is changed until the prediction meets the true one. Of all that keep it, the fastest is taken;
+of those that measurements cannot tell from it, the one that holds least.
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ class _CompiledSearch:
         return replace(best.schedule, solve=replace(best.schedule.solve, compiled=compiled))
 
     def _floor(self) -> int:
-        """However it is compiled, the step ends with its gradients, where those are held. (What the interpreter proves counts
-        what compiled segments never make.)"""
+        """However it is compiled, the step ends with its gradients, where those are held. (What the interpreter proves
+        counts what compiled segments never make.)"""
         graph = self._step.captured.graph
         owners = {graph.root[value] for _, value in graph.gradients} if graph.delivered == "retained" else set[int]()
         return sum(graph.nbytes(owner) for owner in owners if graph.values[owner].kind == "op")
 
     def _attempts(self) -> None:
-        """Plan for what promises to hold as much as may be; between a budget that is too small and one that is too large."""
+        """Plan for what promises to hold as much as may be; between a budget that is too small and one that is too
+        large."""
         most = max(self._limit, self._instance.baseline.peak)
         small, large, planned = 0, most, self._limit
         for _ in range(ATTEMPTS[self._settings.effort]):
@@ -120,8 +121,9 @@ class _CompiledSearch:
 
 
 def _chosen(kept: Sequence[_Attempt], device: torch.device) -> _Attempt:
-    """What holds least of what is as fast as the fastest. Only what differs between two plans is uncertain: what they share took
-    equally long in both, so that a recomputation that one has more is reported from noise however short it is."""
+    """What holds least of what is as fast as the fastest. Only what differs between two plans is uncertain: what they
+    share took equally long in both, so that a recomputation that one has more is reported from noise however short it
+    is."""
     ns = ns_of((function for one in kept for function in one.predicted.functions), device)
     parts = [Counter(one.predicted.parts(ns)) for one in kept]
     fastest = min(parts, key=_sum)

@@ -19,8 +19,8 @@ _APART = 10.0  # seconds from one line to the next elsewhere
 
 
 class Waiting:
-    """Called with a line of text now and then. At a terminal it is one line, rewritten, gone at the end; elsewhere a line
-    of its own now and then."""
+    """Called with a line of text now and then. At a terminal it is one line, rewritten, gone at the end; elsewhere a
+    line of its own now and then."""
 
     def __init__(self, after: float = _AFTER, between: float = _BETWEEN, prefix: str = "remate: ") -> None:
         self._began, self._prefix = time.monotonic(), prefix

@@ -1,4 +1,5 @@
-"""The plans of a schedule for the model as it is now, without solving: renamed modules, another batch, another torch."""
+"""The plans of a schedule for the model as it is now, without solving: renamed modules, another batch, another
+torch."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ def prepare_again(
     progress: Progress | None = None,
     **costs: Any,
 ) -> Hierarchy:
-    """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was planned
-    for, and what it assumes of gradients; on the CPU with as many threads of torch as then where costs are measured, which this sets. cost: in place of
-    the file's.
+    """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was
+    planned for, and what it assumes of gradients; on the CPU with as many threads of torch as then where costs are
+    measured, which this sets. cost: in place of the file's.
 
     costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
     """
@@ -59,8 +59,9 @@ def prepare_again(
 def replan(
     schedule: Schedule, step: Hierarchy, cost: str | None = None, progress: Progress | None = None
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """Plan what `prepare_again` made as `schedule` was planned: same budget, strategy, effort and gap; name and notes are
-    kept. Returns the new schedule, and the notes that stood on what is no more. Raises what `remate.plan` raises."""
+    """Plan what `prepare_again` made as `schedule` was planned: same budget, strategy, effort and gap; name and notes
+    are kept. Returns the new schedule, and the notes that stood on what is no more. Raises what `remate.plan`
+    raises."""
     requested = requested_of(schedule)
     made = plan_step(step, requested, cost or schedule.solve.cost, name=schedule.name, progress=progress)
     return carry_notes(schedule, made)

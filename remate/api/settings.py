@@ -24,8 +24,8 @@ def settings_of(
     paging: Mapping[str, str | int | None] | None = None,
     device: str | None = None,
 ) -> Settings:
-    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. device: a GPU that is not here. Raises UnknownNameError and BudgetError,
-    before minutes of tracing."""
+    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. device: a GPU that is
+    not here. Raises UnknownNameError and BudgetError, before minutes of tracing."""
     requested: dict[str, Any] = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
     if not (requested.get("disk_budget") or requested.get("host_budget")):
         requested = {}
@@ -46,8 +46,8 @@ def settings_of(
 
 
 def checked(settings: Settings) -> Settings:
-    """The same settings. Raises UnknownNameError for a strategy that there is not, BudgetError for one that needs to know where values
-    may be paged to, and for what cannot be read of that."""
+    """The same settings. Raises UnknownNameError for a strategy that there is not, BudgetError for one that needs to
+    know where values may be paged to, and for what cannot be read of that."""
     if pages(settings):
         for text in filter(None, (settings.disk_budget, settings.host_budget)):
             if parse_budget(text).size is None:
@@ -60,7 +60,8 @@ def checked(settings: Settings) -> Settings:
         policy(settings.strategy)
     elif not pages(settings):
         raise BudgetError(
-            f"the strategy {settings.strategy!r} pages values, and nothing says where to\n  hint: give disk_budget='64GiB' "
+            f"the strategy {settings.strategy!r} pages values, and nothing says where to\n  hint: give "
+            "disk_budget='64GiB' "
             "(--disk-budget 64GiB)"
         )
     return settings
@@ -75,7 +76,8 @@ def refuse_paging(settings: Settings, what: str) -> None:
     """Raise BudgetError where values are to be paged in what is planned without pages."""
     if pages(settings):
         raise BudgetError(
-            f"{what}: pages are for one schedule of a whole model under one budget\n  hint: leave out disk_budget and host_budget"
+            f"{what}: pages are for one schedule of a whole model under one budget\n  hint: leave out disk_budget "
+            "and host_budget"
         )
 
 

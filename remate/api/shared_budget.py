@@ -1,9 +1,9 @@
 """One budget for several kinds of parts: what each gets is chosen among all that searches find for it (`part_choice`).
 
-Each kind is searched as if all calls were of its kind, for what a call holds between forward and backward counts beside all
-other calls, those of other kinds, too: a kind that is called once would have its least peak where it holds much. Fast
-strategies search around the share that the budget is of the step without recomputation; then each kind is searched once for what the
-others leave it.
+Each kind is searched as if all calls were of its kind, for what a call holds between forward and backward counts beside
+all other calls, those of other kinds, too: a kind that is called once would have its least peak where it holds much.
+Fast strategies search around the share that the budget is of the step without recomputation; then each kind is searched
+once for what the others leave it.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class SharedBudget:
         return [list(seen.values()) for seen in self._seen]
 
     def _solution(self, at: int, choice: PartChoice) -> Solution:
-        """A choice as one of this kind's own calls. What was proven is not about these: no bound but the time without recomputation
-        is left."""
+        """A choice as one of this kind's own calls. What was proven is not about these: no bound but the time without
+        recomputation is left."""
         graph, sweep, found = self._graphs[at], self._sweeps[at], choice.candidate
         own, base = simulate(link(graph, found.recomputes)), simulate(link(graph))
         gap = (own.time - base.time) / max(1, base.time)

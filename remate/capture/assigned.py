@@ -11,7 +11,8 @@ from torch import nn
 
 
 def assigned_at(module: nn.Module, name: str) -> str:
-    """`file.py:line` where a method of the module's class sets `self.name`, outside of `__init__`; "" if none is found."""
+    """`file.py:line` where a method of the module's class sets `self.name`, outside of `__init__`; "" if none is
+    found."""
     for kind in type(module).__mro__:
         if kind is nn.Module:
             break

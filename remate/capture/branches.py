@@ -1,8 +1,9 @@
-"""While tracing: code that asks whether it is being compiled is reported no, so that it takes the branch that eager takes.
+"""While tracing: code that asks whether it is being compiled is reported no, so that it takes the branch that eager
+takes.
 
-Only where that branch then reads a tensor's value, which tracing cannot, is the answer yes, for the function that asked and
-no other; the caller is reported, since what is captured there is not what eager runs. Like `torch_api`, this module touches
-unstable interfaces.
+Only where that branch then reads a tensor's value, which tracing cannot, is the answer yes, for the function that asked
+and no other; the caller is reported, since what is captured there is not what eager runs. Like `torch_api`, this module
+touches unstable interfaces.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 class Branches:
-    """Which functions are reported that they are compiled: none at first. `taken` are those that asked and were reported so."""
+    """Which functions are reported that they are compiled: none at first. `taken` are those that asked and were
+    reported so."""
 
     def __init__(self) -> None:
         self._requested: set[CodeType] = set()
@@ -40,8 +42,8 @@ class Branches:
 
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
-        """torch.compiler.is_compiling() answers as this object says. Not that it is exported: what a model does for export
-        serves shapes other than the example's."""
+        """torch.compiler.is_compiling() answers as this object says. Not that it is exported: what a model does for
+        export serves shapes other than the example's."""
         saved, flag = torch.compiler.is_compiling, torch.compiler._is_compiling_flag
         torch.compiler.is_compiling = self._answer
         torch.compiler._is_compiling_flag = False
@@ -54,7 +56,8 @@ class Branches:
 
     def learn(self, error: BaseException) -> bool:
         """After a trace that failed because it read a tensor's value: tell the innermost function on the way there that
-        asked, and was reported no, that it is compiled. Returns whether there is one, and tracing may be tried again."""
+        asked, and was reported no, that it is compiled. Returns whether there is one, and tracing may be tried
+        again."""
         frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _users(frame)]
         for frame, _ in reversed(frames):
             code = frame.f_code

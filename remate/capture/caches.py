@@ -1,5 +1,5 @@
-"""What forward makes at its first call and keeps (masks, tables of positions, flags): made before planning, so that the planned
-step is that of every later call."""
+"""What forward makes at its first call and keeps (masks, tables of positions, flags): made before planning, so that the
+planned step is that of every later call."""
 
 from __future__ import annotations
 
@@ -39,15 +39,16 @@ class Caches:
         return bool(set_) or either
 
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Make them, and say so. Returns whether there are any. Raises CaptureError where they would be made of data: the first
-        call is another step then, and what it leaves is not known before."""
+        """Make them, and say so. Returns whether there are any. Raises CaptureError where they would be made of data:
+        the first call is another step then, and what it leaves is not known before."""
         memories = remembered()
         first = make_caches(self._model, args, kwargs)
         self.remembered = any(memory.cache_info().currsize != size for memory, size in memories)
         if first.by_data:
             path = first.by_data[0]
             raise CaptureError(
-                f"the first call of forward makes {self._listed(first.by_data)} from data or random numbers, and later calls "
+                f"the first call of forward makes {self._listed(first.by_data)} from data or random numbers, and "
+                "later calls "
                 "are another step",
                 path.rpartition(".")[0],
                 self._line(path),
@@ -56,16 +57,19 @@ class Caches:
         if first.carried:
             path = first.carried[0]
             raise CaptureError(
-                f"forward keeps {self._listed(first.carried)} for its next call, which computes something else than the first",
+                f"forward keeps {self._listed(first.carried)} for its next call, which computes something else "
+                "than the first",
                 path.rpartition(".")[0],
                 self._line(path),
-                f"let it be there from the beginning: self.register_buffer({path.rpartition('.')[2]!r}, torch.zeros(...)) in "
+                f"let it be there from the beginning: self.register_buffer({path.rpartition('.')[2]!r}, "
+                "torch.zeros(...)) in "
                 "__init__, of the shape that forward gives it",
             )
         self.paths = first.caches
         if self.paths:
             warnings.warn(
-                f"forward makes {self._listed(self.paths)} at its first call and keeps it: made before planning, so that the "
+                f"forward makes {self._listed(self.paths)} at its first call and keeps it: made before planning, "
+                "so that the "
                 "plan is that of all later calls",
                 UserWarning,
                 stacklevel=6,
@@ -83,7 +87,8 @@ class Caches:
 
 @contextmanager
 def caches_made(model: nn.Module, kept: bool) -> Iterator[Caches]:
-    """Gives what makes them. kept: the model has them from now on; otherwise it is as before in the end, but for a failure."""
+    """Gives what makes them. kept: the model has them from now on; otherwise it is as before in the end, but for a
+    failure."""
     before = {id(m): (m, dict(vars(m)), dict(m._buffers), set(m._non_persistent_buffers_set)) for m in model.modules()}
     caches = Caches(model)
     done = False

@@ -64,12 +64,13 @@ def capture(
     """Capture forward and backward of `model(*args, **kwargs)`.
 
     differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
-    tensor, `"*"` for all). By default the scalar field `loss` of a dict or record; without it the only scalar of several
-    outputs; without that every output that needs a gradient. The others cost nothing in backward, and refuse a gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes
-    what forward decided by sizes of tensors. live: by path, numbers that stand in attributes while forward is traced; the
-    digest says nothing of these. stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose
-    sizes vary: the sizes of what whole ones hold follow no formula. digested: what forward
-    read goes into the result's digest; without, that is empty.
+    tensor, `"*"` for all). By default the scalar field `loss` of a dict or record; without it the only scalar of
+    several outputs; without that every output that needs a gradient. The others cost nothing in backward, and refuse a
+    gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes what forward decided by sizes of
+    tensors. live: by path, numbers that stand in attributes while forward is traced; the digest says nothing of these.
+    stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose sizes vary: the
+    sizes of what whole ones hold follow no formula. digested: what forward read goes into the result's digest; without,
+    that is empty.
 
     Raise CaptureError, with module and source line, for what cannot be traced or written down.
     """
@@ -120,7 +121,8 @@ def _capture(
     stepwise: bool,
     digested: bool,
 ) -> tuple[Captured, list[Changed]]:
-    """The step of a model as it is now, and what tracing it changed outside, which is put back; the rest as of `capture`."""
+    """The step of a model as it is now, and what tracing it changed outside, which is put back; the rest as of
+    `capture`."""
     with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
@@ -157,8 +159,8 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
 
 
 def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], signature: Signature) -> bool:
-    """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if the
-    next call is another step; which is found by tracing that too. call: what TracedModule takes."""
+    """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if
+    the next call is another step; which is found by tracing that too. call: what TracedModule takes."""
     changes = first.reads.changes()
     if not changes or first.left is None:
         return True
@@ -200,7 +202,8 @@ def _warn(step: TracedModule, branches: Branches) -> None:
     if branches.taken:
         warnings.warn(
             f"eager may take another branch than what was captured in {', '.join(branches.taken)}: it looks at a "
-            "tensor's values there, and reports what compiles to do without; results can differ by rounding, and the peak",
+            "tensor's values there, and reports what compiles to do without; results can differ by rounding, and "
+            "the peak",
             UserWarning,
             stacklevel=4,
         )
@@ -265,7 +268,8 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
 def _lying_in_buffers(
     within: Mapping[int, str], updated: Mapping[str, int], sources: Mapping[Node, Source]
 ) -> dict[int, tuple[int, Node]]:
-    """Of outputs that eager lays in a buffer which the step updates: the result that is the buffer's new value, and the buffer."""
+    """Of outputs that eager lays in a buffer which the step updates: the result that is the buffer's new value, and the
+    buffer."""
     buffers = {one.name: node for node, one in sources.items() if one.kind == "buffer"}
     return {at: (updated[name], buffers[name]) for at, name in within.items() if name in updated and name in buffers}
 

@@ -1,4 +1,5 @@
-"""What capturing a model yields: the flat training step, the signature of the model, and where each operation is from."""
+"""What capturing a model yields: the flat training step, the signature of the model, and where each operation is
+from."""
 
 from __future__ import annotations
 

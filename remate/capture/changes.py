@@ -17,7 +17,8 @@ from .outside import Changed
 
 
 class Change(NamedTuple):
-    """An attribute of a module or config. raw: what forward left there. was, now: before and after, as digests record."""
+    """An attribute of a module or config. raw: what forward left there. was, now: before and after, as digests
+    record."""
 
     thing: Any
     name: str

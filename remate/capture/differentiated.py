@@ -15,8 +15,8 @@ from . import trees
 EVERY = ("*",)
 """As `differentiate=`: every output that has a gradient in eager."""
 OF_A_PART = ("loss", "*")
-"""As `differentiate=`: the field `loss`, else every output. What a part of a model returns goes on into the model around it,
-so that one scalar among its outputs (a penalty) is not what the others are for."""
+"""As `differentiate=`: the field `loss`, else every output. What a part of a model returns goes on into the model
+around it, so that one scalar among its outputs (a penalty) is not what the others are for."""
 
 Outputs = Sequence[tuple[str, torch.Tensor]]
 
@@ -24,9 +24,9 @@ Outputs = Sequence[tuple[str, torch.Tensor]]
 def differentiated(outputs: Outputs, returned: int, result: Any, requested: Sequence[str] | None) -> set[str]:
     """The names of the outputs that get a gradient.
 
-    Without `requested` it is the field `loss` of a dict or record; else the only scalar among several differentiable outputs, if
-    it stands in a tuple or list (`return logits, loss`): a field has a name, and `aux` does not say that it is the loss. Else
-    it is every output that can have one. Attributes that forward sets count if they are scalars.
+    Without `requested` it is the field `loss` of a dict or record; else the only scalar among several differentiable
+    outputs, if it stands in a tuple or list (`return logits, loss`): a field has a name, and `aux` does not say that it
+    is the loss. Else it is every output that can have one. Attributes that forward sets count if they are scalars.
 
     Args:
         outputs: Names and tensors, those that forward returns first.

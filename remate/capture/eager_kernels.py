@@ -30,11 +30,11 @@ class RefusedOperatorError(CaptureError):
 
 @contextlib.contextmanager
 def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
-    """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several operators, as
-    eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on the CPU: an LSTM's
-    layer and direction is one operator there, unless `stepwise` asks for time steps, and others are time steps. On CUDA, where
-    cuDNN hides its workspace, all are. rates_vary: those of dropout may follow from live attributes, so that one form has to
-    serve all rates.
+    """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several
+    operators, as eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on
+    the CPU: an LSTM's layer and direction is one operator there, unless `stepwise` asks for time steps, and others are
+    time steps. On CUDA, where cuDNN hides its workspace, all are. rates_vary: those of dropout may follow from live
+    attributes, so that one form has to serve all rates.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
@@ -80,8 +80,8 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
 
 
 def _in_memory_order(strides: Sequence[int], like: torch.Tensor, p: Any) -> torch.Tensor:
-    """Numbers as `bernoulli_` draws them into a tensor with these strides: in the order of its memory. The operator without
-    side effects, which a step needs, has a contiguous result. like: of the same shape."""
+    """Numbers as `bernoulli_` draws them into a tensor with these strides: in the order of its memory. The operator
+    without side effects, which a step needs, has a contiguous result. like: of the same shape."""
     order = sorted(range(like.dim()), key=lambda axis: (like.shape[axis] > 1, -strides[axis]))
     back = sorted(range(like.dim()), key=order.__getitem__)
     source = like.detach()
@@ -97,8 +97,8 @@ def _bernoulli_(onto: torch.Tensor, p: Any = 0.5, *, generator: Any = None) -> t
 
 
 def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
-    """The numbers of a contiguous tensor come from another algorithm than those of others. A step draws them into a copy of the
-    tensor, which has no gaps."""
+    """The numbers of a contiguous tensor come from another algorithm than those of others. A step draws them into a
+    copy of the tensor, which has no gaps."""
     if generator is not None:
         raise _refused("normal_ with a generator of its own")
     copied = torch.empty_like(onto, device="meta")
@@ -144,9 +144,9 @@ _ASSERTIONS = dict.fromkeys((torch.ops.aten._assert_async.default, torch.ops.ate
 
 
 def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
-    """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which divides
-    a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of those that a rate which
-    varies takes, some do not."""
+    """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which
+    divides a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of those that a
+    rate which varies takes, some do not."""
     if dtype in (torch.float16, torch.bfloat16):
         return True
     if dtype is not torch.float32:
@@ -155,8 +155,8 @@ def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
 
 
 def _recurrent(op: Any, usual: Any, stepwise: bool) -> Callable[..., Any]:
-    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers. On CUDA that has
-    operators that cannot be traced, so there `usual` unrolls where nothing is dropped, which it would lose."""
+    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers. On CUDA
+    that has operators that cannot be traced, so there `usual` unrolls where nothing is dropped, which it would lose."""
     at = [argument.name for argument in op._schema.arguments].index("num_layers")
 
     def layers(*args: Any, **kwargs: Any) -> Any:

@@ -15,8 +15,8 @@ from .recorded import RecordedCall
 
 @contextlib.contextmanager
 def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
-    """The call as `model.to(device)` and its arguments there would make it. The model is the same object, and has its own tensors
-    again afterwards."""
+    """The call as `model.to(device)` and its arguments there would make it. The model is the same object, and has its
+    own tensors again afterwards."""
     fakes = _Fakes(device)
     with contextlib.ExitStack() as stack:
         for module in call.model.modules():

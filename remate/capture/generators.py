@@ -1,5 +1,5 @@
-"""Random numbers that a model draws outside its operations: a trace would hold one draw for ever. And generators that it seeds
-or sets back: the operations of a schedule draw from torch's own as they come."""
+"""Random numbers that a model draws outside its operations: a trace would hold one draw for ever. And generators that
+it seeds or sets back: the operations of a schedule draw from torch's own as they come."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 
 class Seeds(TorchFunctionMode):
-    """While forward is traced nothing is drawn, so that the states of torch's generators are free to serve as marks: each
-    call of a function of tensors gives them another seed, and who seeds them, or sets them back (`fork_rng`, a replayed
-    dropout), is seen at the next one. `refuse()` raises then. States are put back at the end."""
+    """While forward is traced nothing is drawn, so that the states of torch's generators are free to serve as marks:
+    each call of a function of tensors gives them another seed, and who seeds them, or sets them back (`fork_rng`, a
+    replayed dropout), is seen at the next one. `refuse()` raises then. States are put back at the end."""
 
     def __init__(self, refuse: Callable[[], None]) -> None:
         super().__init__()

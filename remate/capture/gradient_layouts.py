@@ -1,8 +1,8 @@
 """Gradients of parameters lie as autograd keeps them: what has a different memory layout is copied in the step.
 
-AccumulateGrad takes a gradient as it is if it has the strides of its parameter (of one with gaps or overlaps: contiguous ones), and
-makes a copy of any other ("gradient layout contract" in torch/csrc/autograd). Made by the step, the copy is in the plan, and the
-original is gone as soon as it has been copied.
+AccumulateGrad takes a gradient as it is if it has the strides of its parameter (of one with gaps or overlaps:
+contiguous ones), and makes a copy of any other ("gradient layout contract" in torch/csrc/autograd). Made by the step,
+the copy is in the plan, and the original is gone as soon as it has been copied.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ATEN: Any = torch.ops.aten
 
 
 def lay_out_gradients(graph: Graph, results: list[Node], parameters: Mapping[int, torch.Tensor]) -> None:
-    """`graph` and `results` are changed in place. results: nodes whose values leave the graph. parameters: by position among these,
-    the parameter that it is the gradient of."""
+    """`graph` and `results` are changed in place. results: nodes whose values leave the graph. parameters: by position
+    among these, the parameter that it is the gradient of."""
     copies: dict[tuple[Node, tuple[int, ...]], Node] = {}
     for at, parameter in parameters.items():
         node = results[at]

@@ -1,5 +1,5 @@
-"""Whether forward computes the same at its next call: counters in globals and closures, iterators and the clock are seen by
-nothing else. Every trace runs forward more than once, and what it asks of torch is compared call by call."""
+"""Whether forward computes the same at its next call: counters in globals and closures, iterators and the clock are
+seen by nothing else. Every trace runs forward more than once, and what it asks of torch is compared call by call."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """While tracing: what tracing spends most of its time on, done with less work, and what nobody reads, not at all.
 
-The results are the same objects, in the same order. Garbage is collected afterwards: tracing makes hundreds of thousands of
-objects that all live until its end, and a collector that looks through them again and again finds nothing. Trees of arguments
-are walked through by the types that they are made of nearly always (tuples, lists, dicts), which need none of the registry's
-generality. Like `torch_api`, this module touches unstable interfaces.
+The results are the same objects, in the same order. Garbage is collected afterwards: tracing makes hundreds of
+thousands of objects that all live until its end, and a collector that looks through them again and again finds nothing.
+Trees of arguments are walked through by the types that they are made of nearly always (tuples, lists, dicts), which
+need none of the registry's generality. Like `torch_api`, this module touches unstable interfaces.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class _Trees:
         return self._usual["tree_map_only"](kinds, function, node)
 
     def _is_leaf(self, kind: type, node: Any) -> bool:
-        """As the registry says when a type is met first. What gets registered while a model is traced was no node before."""
+        """As the registry says when a type is met first. What gets registered while a model is traced was no node
+        before."""
         found = self._leaves.get(kind)
         if found is None:
             found = self._leaves[kind] = _pytree.tree_is_leaf(node)

@@ -1,8 +1,8 @@
 """While tracing: the values of tensors that depend on nothing but shapes are known, so code may branch on them.
 
-`torch.arange(n)` and what is computed from it is the same in every step, whatever parameters, buffers and inputs hold. Code
-that asks such a tensor for its value (are these positions those of one sequence?) gets the answer that eager gets. Like
-`torch_api`, this module touches unstable interfaces.
+`torch.arange(n)` and what is computed from it is the same in every step, whatever parameters, buffers and inputs hold.
+Code that asks such a tensor for its value (are these positions those of one sequence?) gets the answer that eager gets.
+Like `torch_api`, this module touches unstable interfaces.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""While tracing: results have the strides, sizes and types that real kernels give them, where fake kernels claim others or refuse.
+"""While tracing: results have the strides, sizes and types that real kernels give them, where fake kernels claim others
+or refuse.
 
-A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs. Like
-`torch_api`, this module touches unstable interfaces.
+A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs.
+Like `torch_api`, this module touches unstable interfaces.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:
-    """The strides of a view as torch's kernel computes them. Those of an axis of one element matter: kernels that look for
-    channels last, and `contiguous()`, then go other ways."""
+    """The strides of a view as torch's kernel computes them. Those of an axis of one element matter: kernels that look
+    for channels last, and `contiguous()`, then go other ways."""
     with torch._C._DisablePythonDispatcher():  # which has a kernel of its own
         bare = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
         return bare.view(shape).stride()
@@ -113,8 +114,8 @@ def _has_odd_axes(args: Any) -> bool:
 
 
 def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
-    """With the strides of axes of one element as the real kernel chooses them, which neither the quick ones for fake tensors
-    nor those without data follow. Where that is not known: what the fake kernels claim."""
+    """With the strides of axes of one element as the real kernel chooses them, which neither the quick ones for fake
+    tensors nor those without data follow. Where that is not known: what the fake kernels claim."""
     given, own = _tensors((args, kwargs)), _tensors(made)
     random = torch.Tag.nondeterministic_seeded in func.tags
     shared = {tensor.untyped_storage()._cdata for tensor in given} & {t.untyped_storage()._cdata for t in own}

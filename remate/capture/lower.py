@@ -29,7 +29,8 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Lowered(msgspec.Struct, frozen=True):
-    """values, operations, backward_start, root as in Graph. modules: by operation. at: value by node, absent if not a tensor."""
+    """values, operations, backward_start, root as in Graph. modules: by operation. at: value by node, absent if not a
+    tensor."""
 
     values: tuple[Value, ...]
     operations: tuple[Op, ...]

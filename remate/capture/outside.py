@@ -1,5 +1,6 @@
-"""State outside of modules that forward changes while it is traced: globals, closures, defaults, class attributes, objects and
-iterators. Whatever reads it computes something else at some later call, and nothing of a trace may stay there."""
+"""State outside of modules that forward changes while it is traced: globals, closures, defaults, class attributes,
+objects and iterators. Whatever reads it computes something else at some later call, and nothing of a trace may stay
+there."""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ class Outside:
         return found + [Changed(label, one, None) for label, one, state in self._states if state_of(one) != state]
 
     def restore(self, constants: bool = False) -> None:
-        """Put back what can be: all but iterators and arrays. constants: containers keep tensors that they have got, as caches do."""
+        """Put back what can be: all but iterators and arrays. constants: containers keep tensors that they have got, as
+        caches do."""
         for _, holder, held in self._named:
             for name, was in held.items():
                 if _get(holder, name) is not was:
@@ -202,22 +204,25 @@ def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
     if changed:
         some = ", ".join(dict.fromkeys(one.label for one in changed[:4]))
         warnings.warn(
-            f"forward changes {some}, and computes nothing with it: a scheduled step leaves it as it is; do that in the loop",
+            f"forward changes {some}, and computes nothing with it: a scheduled step leaves it as it is; do that "
+            "in the loop",
             UserWarning,
             stacklevel=6,
         )
 
 
 def refuse_used(numbers: Sequence[Changed], run: Callable[[], object], others: Sequence[str] = ()) -> None:
-    """Raise CaptureError for numbers that forward changes and does more with than counting, and for whatever `others` names.
-    run: as of `judge`."""
+    """Raise CaptureError for numbers that forward changes and does more with than counting, and for whatever `others`
+    names. run: as of `judge`."""
     used = [one.label for one in numbers if _is_used(one, run)]
     labels = list(dict.fromkeys([*others, *used]))
     if labels:
         raise CaptureError(
-            f"forward changes what it computes with from call to call ({', '.join(labels[:4])}): a schedule would compute with it "
+            f"forward changes what it computes with from call to call ({', '.join(labels[:4])}): a schedule would "
+            "compute with it "
             "as it was when planned",
-            hint="count in the training loop, outside of forward, and let forward read a buffer or tensor that the loop writes",
+            hint="count in the training loop, outside of forward, and let forward read a buffer or tensor that the "
+            "loop writes",
         )
 
 

@@ -15,8 +15,8 @@ from ..errors import CaptureError
 
 @contextmanager
 def overridden_attributes(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
-    """Meanwhile the attributes at these paths, of modules or of configs that they hold, are these values. Raises CaptureError
-    for one that cannot be set."""
+    """Meanwhile the attributes at these paths, of modules or of configs that they hold, are these values. Raises
+    CaptureError for one that cannot be set."""
     saved: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for path, value in values.items():

@@ -1,7 +1,7 @@
 """Calls of a model's parts, as the model makes them in one step: what `remate.plan(model, args, at="h.*")` plans.
 
-Forward is run once on the example inputs, for real, since what lies around the parts may depend on data. What autograd would
-save is dropped at once, and buffers, attributes and generators are put back.
+Forward is run once on the example inputs, for real, since what lies around the parts may depend on data. What autograd
+would save is dropped at once, and buffers, attributes and generators are put back.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class PartCalls(msgspec.Struct, frozen=True):
 def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     """Run the forward of a call, and gather the calls of the modules that `at` names.
 
-    at: paths, `*`, `?` and `[0-5]` standing for parts of one name ("transformer.h.*"). Raises CaptureError where a path leads
-    to no module, to a list of them, or into another part; where a module is not called with gradients; where forward fails.
+    at: paths, `*`, `?` and `[0-5]` standing for parts of one name ("transformer.h.*"). Raises CaptureError where a path
+    leads to no module, to a list of them, or into another part; where a module is not called with gradients; where
+    forward fails.
     """
     with call.in_effect():
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
@@ -104,9 +105,11 @@ class _Taker:
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if keys := collected_within(self.model):
             raise CaptureError(
-                f"the forward around it collects {', '.join(keys)} of modules within it, which a schedule does not call",
+                f"the forward around it collects {', '.join(keys)} of modules within it, which a schedule does not "
+                "call",
                 self.path,
-                hint=f"plan the model as a whole, or switch that off: {', '.join(f'config.output_{key} = False' for key in keys)}",
+                hint="plan the model as a whole, or switch that off: "
+                f"{', '.join(f'config.output_{key} = False' for key in keys)}",
             )
         look = _look(self.model, args, kwargs)
         if look in self.calls:

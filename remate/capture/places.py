@@ -15,8 +15,9 @@ _PASSED = os.path.join(_HERE, "repeats") + os.sep  # stands between a module and
 
 
 class SourcePlace(msgspec.Struct, frozen=True):
-    """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`, lines
-    after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not known."""
+    """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`,
+    lines after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not
+    known."""
 
     line: str = ""
     source: str = ""

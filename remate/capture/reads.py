@@ -1,10 +1,11 @@
-"""What forward reads of a model's attributes and of objects of the user's while it is traced, and which hooks take part.
+"""What forward reads of a model's attributes and of objects of the user's while it is traced, and which hooks take
+part.
 
-Noted are the names of instance and class attributes, also of those that are not there when requested; fields of configs and of
-objects of the user's classes, wherever forward reaches them; modules whose children forward goes through. The values are
-described afterwards, when all is as it was before forward. Not noted: tensors, parameters, buffers and submodules (the signature
-has them) and training flags (too). What forward itself changes is put back, and told by `changes`: whether it matters is found
-out by tracing once more with it.
+Noted are the names of instance and class attributes, also of those that are not there when requested; fields of configs
+and of objects of the user's classes, wherever forward reaches them; modules whose children forward goes through. The
+values are described afterwards, when all is as it was before forward. Not noted: tensors, parameters, buffers and
+submodules (the signature has them) and training flags (too). What forward itself changes is put back, and told by
+`changes`: whether it matters is found out by tracing once more with it.
 """
 
 from __future__ import annotations
@@ -276,8 +277,9 @@ class Reads:
             yield type(self._held[key][0]).__qualname__  # of one that no attribute holds
 
     def digest(self, settled: bool = True, live: frozenset[str] = frozenset()) -> Digest:
-        """What was seen, but for the attributes at the paths `live`. settled: what forward changed stays so from the second call on, and changes nothing else: then
-        both values are recorded, otherwise none. Warns of functions whose source cannot be read."""
+        """What was seen, but for the attributes at the paths `live`. settled: what forward changed stays so from the
+        second call on, and changes nothing else: then both values are recorded, otherwise none. Warns of functions
+        whose source cannot be read."""
         for key, name in self._changed:
             if key in self._held:
                 self._fields.get(type(self._held[key][0]).__qualname__, set()).discard(name)
@@ -304,8 +306,8 @@ class Reads:
         return made.digest
 
     def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
-        """Methods and getters of the user's own that forward called and that its source does not name: `getattr(self, kind)()`,
-        `self.layer.method()`, and what that reads."""
+        """Methods and getters of the user's own that forward called and that its source does not name: `getattr(self,
+        kind)()`, `self.layer.method()`, and what that reads."""
         for kind in {type(module) for module in self._model.modules()}:
             self._code.module_class(kind)
         for (key, name), function in self._methods.items():

@@ -161,7 +161,8 @@ class RecordedCall:
         return self._taken[2]
 
     def noted(self, digest: Digest | None) -> Digest | None:
-        """The digest of this call's step: attributes that a recorded loop sets are compared at the first call, not before."""
+        """The digest of this call's step: attributes that a recorded loop sets are compared at the first call, not
+        before."""
         return digest if digest is None or not self.state.attributes else replace(digest, at_call=True)
 
     @property
@@ -205,9 +206,9 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
-    """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for arguments
-    beside a recorded call, and for what is no module. A model that a schedule was applied to stands for the one it was
-    applied to."""
+    """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for
+    arguments beside a recorded call, and for what is no module. A model that a schedule was applied to stands for the
+    one it was applied to."""
     model = original_of(model)
     if not isinstance(model, RecordedCall):
         if not isinstance(model, nn.Module):
@@ -290,8 +291,8 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
 
 
 def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]:
-    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A subclass,
-    so that whoever wraps the model's forward wraps this one; copies of the model are of the class itself."""
+    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A
+    subclass, so that whoever wraps the model's forward wraps this one; copies of the model are of the class itself."""
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

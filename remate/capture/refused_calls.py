@@ -24,7 +24,8 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
     _Tensor.retain_grad: (
         "calls",
         "retain_grad() of a tensor, whose gradient a schedule does not keep",
-        "plan the parts before and after it (at=[...]): the forward around them may call retain_grad() on what passes between",
+        "plan the parts before and after it (at=[...]): the forward around them may call retain_grad() on what "
+        "passes between",
     ),
     _torch._assert_async: (
         "calls",

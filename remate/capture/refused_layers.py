@@ -17,7 +17,8 @@ def refuse_layers(model: nn.Module) -> None:
             raise CaptureError(
                 "it has a schedule of its own, and no schedule runs inside another",
                 path,
-                hint="put the module that the schedule was applied to in its place, and plan the whole; or plan only parts",
+                hint="put the module that the schedule was applied to in its place, and plan the whole; or plan "
+                "only parts",
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise CaptureError(

@@ -19,14 +19,17 @@ Origins = Mapping[Node, Origin]
 def refuse_differentiated(
     inputs: Iterable[Port], ends: Ends, origins: Origins, source: Callable[[Port], Source]
 ) -> None:
-    """Raise CaptureError if gradients flow through what forward writes into an input of the step, so that the step would take
-    one for it. inputs, ends: of the joint graph. source: what an input stands for."""
+    """Raise CaptureError if gradients flow through what forward writes into an input of the step, so that the step
+    would take one for it. inputs, ends: of the joint graph. source: what an input stands for."""
     written = {port.key: node for port, node in ends if port.kind == MUTATION}
     for port in inputs:
         if isinstance(port.key, Port):
             found = source(port.key)
             message = f"forward writes into {found.kind} {found.name!r} what gradients flow through"
-            hint = "write a detached value, under torch.no_grad(), and into buffers only; limit parameters after the optimizer's step"
+            hint = (
+                "write a detached value, under torch.no_grad(), and into buffers only; "
+                "limit parameters after the optimizer's step"
+            )
             _refuse(message, hint, written.get(port.key), origins)
 
 

@@ -1,8 +1,9 @@
-"""While tracing: what an operator makes of tensors of some kind is found out once, for equal layers ask for it again and again.
+"""While tracing: what an operator makes of tensors of some kind is found out once, for equal layers ask for it again
+and again.
 
-Only for operators that make new tensors, and whose results follow from types of tensors and plain arguments alone. Fake tensors
-have such a memory of their own, whose keys take longer to make than many an operator. Like `torch_api`, this module touches
-unstable interfaces.
+Only for operators that make new tensors, and whose results follow from types of tensors and plain arguments alone. Fake
+tensors have such a memory of their own, whose keys take longer to make than many an operator. Like `torch_api`, this
+module touches unstable interfaces.
 """
 
 from __future__ import annotations

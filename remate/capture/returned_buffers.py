@@ -1,5 +1,5 @@
-"""Outputs that lie in a buffer which forward updates: the buffer itself, so that the caller writes into that (a memory that a loop
-sets to zero), and not a tensor that has its new values.
+"""Outputs that lie in a buffer which forward updates: the buffer itself, so that the caller writes into that (a memory
+that a loop sets to zero), and not a tensor that has its new values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def storage_of(tensor: torch.Tensor) -> object:
 
 
 def return_buffers(graph: Graph, results: list[Node], lies_in: Mapping[int, tuple[int, Node]]) -> None:
-    """lies_in: by position in `results`, where among them the new value of the buffer is that an output lies in, and the buffer."""
+    """lies_in: by position in `results`, where among them the new value of the buffer is that an output lies in, and
+    the buffer."""
     for at, (updated, buffer) in lies_in.items():
         new, chain, node = _new_values(results[updated]), [], results[at]
         while node not in new and (under := base(node)) is not None:

@@ -1,4 +1,5 @@
-"""Hooks on saved tensors that forward itself sets: a schedule saves nothing through autograd, so they would never run."""
+"""Hooks on saved tensors that forward itself sets: a schedule saves nothing through autograd, so they would never
+run."""
 
 from __future__ import annotations
 

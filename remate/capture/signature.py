@@ -20,7 +20,8 @@ _PREFIX = "model."  # what the traced step calls the model
 
 
 class Signature:
-    """device: where the step runs. same: for each input the first that is the same tensor, where forward asks for that. tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
+    """device: where the step runs. same: for each input the first that is the same tensor, where forward asks for that.
+    tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
 
     def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):

@@ -27,8 +27,8 @@ _SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
 def simplify(
     graph: Graph, results: list[Node], returned: Collection[int], lies_in: Mapping[int, tuple[int, Node]]
 ) -> list[Node]:
-    """`graph` is changed in place; `results` are the nodes whose values leave it, those at the positions `returned` to the caller of
-    forward. lies_in: as of `return_buffers`. Returns what stands for each of them."""
+    """`graph` is changed in place; `results` are the nodes whose values leave it, those at the positions `returned` to
+    the caller of forward. lies_in: as of `return_buffers`. Returns what stands for each of them."""
     _drop_assertions(graph)
     _drop_same(graph, results)
     _merge_casts(graph, results)
@@ -56,8 +56,8 @@ def _replace(node: Node, other: Any, results: list[Node]) -> None:
 
 
 def _apart(node: Node, other: Node, outputs: Collection[Node]) -> bool:
-    """Whether no output lies where the caller, or another output, sees what is written into it, if `other` stands for `node`, which
-    is a copy of it."""
+    """Whether no output lies where the caller, or another output, sees what is written into it, if `other` stands for
+    `node`, which is a copy of it."""
     leaving = {root(output) for output in outputs}
     under = root(other)
     return root(node) not in leaving or (under.op == "call_function" and under not in leaving)

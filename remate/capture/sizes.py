@@ -1,5 +1,6 @@
-"""While tracing: what Python code decides by sizes. A size that code reads is an int that remembers how it was computed and
-notes every comparison that it takes part in, with its line; so what was traced is known to hold for other sizes, or not.
+"""While tracing: what Python code decides by sizes. A size that code reads is an int that remembers how it was computed
+and notes every comparison that it takes part in, with its line; so what was traced is known to hold for other sizes, or
+not.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ _SHOWN = 6  # paths of one proposal
 
 
 def static_parts(model: nn.Module, failed: str) -> str:
-    """The call of `remate.plan` for the largest parts of a model that do not hold the module that failed, nor another of its class,
-    which does the same: what stands beside them and beside those around them, and what they call. "" where nothing is left that
-    has modules of its own and trains."""
+    """The call of `remate.plan` for the largest parts of a model that do not hold the module that failed, nor another
+    of its class, which does the same: what stands beside them and beside those around them, and what they call. ""
+    where nothing is left that has modules of its own and trains."""
     broken = model.get_submodule(failed)
     alike = not type(broken).__module__.startswith("torch.")  # torch's own fail for how they are set
     fails = {one for one in model.modules() if one is broken or (alike and type(one) is type(broken))}

@@ -26,8 +26,8 @@ from .watch import AttributeWatch
 
 
 class TracedOutput(msgspec.Struct, frozen=True):
-    """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and the
-    step does without. buffer: the one that it lies in, as forward leaves it, "" if in none."""
+    """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and
+    the step does without. buffer: the one that it lies in, as forward leaves it, "" if in none."""
 
     name: str
     grad: bool
@@ -39,10 +39,11 @@ class TracedModule(torch.nn.Module):
     """`forward(*leaves)` calls `model(*args, **kwargs)` with its tensors replaced by `leaves`; returns a flat tuple.
 
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
-    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn` the
-    generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed, `lost`
-    where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live: attributes of it are live.
-    sizes: what forward decides by sizes goes there. stepwise: as of `capture`. same: as of `Signature`.
+    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn`
+    the generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed,
+    `lost` where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live:
+    attributes of it are live. sizes: what forward decides by sizes goes there. stepwise: as of `capture`. same: as of
+    `Signature`.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -133,7 +134,8 @@ class TracedModule(torch.nn.Module):
 
     def _refuse_saved_hooks(self, name: str) -> None:
         raise CaptureError(
-            f"forward sets saved_tensors_hooks ({name!r}): a schedule saves nothing through autograd, and would ignore them",
+            f"forward sets saved_tensors_hooks ({name!r}): a schedule saves nothing through autograd, and would "
+            "ignore them",
             self.watch.module,
             self.watch.place.line,
             "leave them out while planning if they only move or count what is saved; the plan decides what is kept",
@@ -141,7 +143,8 @@ class TracedModule(torch.nn.Module):
 
     def _refuse_seeds(self) -> None:
         raise CaptureError(
-            "forward seeds torch's generator, or sets its state back (manual_seed, set_rng_state, fork_rng): a schedule draws "
+            "forward seeds torch's generator, or sets its state back (manual_seed, set_rng_state, fork_rng): a "
+            "schedule draws "
             "from it as it comes",
             self.watch.module,
             self.watch.place.line,

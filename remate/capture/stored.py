@@ -1,5 +1,5 @@
-"""Tensors that forward stores in attributes of modules, or puts into containers among its arguments: those that a schedule
-gives back, and those that it cannot."""
+"""Tensors that forward stores in attributes of modules, or puts into containers among its arguments: those that a
+schedule gives back, and those that it cannot."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Arguments:
         ]
 
     def lost(self, returned: Sequence[torch.Tensor]) -> list[str]:
-        """Those that hold tensors now which they did not hold before; a step gives the caller back what forward returns alone.
-        Raises CaptureError where a loop could make a loss of what would be lost."""
+        """Those that hold tensors now which they did not hold before; a step gives the caller back what forward returns
+        alone. Raises CaptureError where a loop could make a loss of what would be lost."""
         found: list[str] = []
         for name, value, before in self._held:
             new = [t for t in _tensors(value) if not any(t is held for held in before)]
@@ -70,9 +70,11 @@ def lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
     """The path of what a step does not put there. Raises CaptureError where one of the tensors has a gradient."""
     if any(tensor.requires_grad for tensor in tensors):
         raise CaptureError(
-            f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a loss made "
+            f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a "
+            "loss made "
             "of them would train nothing",
-            hint="return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors at each call; "
+            hint="return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors at each "
+            "call; "
             "or store them after .detach()",
         )
     return [path]

@@ -47,8 +47,8 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
 def _taken_defaults(
     model: Module, kind: type, name: str, borrowed: frozenset[tuple[int, str]]
 ) -> list[tuple[type, str, Any]]:
-    """Defaults in classes (`mask = None`), taken away: they would be found before buffers. Only where all modules of the class
-    have a tensor of their own."""
+    """Defaults in classes (`mask = None`), taken away: they would be found before buffers. Only where all modules of
+    the class have a tensor of their own."""
     taken: list[tuple[type, str, Any]] = []
     for base in kind.__mro__:
         if name in vars(base) and all((id(m), name) in borrowed for m in model.modules() if isinstance(m, base)):
@@ -58,7 +58,8 @@ def _taken_defaults(
 
 
 class Attributes:
-    """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a trace."""
+    """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a
+    trace."""
 
     def __init__(self, model: Module, borrowed: frozenset[tuple[int, str]] = frozenset()) -> None:
         """lent: attributes that stand among the buffers."""
@@ -81,8 +82,8 @@ class Attributes:
                     yield self._path(module, name), old, new
 
     def stored(self) -> Iterator[tuple[str, Any]]:
-        """(path, value) of attributes that forward set to tensors, or to containers of tensors: other than the model's own
-        parameters and buffers, which recurrent layers list, too."""
+        """(path, value) of attributes that forward set to tensors, or to containers of tensors: other than the model's
+        own parameters and buffers, which recurrent layers list, too."""
         own = self._own()
         for module, attributes, buffers in self._saved:
             for name, value in module.__dict__.items():
@@ -149,7 +150,8 @@ def _items(container: Any) -> list[Any]:
 
 
 class LeftBehind:
-    """What forward changed of all modules' attributes, tensors apart, so that it can be tried what its next call does."""
+    """What forward changed of all modules' attributes, tensors apart, so that it can be tried what its next call
+    does."""
 
     def __init__(self, model: Module, before: Attributes) -> None:
         self._model = model
@@ -197,8 +199,10 @@ def warn_of_lost_tensors(names: list[str]) -> None:
 def warn_of_checkpoints(places: list[str]) -> None:
     if places:
         warnings.warn(
-            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in its place. "
-            "The peak without recomputation that shares of a budget refer to is that of the model without checkpoints, so the "
+            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in "
+            "its place. "
+            "The peak without recomputation that shares of a budget refer to is that of the model without "
+            "checkpoints, so the "
             "model as it is takes less than 100% today",
             UserWarning,
             stacklevel=5,

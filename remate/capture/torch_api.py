@@ -60,7 +60,8 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Traced(msgspec.Struct, frozen=True):
-    """module: the joint graph, functional ATen. inputs: by placeholder name. outputs: (port, node), node None if absent."""
+    """module: the joint graph, functional ATen. inputs: by placeholder name. outputs: (port, node), node None if
+    absent."""
 
     module: torch.fx.GraphModule
     inputs: dict[str, Port]
@@ -129,8 +130,8 @@ def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.
 
 
 def joint(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
-    """The joint forward and backward graph of `step(*leaves)`, which are fake; within `tracing`. Nothing runs on data; may raise
-    anything that torch does."""
+    """The joint forward and backward graph of `step(*leaves)`, which are fake; within `tracing`. Nothing runs on data;
+    may raise anything that torch does."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     with contextlib.ExitStack() as stack:
@@ -188,8 +189,8 @@ class _Untold(logging.Filter):
 
 @contextlib.contextmanager
 def _untold() -> Iterator[None]:
-    """Fake tensors log the traceback of every operator that refuses its arguments. What comes of it is raised as a CaptureError,
-    or forward handles it."""
+    """Fake tensors log the traceback of every operator that refuses its arguments. What comes of it is raised as a
+    CaptureError, or forward handles it."""
     log, silent = logging.getLogger(FakeTensor.__module__), _Untold()
     log.addFilter(silent)
     try:

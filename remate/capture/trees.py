@@ -39,7 +39,8 @@ def substitute(node: Any, leaves: list[Any]) -> Any:
 def describe(
     node: Any, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
 ) -> dict[str, Any]:
-    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is reported what is no tree (it becomes null)."""
+    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is reported what is no tree (it becomes
+    null)."""
     if isinstance(node, torch.Tensor):
         return leaf(node, path)
     inner = children(node)

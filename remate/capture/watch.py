@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class AttributeWatch(TorchFunctionMode):
-    """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what functions
-    of tensors return. Hooks are global: the model is not touched. Raises CaptureError where forward does what no schedule can
-    hold, or something else than in its last run."""
+    """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what
+    functions of tensors return. Hooks are global: the model is not touched. Raises CaptureError where forward does what
+    no schedule can hold, or something else than in its last run."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class AttributeWatch(TorchFunctionMode):
 
     @contextmanager
     def within(self, path: str, caller: SourcePlace) -> Iterator[None]:
-        """While the module at `path` runs without having been called. caller: the line that calls it in the model, if it is
-        the user's."""
+        """While the module at `path` runs without having been called. caller: the line that calls it in the model, if
+        it is the user's."""
         self.stack.append(path)
         self._outer = caller
         self._changed(path, self.place)

@@ -1,7 +1,9 @@
-"""Writes into parts of a tensor, as functionalization leaves them: a copy of the part, then a copy of the whole with it.
+"""Writes into parts of a tensor, as functionalization leaves them: a copy of the part, then a copy of the whole with
+it.
 
-A forward that writes `y[:, 1:5] += x` is traced with two such copies, and its backward with four more. What is written where
-it came from, or copied only to be written, goes; what stays, the linker lets write in place where the old tensor dies.
+A forward that writes `y[:, 1:5] += x` is traced with two such copies, and its backward with four more. What is written
+where it came from, or copied only to be written, goes; what stays, the linker lets write in place where the old tensor
+dies.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _take_in_any_order(command: argparse.ArgumentParser) -> None:
-    """Let options stand between arguments: `explain S.json --at b=2 ID`. As argparse reads, an argument that may be left out, or
-    several ones, end at the first option."""
+    """Let options stand between arguments: `explain S.json --at b=2 ID`. As argparse reads, an argument that may be
+    left out, or several ones, end at the first option."""
     plain = command.parse_known_args
 
     def parse(args: Any = None, namespace: Any = None) -> Any:

@@ -1,5 +1,5 @@
-"""`FILE.py:build`: import a user's file and call its function, which returns (model, args) or (model, args, kwargs), or a
-call that `remate.record` took from a loop."""
+"""`FILE.py:build`: import a user's file and call its function, which returns (model, args) or (model, args, kwargs), or
+a call that `remate.record` took from a loop."""
 
 from __future__ import annotations
 

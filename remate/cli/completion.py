@@ -1,7 +1,7 @@
 """`remate completion bash|zsh|fish`: a script that completes commands, options and files.
 
-bash: add `source <(remate completion bash)` to ~/.bashrc. zsh: `remate completion zsh > ~/.zfunc/_remate`, where fpath has
-~/.zfunc. fish: `remate completion fish > ~/.config/fish/completions/remate.fish`.
+bash: add `source <(remate completion bash)` to ~/.bashrc. zsh: `remate completion zsh > ~/.zfunc/_remate`, where fpath
+has ~/.zfunc. fish: `remate completion fish > ~/.config/fish/completions/remate.fish`.
 """
 
 from __future__ import annotations

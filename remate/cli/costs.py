@@ -1,4 +1,5 @@
-"""The options of all commands that need costs of operations: where they come from, and whether they are measured anew."""
+"""The options of all commands that need costs of operations: where they come from, and whether they are measured
+anew."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured")
 def chosen_costs(args: argparse.Namespace) -> dict[str, Any]:
     """The keyword arguments of `remate.plan` that the options stand for, but for `cost`.
 
-    Raises UsageError, and ProfileError or OSError for a profile that can neither be read nor be made: before the model is
-    traced and operations are measured.
+    Raises UsageError, and ProfileError or OSError for a profile that can neither be read nor be made: before the model
+    is traced and operations are measured.
     """
     if args.measure_again and args.no_cache and args.profile is None:
         raise UsageError(

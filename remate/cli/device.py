@@ -33,8 +33,8 @@ def from_script(args: argparse.Namespace) -> Target:
 
 
 def split_device(args: argparse.Namespace) -> Device | None:
-    """The GPU that `--device` names, which is not here: the model stays where it is, and costs are by default those of the
-    GPU. None for a device to move the model to. Raises ProfileError."""
+    """The GPU that `--device` names, which is not here: the model stays where it is, and costs are by default those of
+    the GPU. None for a device to move the model to. Raises ProfileError."""
     gpu = named_gpu(args.device)
     if gpu is not None:
         args.device, args.gpu = None, args.device
@@ -64,7 +64,8 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
         raise UsageError(f"{device!r} is no device\n  hint: write cpu, cuda or cuda:0") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "there is no CUDA device on this machine\n  hint: --device cpu; remate plan --device cuda:h100 plans for a GPU that is not here"
+            "there is no CUDA device on this machine\n  hint: --device cpu; remate plan --device cuda:h100 plans "
+            "for a GPU that is not here"
         )
     try:
         model = target.model.to(place)

@@ -26,7 +26,8 @@ def configure(commands: Any) -> None:
         help="show which decisions differ between two schedules",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="exit status: 0 if the schedules are equal, 1 if they differ; with --git always 0 unless git's call fails",
+        epilog="exit status: 0 if the schedules are equal, 1 if they differ; with --git always 0 unless git's call "
+        "fails",
     )
     parser.add_argument("files", metavar="FILE", nargs="+", help="the old schedule and the new one")
     parser.add_argument(

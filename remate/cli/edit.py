@@ -1,7 +1,8 @@
 """`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
 
 The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
-recomputing and paging change memory and time, never a gradient. Edits are made in this order: --plan, --keep, --recompute, --page.
+recomputing and paging change memory and time, never a gradient. Edits are made in this order: --plan, --keep,
+--recompute, --page.
 """
 
 from __future__ import annotations

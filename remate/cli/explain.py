@@ -1,4 +1,5 @@
-"""`remate explain`: why something is kept or recomputed; without ID, where the memory goes and what more of it would buy."""
+"""`remate explain`: why something is kept or recomputed; without ID, where the memory goes and what more of it would
+buy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`remate fmt`: write schedule files in canonical form, notes kept.
 
-With --figures also the derived figures of `solve` (peak, time, baselines, gap), which nobody has to type after an edit or
-a merge. The budget, which is a decision, stays as it is.
+With --figures also the derived figures of `solve` (peak, time, baselines, gap), which nobody has to type after an edit
+or a merge. The budget, which is a decision, stays as it is.
 """
 
 from __future__ import annotations

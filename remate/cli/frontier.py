@@ -152,8 +152,8 @@ def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
 def _solve(
     sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, settings: Settings, finishing: Finishing
 ) -> Summary:
-    """Solve every budget from the smallest on, and write each schedule as soon as it is there. Ctrl-C ends the solve that
-    runs and begins no other; a second one ends it all."""
+    """Solve every budget from the smallest on, and write each schedule as soon as it is there. Ctrl-C ends the solve
+    that runs and begins no other; a second one ends it all."""
     from msgspec.structs import replace
 
     from ..api.frontier import requested_of

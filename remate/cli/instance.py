@@ -1,4 +1,5 @@
-"""`remate instance`: a model's training step as a bare graph of operations, which `remate solve` and others can read."""
+"""`remate instance`: a model's training step as a bare graph of operations, which `remate solve` and others can
+read."""
 
 from __future__ import annotations
 

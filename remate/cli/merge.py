@@ -5,8 +5,8 @@ As git's merge driver, two lines:
     git config merge.remate.driver "remate merge %O %A %B -L %P"
     echo '*.schedule.json merge=remate' >> .gitattributes
 
-The result is written to OURS. Where both sides changed the same, conflict markers are left there, and the exit status is 1.
-What cannot be merged by meaning is merged as text.
+The result is written to OURS. Where both sides changed the same, conflict markers are left there, and the exit status
+is 1. What cannot be merged by meaning is merged as text.
 """
 
 from __future__ import annotations

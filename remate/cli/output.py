@@ -1,4 +1,5 @@
-"""The files that commands write: never over a file of another kind, `-` for standard output, tested before long work."""
+"""The files that commands write: never over a file of another kind, `-` for standard output, tested before long
+work."""
 
 from __future__ import annotations
 
@@ -89,7 +90,8 @@ def _rescue(path: str, data: bytes, error: OSError) -> None:
 
 
 def say(text: str, *outputs: str | None) -> None:
-    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard output.
+    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard
+    output.
 
     Nothing in the text reaches the terminal, or the runner of a workflow, as a command.
     """

@@ -39,26 +39,36 @@ if TYPE_CHECKING:
 
 EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
 DIFFERENTIATE = (
-    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, loss`), else "
+    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, "
+    "loss`), else "
     "every output that has one in eager"
 )
 DELIVERED = (
-    "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in a .grad "
+    "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in "
+    "a .grad "
     "that exists, or consumed by an optimizer in backward"
 )
 LIVE = "attributes that change while training, read from the model at every call: alpha 'h.*.drop.p'"
 AT = (
-    "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all their calls "
+    "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all "
+    "their calls "
     "together, and parts that do different steps are written as several files into the folder -o"
 )
-DEVICE = "move the model there first: cpu, cuda, cuda:1; or plan for a GPU that is not here: cuda:h100, cuda:a100, cuda:t4, …"
+DEVICE = (
+    "move the model there first: cpu, cuda, cuda:1; or plan for a GPU that is not here: "
+    "cuda:h100, cuda:a100, cuda:t4, …"
+)
 DIMS = (
-    "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges by name: "
+    "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges "
+    "by name: "
     "input_ids=b,t labels=b,t t=16..1024/8; an axis without a name is a dash"
 )
 
 
-FILL = "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and with what: input_ids=0 attention_mask=0 labels=-100"
+FILL = (
+    "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and with what: "
+    "input_ids=0 attention_mask=0 labels=-100"
+)
 
 
 def configure(commands: Any) -> None:
@@ -69,7 +79,8 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--from-script",
         action="store_true",
-        help="the target is a training script: its training call is recorded, and planned; what follows -- are its arguments",
+        help="the target is a training script: its training call is recorded, and planned; what follows -- are its "
+        "arguments",
     )
     parser.add_argument(
         "--module", metavar="CLASS", default="", help="with --from-script: the module to plan, of several"
@@ -111,7 +122,8 @@ def configure(commands: Any) -> None:
         "--strategy",
         metavar="NAME",
         default="auto",
-        help="how to solve, see `remate strategies`; default: auto. With --disk-budget also mixed (as auto) and offload-only",
+        help="how to solve, see `remate strategies`; default: auto. With --disk-budget also mixed (as auto) and "
+        "offload-only",
     )
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"

@@ -1,4 +1,5 @@
-"""Progress of a long command, on stderr: for a person at a terminal from the first moment, elsewhere after some seconds."""
+"""Progress of a long command, on stderr: for a person at a terminal from the first moment, elsewhere after some
+seconds."""
 
 from __future__ import annotations
 

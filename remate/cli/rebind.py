@@ -1,7 +1,7 @@
 """`remate rebind`: carry the plans of a schedule over to the model as it is now, without solving.
 
-For a renamed module, another batch size, another version of torch: blocks of the same structure keep their plans, figures
-are computed anew, and what does not carry over is reported. `remate replan` solves instead.
+For a renamed module, another batch size, another version of torch: blocks of the same structure keep their plans,
+figures are computed anew, and what does not carry over is reported. `remate replan` solves instead.
 """
 
 from __future__ import annotations
@@ -70,4 +70,5 @@ def _summary(opened: Analysis, carried: Carried) -> str:
     time = f", time {(planned.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else ""
     recomputes = count(len(opened.expanded.recomputes), "recompute")
     lost = f"; {count(len(carried.left_out), 'thing')} left out" if carried.left_out else ", all of it"
-    return f"carried over: {matched} of {count(total, 'instance')}, {recomputes}{lost}\npeak {size(planned.peak)}{share}{time}"
+    summary = f"carried over: {matched} of {count(total, 'instance')}, {recomputes}{lost}"
+    return f"{summary}\npeak {size(planned.peak)}{share}{time}"

@@ -1,4 +1,5 @@
-"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, recomputations, other budgets."""
+"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, recomputations, other
+budgets."""
 
 from __future__ import annotations
 

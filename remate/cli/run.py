@@ -1,4 +1,5 @@
-"""`remate run`: train some steps by a schedule and by eager PyTorch, and print peak, time and gradients side by side."""
+"""`remate run`: train some steps by a schedule and by eager PyTorch, and print peak, time and gradients side by
+side."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 _SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
 DRY = (
-    "one step without its kernels, by tensors that have types and storages but no memory: types, layouts, storages and the peak "
+    "one step without its kernels, by tensors that have types and storages but no memory: types, layouts, storages "
+    "and the peak "
     "are checked for the schedule's device, which need not be here"
 )
 
@@ -123,15 +125,16 @@ def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
     on = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
     say(
         f"{args.schedule}: {ran.operations:,} operations ran dry for {on}: {count(ran.gradients, 'gradient')}\n"
-        f"peak of storages {size(ran.peak)}, {says}; workspaces of kernels are not in it ({size(ran.workspaces)} of the "
+        f"peak of storages {size(ran.peak)}, {says}; workspaces of kernels are not in it ({size(ran.workspaces)} "
+        "of the "
         "predicted peak)"
     )
     return exit_codes.FINDINGS if ran.states is None else exit_codes.FINE
 
 
 def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:
-    """What to run with, its size, and the plain schedule of that. At a size that was requested the inputs are random ones of its
-    types, else those that the user's function made."""
+    """What to run with, its size, and the plain schedule of that. At a size that was requested the inputs are random
+    ones of its types, else those that the user's function made."""
     call: Call = (target.args, target.kwargs)
     if not (schedule.model.dims or dims):
         return call, {}, schedule
@@ -205,7 +208,8 @@ def _assumed(schedule: Schedule) -> list[str]:
 def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
     if schedule.model.at:
         return (
-            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without recomputation "
+            f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without "
+            "recomputation "
             f"{size(schedule.baseline_peak_bytes)}. The rest of the model holds its own beside that"
         )
     return (

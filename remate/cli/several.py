@@ -32,7 +32,8 @@ def each(paths: Sequence[str], work: Callable[[str], int]) -> int:
 
 
 class Report:
-    """Prints what was found in files: text to stderr as it comes, formats for programs to stdout, even if it is nothing.
+    """Prints what was found in files: text to stderr as it comes, formats for programs to stdout, even if it is
+    nothing.
 
     several: JSON is one array of all files at the end, instead of one object.
     """

@@ -10,7 +10,8 @@ from .words import options, subcommands
 
 
 class CommandOption(NamedTuple):
-    """An option of a command, or its first argument where that has choices (flags: none). value: whether one follows."""
+    """An option of a command, or its first argument where that has choices (flags: none). value: whether one
+    follows."""
 
     flags: tuple[str, ...]
     about: str

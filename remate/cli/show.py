@@ -1,4 +1,5 @@
-"""`remate show`: what a schedule keeps, what it is recomputed, its peak, time and bound; memory over the step as a plot."""
+"""`remate show`: what a schedule keeps, what it is recomputed, its peak, time and bound; memory over the step as a
+plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`--at b=16,t=256`: the size at which a command looks at a schedule that names sizes; and what `check` says of its range."""
+"""`--at b=16,t=256`: the size at which a command looks at a schedule that names sizes; and what `check` says of its
+range."""
 
 from __future__ import annotations
 

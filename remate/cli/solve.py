@@ -1,7 +1,7 @@
 """`remate solve`: a DAG of operations with times and bytes, solved without PyTorch.
 
-INSTANCE.json: an instance of remate (schema/README.md says how), or a graph of Moccasin, of POET, or of networkx (node-link
-data with `time` and `bytes` on the nodes). Times are in the unit of the file.
+INSTANCE.json: an instance of remate (schema/README.md says how), or a graph of Moccasin, of POET, or of networkx
+(node-link data with `time` and `bytes` on the nodes). Times are in the unit of the file.
 """
 
 from __future__ import annotations

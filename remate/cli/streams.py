@@ -1,4 +1,5 @@
-"""Standard output and standard error of a command: a reader that went away, an alphabet that lacks a letter, a full disk."""
+"""Standard output and standard error of a command: a reader that went away, an alphabet that lacks a letter, a full
+disk."""
 
 from __future__ import annotations
 

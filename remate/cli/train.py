@@ -20,11 +20,11 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..training.trained import Report
 
-_EPILOG = f"""The script runs as by `python script.py ARGS`: options of remate stand before its name, its own behind it. Each module
-that it trains (the outermost one that is called in train mode, and whose output gets a gradient) makes two steps by its own
-forward, which are measured; the next one is planned, and the rest run by the schedule. With a --file that is there and
-fresh, all but the first call do. Under torchrun: torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS.
-The exit status is that of the script.
+_EPILOG = f"""The script runs as by `python script.py ARGS`. Options of remate come before its name, its own after it.
+remate plans each module that the script trains: the outermost one that is called in train mode and whose output gets a
+gradient. Its first two steps run the module's own forward and are measured. The next one is planned, and the rest run
+the schedule. If --file names a schedule that is up to date, all calls but the first run it. Under torchrun:
+torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS. The exit status is that of the script.
 
 {PEAK_NOTE}""".replace("%", "%%")
 

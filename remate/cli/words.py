@@ -1,4 +1,5 @@
-"""The words of a command line before argparse reads them: a misspelt command or option is reported with the one that is meant."""
+"""The words of a command line before argparse reads them: a misspelt command or option is reported with the one that is
+meant."""
 
 from __future__ import annotations
 

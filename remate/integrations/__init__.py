@@ -1,1 +1,2 @@
-"""`remate.auto` where libraries write the loop: `.transformers`, `.lightning`, `.accelerate`. Each imports its library, and no other."""
+"""`remate.auto` where libraries write the loop: `.transformers`, `.lightning`, `.accelerate`. Each imports its library,
+and no other."""

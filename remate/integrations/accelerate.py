@@ -16,8 +16,10 @@ def prepare(
     file: str | Path | None = None,
     **options: Any,
 ) -> Any:
-    """What `accelerator.prepare(model, *others)` gives, with `remate.auto` inside of the autocast that it puts around forward.
+    """What `accelerator.prepare(model, *others)` gives, with `remate.auto` inside of the autocast that it puts around
+    forward.
 
-    budget, file, options: as of `remate.auto`. A script that has `accelerator.prepare` may as well call `remate.auto(model)` before.
+    budget, file, options: as of `remate.auto`. A script that has `accelerator.prepare` may as well call
+    `remate.auto(model)` before.
     """
     return accelerator.prepare(auto(model, budget, file, **options), *others)

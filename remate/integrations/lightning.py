@@ -12,11 +12,11 @@ from ..training.watch import Watch
 
 
 class RemateCallback(Callback):
-    """Plans what `training_step` calls: the outermost modules in train mode, each at its second training call: by the first
-    one it is known.
+    """Plans what `training_step` calls: the outermost modules in train mode, each at its second training call: by the
+    first one it is known.
 
-    budget, file, options: as of `remate.auto`; of further modules the file has their class in its name. A module that cannot
-    be planned trains by its own forward, with a warning.
+    budget, file, options: as of `remate.auto`; of further modules the file has their class in its name. A module that
+    cannot be planned trains by its own forward, with a warning.
     """
 
     def __init__(self, budget: str | int | None = None, file: str | Path | None = None, **options: Any) -> None:

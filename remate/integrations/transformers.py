@@ -13,7 +13,8 @@ from ..training import auto, is_taken_over
 class RemateCallback(TrainerCallback):
     """Plans the first training call of the Trainer's model, and trains by the schedule from there on.
 
-    budget, file, options: as of `remate.auto`; a model that cannot be planned trains by its own forward, with a warning.
+    budget, file, options: as of `remate.auto`; a model that cannot be planned trains by its own forward, with a
+    warning.
     """
 
     def __init__(self, budget: str | int | None = None, file: str | Path | None = None, **options: Any) -> None:
@@ -25,7 +26,8 @@ class RemateCallback(TrainerCallback):
         self._take(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Of a Trainer that got this callback by `add_callback`. Raises CaptureError where it has wrapped the forward."""
+        """Of a Trainer that got this callback by `add_callback`. Raises CaptureError where it has wrapped the
+        forward."""
         self._take(model)
 
     def _take(self, model: Any) -> None:

@@ -14,8 +14,8 @@ _TIMES = 4  # the first one starts the threads
 
 
 def measured_lane() -> Lane:
-    """The lane to the disk: bytes per second in each direction, and ns of a copy of next to nothing. The best of a few times: what else the
-    machine does is no property of the disk. Raises ExecutionError if there is no room."""
+    """The lane to the disk: bytes per second in each direction, and ns of a copy of next to nothing. The best of a few
+    times: what else the machine does is no property of the disk. Raises ExecutionError if there is no room."""
     pager = Pager([("a large tensor", _LARGE), ("a small tensor", _SMALL)], 0)
     large, small = torch.zeros(_LARGE, dtype=torch.uint8), torch.zeros(_SMALL, dtype=torch.uint8)
     copied = [(_copied(pager.open(), 0, large), _copied(pager.open(), 1, small)) for _ in range(_TIMES)]

@@ -21,8 +21,8 @@ from .cost import Cost
 
 
 def folder() -> Path:
-    """Where the system keeps caches of the user: the XDG base directory ($XDG_CACHE_HOME, ~/.cache), ~/Library/Caches on
-    macOS, %LOCALAPPDATA% on Windows. Raises RuntimeError if the user has no home."""
+    """Where the system keeps caches of the user: the XDG base directory ($XDG_CACHE_HOME, ~/.cache), ~/Library/Caches
+    on macOS, %LOCALAPPDATA% on Windows. Raises RuntimeError if the user has no home."""
     named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
     if os.path.isabs(named):
         base = Path(named)
@@ -34,7 +34,8 @@ def folder() -> Path:
 
 
 def path_for(device: str) -> Path:
-    """The profile of what was measured on `device` (its name) under the installed torch. Raises RuntimeError as above."""
+    """The profile of what was measured on `device` (its name) under the installed torch. Raises RuntimeError as
+    above."""
     name = f"{device} torch {store.profile_of(device, {}).torch}"
     return folder() / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}.json"
 

@@ -44,8 +44,8 @@ def costed(
     cost: "measured" runs each distinct operation (operator, argument types with strides, constants) on the graph's
     device; the name of a device ("h200", "h100", "a100", "cpu") estimates instead, without running anything. profile:
     file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. cached: use
-    the user's cache in the same way if there is no profile. again: measure what they hold, too, and replace it. progress
-    is reported how far measuring is, once that takes more than two seconds.
+    the user's cache in the same way if there is no profile. again: measure what they hold, too, and replace it.
+    progress is reported how far measuring is, once that takes more than two seconds.
 
     Raises ProfileError: unknown device, no such device here, or a file that cannot be used.
     """
@@ -68,11 +68,13 @@ def costed(
 
 
 def _warn_of_unknown(operations: Iterable[Op]) -> None:
-    """Of operators of other libraries no estimate knows what they need while they run: it counts their arguments and results."""
+    """Of operators of other libraries no estimate knows what they need while they run: it counts their arguments and
+    results."""
     names = sorted({op.op for op in operations if namespace(op.op) not in NAMESPACES})
     if names:
         warnings.warn(
-            f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step may take more than "
+            f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step "
+            "may take more than "
             "the budget: cost='measured' measures it on the device",
             UserWarning,
             stacklevel=2,
@@ -150,7 +152,7 @@ def operator_costs(cost: str) -> str:
 
 
 def costs_digest(graph: Graph) -> str:
-    """A hash of what the operations of a graph cost, by signature: two schedules with the same one were planned with the
-    same costs."""
+    """A hash of what the operations of a graph cost, by signature: two schedules with the same one were planned with
+    the same costs."""
     costs = {signature(graph, op): [op.ns, op.workspace] for op in graph.operations if not op.view}
     return hashlib.sha256(msgspec.json.encode(costs, order="sorted")).hexdigest()[:16]

@@ -1,4 +1,5 @@
-"""The devices that the roofline model knows. Figures are the makers' peaks; `efficiency` is what kernels reach of them."""
+"""The devices that the roofline model knows. Figures are the makers' peaks; `efficiency` is what kernels reach of
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Gpu(msgspec.Struct, frozen=True):
 class Device(msgspec.Struct, frozen=True):
     """matrix, vector: peak FLOP/s by dtype, of matrix products and of elementwise arithmetic. bandwidth: bytes/s of
     main memory. efficiency: share of these that well-shaped kernels reach (matrix, vector and bandwidth). launch_ns:
-    least time of an operation, from Python's call to the end of an empty kernel. kind: "cpu" or "cuda". gpu: None for a CPU.
+    least time of an operation, from Python's call to the end of an empty kernel. kind: "cpu" or "cuda". gpu: None for a
+    CPU.
     """
 
     name: str
@@ -56,8 +58,8 @@ _HOPPER_VECTOR = {"f64": 33.5e12, "f32": 66.9e12, "f16": 133.8e12, "bf16": 133.8
 # NVIDIA A100 80 GB SXM data sheet: FP64 tensor 19.5 TFLOP/s, FP32 19.5, TF32 156, FP16 and BF16 312, INT8 624.
 _AMPERE_MATRIX = {"f64": 19.5e12, "f32": 19.5e12, "tf32": 156e12, "f16": 312e12, "bf16": 312e12, "i8": 624e12}
 _AMPERE_VECTOR = {"f64": 9.7e12, "f32": 19.5e12, "f16": 78e12, "bf16": 39e12}
-# NVIDIA HGX B200 data sheet, an eighth of it, without sparsity: FP64 37 TFLOP/s, FP32 75, TF32 1125, FP16 and BF16 2250,
-# FP8 and INT8 4500.
+# NVIDIA HGX B200 data sheet, an eighth of it, without sparsity: FP64 37 TFLOP/s, FP32 75, TF32 1125, FP16 and BF16
+# 2250, FP8 and INT8 4500.
 _BLACKWELL_MATRIX = {
     "f64": 37e12,
     "f32": 75e12,
@@ -69,8 +71,8 @@ _BLACKWELL_MATRIX = {
     "i8": 4500e12,
 }
 _BLACKWELL_VECTOR = {"f64": 37e12, "f32": 75e12, "f16": 150e12, "bf16": 150e12}
-# NVIDIA Ada architecture whitepaper, GeForce RTX 4090: FP32 82.6 TFLOP/s, FP64 1/64 of it; with FP32 accumulation, without
-# sparsity: TF32 82.6, FP16 and BF16 165.2, FP8 330.3; INT8 660.6.
+# NVIDIA Ada architecture whitepaper, GeForce RTX 4090: FP32 82.6 TFLOP/s, FP64 1/64 of it; with FP32 accumulation,
+# without sparsity: TF32 82.6, FP16 and BF16 165.2, FP8 330.3; INT8 660.6.
 _ADA_MATRIX = {
     "f64": 1.29e12,
     "f32": 82.6e12,
@@ -94,7 +96,8 @@ _L40S_MATRIX = {
     "i8": 733e12,
 }
 _L40S_VECTOR = {"f64": 1.43e12, "f32": 91.6e12, "f16": 91.6e12, "bf16": 91.6e12}
-# NVIDIA T4 data sheet: FP32 8.1 TFLOP/s, FP16 on tensor cores 65, INT8 130. Without units for BF16 and TF32: the rate of FP32.
+# NVIDIA T4 data sheet: FP32 8.1 TFLOP/s, FP16 on tensor cores 65, INT8 130. Without units for BF16 and TF32: the rate
+# of FP32.
 _TURING_MATRIX = {"f64": 0.254e12, "f32": 8.1e12, "f16": 65e12, "bf16": 8.1e12, "i8": 130e12}
 _TURING_VECTOR = {"f64": 0.254e12, "f32": 8.1e12, "f16": 16.2e12, "bf16": 8.1e12}
 
@@ -147,5 +150,6 @@ def named_gpu(device: str | None) -> Device | None:
 
 
 def is_estimated(cost: str) -> bool:
-    """Whether times and workspaces of these costs are estimates, so that floors and bounds are proven for them alone."""
+    """Whether times and workspaces of these costs are estimates, so that floors and bounds are proven for them
+    alone."""
     return cost in DEVICES

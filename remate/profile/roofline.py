@@ -41,7 +41,8 @@ def estimate(graph: Graph, op: Op, device: Device) -> Cost:
 
 
 def _arithmetic_dtype(graph: Graph, op: Op) -> str:
-    """That of the largest floating-point tensor read (written, if none is read). Complex numbers count as real pairs."""
+    """That of the largest floating-point tensor read (written, if none is read). Complex numbers count as real
+    pairs."""
     values = [v for v in (*op.reads, *op.writes) if v is not None]
     types = [t for t in (graph.values[v].type for v in values) if t.dtype[0] in "fbc" and t.dtype != "bool"]
     if not types:

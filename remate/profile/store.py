@@ -46,11 +46,13 @@ def read(path: Path) -> Profile | None:
         found = msgspec.json.decode(text, type=Profile)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProfileError(
-            f"{plain(str(path))} is not a profile: {plain(str(error))}\n  hint: delete it, or give another path; it will be measured again"
+            f"{plain(str(path))} is not a profile: {plain(str(error))}\n  hint: delete it, or give another path; "
+            "it will be measured again"
         ) from None
     if found.format != FORMAT or found.version != VERSION:
         raise ProfileError(
-            f"{plain(str(path))} is {found.format!r} version {found.version}; this program reads {FORMAT!r} version {VERSION}\n"
+            f"{plain(str(path))} is {found.format!r} version {found.version}; this program reads {FORMAT!r} "
+            f"version {VERSION}\n"
             "  hint: delete it, or give another path; it will be measured again"
         )
     return found

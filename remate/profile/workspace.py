@@ -1,7 +1,7 @@
 """Bytes that an operation allocates and frees beyond its outputs, where no device is there to measure. Needs no torch.
 
-The rules are upper bounds of what was measured (with one thread on the CPU): a plan made with them should not run out of
-memory on the device. What is not listed needs none.
+The rules are upper bounds of what was measured (with one thread on the CPU): a plan made with them should not run out
+of memory on the device. What is not listed needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from remate_runtime.format import DTYPES, TensorType, contiguous
 _SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
 # These take contiguous arguments and copy others first (on CPU).
 _CONTIGUOUS = frozenset(
-    """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward embedding _softmax _log_softmax
+    """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward embedding _softmax
+    _log_softmax
     _softmax_backward_data _log_softmax_backward_data embedding_dense_backward cumsum max_pool2d_with_indices
     max_pool2d_with_indices_backward""".split()
 )
@@ -127,8 +128,9 @@ def _casts(graph: Graph, op: Op, name: str) -> int:
 
 
 def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
-    """Of bfloat16, where the CPU has instructions for it: sums of a block in single precision, and a copy of the second factor's part
-    of it; of the first's, too, where its rows do not lie in one piece, three times where they are long."""
+    """Of bfloat16, where the CPU has instructions for it: sums of a block in single precision, and a copy of the second
+    factor's part of it; of the first's, too, where its rows do not lie in one piece, three times where they are
+    long."""
     if first is None or second is None or first.dtype != "bf16" or len(first.shape) < 2:
         return 0
     height, depth = first.shape[-2:]
@@ -141,10 +143,10 @@ def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
 
 
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout requested; copies of the
-    weights, padded too; partial sums of the weights' gradient, many where each channel is on its own. PyTorch's own kernel,
-    which runs single images and some groups, and in low precision all on processors without instructions for it: the patches
-    of an image side by side, there of all images."""
+    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout requested; copies of
+    the weights, padded too; partial sums of the weights' gradient, many where each channel is on its own. PyTorch's own
+    kernel, which runs single images and some groups, and in low precision all on processors without instructions for
+    it: the patches of an image side by side, there of all images."""
     images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
     weight = _argument(graph, op, 2 if backward else 1)
     if weight is None or None in images:
@@ -178,9 +180,9 @@ def _patches(
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they have a different memory layout in memory, states,
-    and gates: of one time step, or of all where those are one product. The backward pass: gradients of weights as oneDNN lays
-    them out, and in bfloat16 those of results in single precision."""
+    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they have a different
+    memory layout in memory, states, and gates: of one time step, or of all where those are one product. The backward
+    pass: gradients of weights as oneDNN lays them out, and in bfloat16 those of results in single precision."""
     found = [_argument(graph, op, at) for at in (0, 1, 2, 5)]
     if None in found or any(len(t.shape) < 2 for t in found if t is not None):
         return 2 * _total(graph, op)
@@ -227,8 +229,8 @@ def _channelwise(type_: TensorType) -> int:
 
 
 def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
-    """Blocks of scores, by the kernel's rule for their height, for one thread; the backward pass holds two, and a copy of a gradient
-    whose heads do not lie behind each other at each place."""
+    """Blocks of scores, by the kernel's rule for their height, for one thread; the backward pass holds two, and a copy
+    of a gradient whose heads do not lie behind each other at each place."""
     first = 1 if backward else 0
     query, key = _argument(graph, op, first), _argument(graph, op, first + 1)
     if query is None or key is None:

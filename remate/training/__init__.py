@@ -1,4 +1,5 @@
-"""One line on any training script: a model whose first training call is planned, and whose other calls run the schedule.
+"""One line on any training script: a model whose first training call is planned, and whose other calls run the
+schedule.
 
 It sits on `record`, `plan` and `apply`: what they refuse is refused here, with the same words.
 """

@@ -31,19 +31,19 @@ def auto(
 ) -> Model:
     """Plan the first training call of a model when it comes, and train by the schedule from that call on.
 
-    Returns the model itself, as an instance of a subclass of its class. Optimizers, wrappers and hooks that exist already still
-    work, and what is saved loads without remate. Calls in evaluation mode, without gradients, of other sizes, or that export
-    or transform the model run its own forward.
+    Returns the model itself, as an instance of a subclass of its class. Optimizers, wrappers and hooks that exist
+    already still work, and what is saved loads without remate. Calls in evaluation mode, without gradients, of other
+    sizes, or that export or transform the model run its own forward.
 
     Args:
         model: The model, or a wrapper such as DistributedDataParallel around it.
         budget: As for `remate.plan`.
-        file: Path of the schedule. A file that fits this model, this call and this budget is used without planning. A new
-            schedule is written there (into a folder, for several parts).
-        on_stale: What to do with a file for another model, call or budget, and with a model that changes while it trains.
-            `"replan"` plans again, three times at most. `"refuse"` raises StaleModelError.
-        on_refused: What to do with a model that cannot be planned. `"error"` raises what `remate.plan` raises. `"original"`
-            warns, and trains by the model's own forward.
+        file: Path of the schedule. A file that fits this model, this call and this budget is used without planning. A
+            new schedule is written there (into a folder, for several parts).
+        on_stale: What to do with a file for another model, call or budget, and with a model that changes while it
+            trains. `"replan"` plans again, three times at most. `"refuse"` raises StaleModelError.
+        on_refused: What to do with a model that cannot be planned. `"error"` raises what `remate.plan` raises.
+            `"original"` warns, and trains by the model's own forward.
         timeout: Seconds that other ranks of torch.distributed wait for the one that plans.
         progress: As for `remate.plan`.
         options: Arguments of `remate.plan` and of `remate_runtime.apply`.

@@ -17,7 +17,8 @@ from .settings import AutoSettings
 
 
 def check_file(path: Path) -> None:
-    """Before any work: that schedules can be written there. Raises OSError; ScheduleError for a file of another kind."""
+    """Before any work: that schedules can be written there. Raises OSError; ScheduleError for a file of another
+    kind."""
     if path.is_dir():
         return
     if path.exists() and path.stat().st_size:
@@ -49,7 +50,8 @@ def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -
 
 
 def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why the schedules of a model are not for a call, as text; "" if one of them is, or if they are for parts of it."""
+    """Why the schedules of a model are not for a call, as text; "" if one of them is, or if they are for parts of
+    it."""
     step = getattr(planned, "_remate_step", None)
     if step is None:
         return ""

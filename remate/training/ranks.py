@@ -34,7 +34,8 @@ def is_distributed() -> bool:
 def on_one_rank(
     key: str, what: str, make: Callable[[], PlannedElsewhere], timeout: float, say: Callable[[str], None]
 ) -> PlannedElsewhere:
-    """What the first rank that asks for `key` makes, for all that ask for it. what: names it in messages. timeout: seconds to wait. Where making it raises, the others are reported, and the error goes on here.
+    """What the first rank that asks for `key` makes, for all that ask for it. what: names it in messages. timeout:
+    seconds to wait. Where making it raises, the others are reported, and the error goes on here.
 
     Raises RemateError after the timeout.
     """
@@ -56,7 +57,8 @@ def on_one_rank(
             planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
             raise RemateError(
                 f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n"
-                f"  hint: look at what rank {planning} prints; give it more time with timeout=SECONDS, or plan beforehand "
+                f"  hint: look at what rank {planning} prints; give it more time with timeout=SECONDS, or plan "
+                "beforehand "
                 "and give all ranks the file"
             )
         time.sleep(_BETWEEN)

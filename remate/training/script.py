@@ -1,4 +1,5 @@
-"""Running a person's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and how it ends."""
+"""Running a person's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and how it
+ends."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ INTERRUPTED = 130
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
-    """Run a file. Returns the exit status that Python would; errors are printed as Python prints them. Raises OSError for a file
-    that cannot be read."""
+    """Run a file. Returns the exit status that Python would; errors are printed as Python prints them. Raises OSError
+    for a file that cannot be read."""
     with io.open_code(path) as file:
         source = file.read()
     where = os.path.abspath(path)

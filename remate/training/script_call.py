@@ -32,8 +32,8 @@ class _First(Listener):
 
 
 def script_call(path: str, arguments: Sequence[str], name: str = "") -> RecordedCall:
-    """Run a script up to the second training call of a module, which is recorded, and leave it there. name: of the module's class,
-    by default that of the first one that is trained.
+    """Run a script up to the second training call of a module, which is recorded, and leave it there. name: of the
+    module's class, by default that of the first one that is trained.
 
     Raises CaptureError where the script ends without it; OSError for a file that cannot be read.
     """

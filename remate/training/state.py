@@ -31,8 +31,9 @@ _PLANS = 3  # of one model in one process: what changes more often is no plan's 
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a model. schedules: that its calls run, none where it trains by its own forward. planned: here, not read
-    from the file or taken from another rank. seconds: that finding them took. refused: why there are none, "" if there are."""
+    """What became of a model. schedules: that its calls run, none where it trains by its own forward. planned: here,
+    not read from the file or taken from another rank. seconds: that finding them took. refused: why there are none, ""
+    if there are."""
 
     schedules: tuple[Schedule, ...] = ()
     planned: bool = False
@@ -93,8 +94,8 @@ class Auto:
         take_over(model, twin.plain, twin)
 
     def _decide_for(self, wanted: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Plan the first training call; and once more where a later one wants gradients of inputs (a discriminator's, in the step
-        of the generator): schedules that have them serve calls without, too."""
+        """Plan the first training call; and once more where a later one wants gradients of inputs (a discriminator's,
+        in the step of the generator): schedules that have them serve calls without, too."""
         again = self._scheduled is not None and self._plans < _PLANS and self.settings.on_stale == "replan"
         if again and refused_call(self._scheduled, args, kwargs):
             bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
@@ -156,7 +157,8 @@ class Auto:
                     return Scheduled(model, tuple(known), False)
             if settings.on_stale == "refuse":
                 raise StaleModelError(
-                    f"{settings.file} is not for this training: {why}\n  plan it again: on_stale='replan', or remove the file"
+                    f"{settings.file} is not for this training: {why}\n  plan it again: on_stale='replan', or "
+                    "remove the file"
                 )
             settings.say(f"{settings.file} is planned again: {_first_line(why)}")
         self._plans += 1
@@ -225,7 +227,8 @@ def state_of(model: Any) -> Auto | None:
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
-    """Whether a call with these tensors is for another purpose than running it: an export, a trace, a transform of torch.func."""
+    """Whether a call with these tensors is for another purpose than running it: an export, a trace, a transform of
+    torch.func."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     try:

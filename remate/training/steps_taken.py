@@ -14,8 +14,8 @@ _TIMES = 50  # that are kept of one kind
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """A step by the model's own forward, and by a schedule, at the same sizes: peaks in bytes, times in ns; None where the script
-    ended before it was measured."""
+    """A step by the model's own forward, and by a schedule, at the same sizes: peaks in bytes, times in ns; None where
+    the script ended before it was measured."""
 
     eager_peak: int | None = None
     peak: int | None = None

@@ -12,7 +12,8 @@ import torch
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, neither autocast nor a grad mode of the loop is in effect; afterwards the states of generators are what they were."""
+    """Inside, neither autocast nor a grad mode of the loop is in effect; afterwards the states of generators are what
+    they were."""
     drawn = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None

@@ -64,7 +64,8 @@ def check_free(model: nn.Module) -> None:
         replaced = vars(model)["forward"]
         raise CaptureError(
             f"the forward of the model was replaced by {getattr(replaced, '__qualname__', 'something else')!r}",
-            hint="call remate.auto before a library wraps the model: before accelerator.prepare(model) or trainer.train()",
+            hint="call remate.auto before a library wraps the model: before accelerator.prepare(model) or "
+            "trainer.train()",
         )
 
 

@@ -58,8 +58,8 @@ class _Seen:
 
 class Trained(Listener):
     """options: of `auto`. file: of the first module's schedule, the others' have the names of their classes in theirs.
-    skip: names of classes that are left alone. at_once: after the call by which a module is known, which runs its own forward;
-    where a file is there that is always so."""
+    skip: names of classes that are left alone. at_once: after the call by which a module is known, which runs its own
+    forward; where a file is there that is always so."""
 
     def __init__(
         self, options: Mapping[str, Any], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
@@ -133,8 +133,8 @@ class Trained(Listener):
         return seen if seen is not None and seen.kept() is module else None
 
     def _new(self, module: nn.Module) -> _Seen:
-        """What is known of a module that was not seen before. One like it that is gone (the last fold of a cross-validation) leaves
-        it its name, file and schedules."""
+        """What is known of a module that was not seen before. One like it that is gone (the last fold of a
+        cross-validation) leaves it its name, file and schedules."""
         kind = type(module).__name__
         gone = next((seen for seen in self._all if seen.kind == kind and seen.kept() is None and seen.taken), None)
         if gone is not None:

@@ -1,6 +1,8 @@
-"""Which modules a script trains: the outermost ones in train mode whose outputs get a gradient. And what their steps take.
+"""Which modules a script trains: the outermost ones in train mode whose outputs get a gradient. And what their steps
+take.
 
-Hooks on all modules see each call and its end, hooks on outputs see that a gradient comes, and by which kind of backward.
+Hooks on all modules see each call and its end, hooks on outputs see that a gradient comes, and by which kind of
+backward.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel
 
 
 class Backward:
-    """What came back to one call of a module. double: it can be differentiated again. times: backwards through the call."""
+    """What came back to one call of a module. double: it can be differentiated again. times: backwards through the
+    call."""
 
     def __init__(self) -> None:
         self.double, self.times = False, 0

@@ -2,8 +2,8 @@
 
     model = remate_runtime.apply(model, "model.json")  # then train as before
 
-Needs msgspec, and PyTorch to train, but neither planner nor solver. Names load on first use: reading a schedule does not
-import PyTorch.
+Needs msgspec, and PyTorch to train, but neither planner nor solver. Names load on first use: reading a schedule does
+not import PyTorch.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ REPLAN = "plan the model again (remate replan S.json --model FILE.py:build)"  # 
 
 
 class RemateError(Exception):
-    """Base of every error that remate raises on purpose. As text it is safe to print, whatever file or model it is about."""
+    """Base of every error that remate raises on purpose. As text it is safe to print, whatever file or model it is
+    about."""
 
     def __str__(self) -> str:
         return plain_lines(super().__str__())
@@ -28,8 +29,8 @@ class ScheduleError(RemateError):
     """A schedule file that cannot be used.
 
     code: stable code such as `R012` (documented in schema/errors.md). where: JSON pointer (`/blocks/B/forward/3/op`)
-    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand. file: the path that
-    was read, "" where there is none.
+    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand. file: the path
+    that was read, "" where there is none.
     """
 
     file = ""

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 
 from .errors import MissingExtraError
 
-# Extras of the distribution `remate`, and the modules that each brings. `remate` without any needs msgspec and jsonschema.
+# Extras of the distribution `remate`, and the modules that each brings. `remate` without any needs msgspec and
+# jsonschema.
 EXTRAS = {"torch": ("torch",), "plan": ("numpy", "scipy", "pyomo", "highspy"), "cpsat": ("ortools",)}
 _LIBRARIES = {
     "torch": "PyTorch",
@@ -16,7 +17,10 @@ _LIBRARIES = {
     "highspy": "HiGHS",
     "ortools": "OR-Tools",
 }
-_BUILD = "PyTorch comes in builds: choose one first (pip install torch --index-url https://download.pytorch.org/whl/cpu, say), or"
+_BUILD = (
+    "PyTorch comes in builds: choose one first (pip install torch "
+    "--index-url https://download.pytorch.org/whl/cpu, say), or"
+)
 
 
 def require(what: str, *extras: str) -> None:

@@ -1,4 +1,5 @@
-"""Packing: never two at one place, never below the load, on tiny instances as low as can be; found from what the linker derives."""
+"""Packing: never two at one place, never below the load, on tiny instances as low as can be; found from what the linker
+derives."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ def test_the_comment(tmp_path: Path) -> None:
     assert "- `layers.1` (`Layer`): plan `recompute` to `baseline`; now kept: `addmm`" in posted
     (tmp_path / "called").unlink()
     bash(
-        f"touch other; git checkout -b more; git add other; {git} commit -m four; git checkout main; {git} merge --no-ff -m five more"
+        f"touch other; git checkout -b more; git add other; {git} commit -m four; git checkout main; {git} merge "
+        "--no-ff -m five more"
     )
     bash(step["run"])
     assert not (tmp_path / "called").exists()

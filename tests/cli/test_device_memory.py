@@ -1,4 +1,5 @@
-"""`--device-memory`: the budget of the step is what everything else leaves, and `show` reports whether a schedule fits."""
+"""`--device-memory`: the budget of the step is what everything else leaves, and `show` reports whether a schedule
+fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The exit status of every command means what `remate --help` says: 0 fine, 1 findings, 2 usage, 3 stale, 4 unsupported."""
+"""The exit status of every command means what `remate --help` says: 0 fine, 1 findings, 2 usage, 3 stale, 4
+unsupported."""
 
 from __future__ import annotations
 

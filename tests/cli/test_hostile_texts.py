@@ -1,5 +1,5 @@
-"""A file from a stranger, with an attack in every field that takes text, goes through every command and every format: no
-raw control character, no invisible or turned text, no line of its own and no workflow command comes out."""
+"""A file from a stranger, with an attack in every field that takes text, goes through every command and every format:
+no raw control character, no invisible or turned text, no line of its own and no workflow command comes out."""
 
 from __future__ import annotations
 

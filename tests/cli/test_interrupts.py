@@ -1,4 +1,5 @@
-"""Ctrl-C at any moment: the best plan found is saved, or the exit status is 130; never a traceback or a half-written file."""
+"""Ctrl-C at any moment: the best plan found is saved, or the exit status is 130; never a traceback or a half-written
+file."""
 
 from __future__ import annotations
 

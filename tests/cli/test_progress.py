@@ -1,5 +1,5 @@
-"""Progress on stderr: at a terminal one line that is rewritten, from the first moment, and gone at the end; elsewhere lines of
-their own, after some seconds."""
+"""Progress on stderr: at a terminal one line that is rewritten, from the first moment, and gone at the end; elsewhere
+lines of their own, after some seconds."""
 
 from __future__ import annotations
 

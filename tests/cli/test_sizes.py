@@ -52,7 +52,8 @@ def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_options_stand_between_arguments(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
-    """argparse on its own takes no argument behind an option where it may be left out, or where there may be several."""
+    """argparse on its own takes no argument behind an option where it may be left out, or where there may be
+    several."""
     one = expand(at_size(planned)).graph.operations[-1].id
     wanted = said(capsys, "explain", file, one, "--at", "b=2")
     assert one in wanted

@@ -88,5 +88,6 @@ def test_words_that_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
         file=stream,
     )
     assert terminal.getvalue() == (
-        "a.json:3:4: \x1b[1;31merror[R081]\x1b[0m at /x: no error: here\n  \x1b[36mhint\x1b[0m: do\nerrors: none\nhinterland\n"
+        "a.json:3:4: \x1b[1;31merror[R081]\x1b[0m at /x: no error: here\n  \x1b[36mhint\x1b[0m: do\nerrors: "
+        "none\nhinterland\n"
     )

@@ -1,4 +1,5 @@
-"""Sizes that are products and sums of other sizes of the step: attention over flattened images, maps of several scales as one."""
+"""Sizes that are products and sums of other sizes of the step: attention over flattened images, maps of several scales
+as one."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def test_attention_over_a_flattened_image(model: nn.Module) -> None:
 
 
 def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
-    """Those of attention and convolutions follow no estimate: they were fitted to three sizes, of which the rest is a guess."""
+    """Those of attention and convolutions follow no estimate: they were fitted to three sizes, of which the rest is a
+    guess."""
     dims = {"x": {0: "b=2..6", 2: "h=8..48", 3: "w=8..48"}}
     torch.manual_seed(0)
     model = Attending()

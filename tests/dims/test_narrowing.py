@@ -1,4 +1,5 @@
-"""A range ends where the step differs: by captures where nobody gave its ends, else refused with the range that works."""
+"""A range ends where the step differs: by captures where nobody gave its ends, else refused with the range that
+works."""
 
 from __future__ import annotations
 

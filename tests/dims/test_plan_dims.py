@@ -55,8 +55,8 @@ def trained(model: nn.Module, args: Any) -> list[torch.Tensor]:
 
 
 def assert_trains(model: nn.Module, schedule: Schedule, sizes: dict[str, int], args: Any) -> None:
-    """At these sizes the schedule's step is eager's to the last bit, and takes what is predicted; the estimate of what an
-    operation needs for a scalar is an upper bound."""
+    """At these sizes the schedule's step is eager's to the last bit, and takes what is predicted; the estimate of what
+    an operation needs for a scalar is an upper bound."""
     plain = at_size(schedule, sizes)
     theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
     applied = remate_runtime.apply(ours, plain)

@@ -1,6 +1,7 @@
-"""One file for each of the usual architectures: at many sizes loss, gradients and buffers are eager's to the last bit; the peak is what
-is predicted with workspaces measured at that size, and the file's, whose workspaces are estimated upwards, is no less; where `check`
-says that the budget holds, it does; and the file is hardly longer than one for a single size."""
+"""One file for each of the usual architectures: at many sizes loss, gradients and buffers are eager's to the last bit;
+the peak is what is predicted with workspaces measured at that size, and the file's, whose workspaces are estimated
+upwards, is no less; where `check` says that the budget holds, it does; and the file is hardly longer than one for a
+single size."""
 
 from __future__ import annotations
 

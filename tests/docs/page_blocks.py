@@ -19,7 +19,8 @@ PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 NOT_RUN = {"pip", "git", "torchrun", "python", "source", "cp", "tools/docs", "tools/test", "tools/demo", "tools/cuda"}
 NOT_RUN |= {"python3", ".venv/bin/python", "tools/setup-env"}
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<words>test: [^>]*|setup\n(?:(?!-->).)*)-->\n)?^```(?P<language>\w*)(?: title=\"(?P<title>[^\"]+)\")?\n"
+    r"(?:^<!-- (?P<words>test: [^>]*|setup\n(?:(?!-->).)*)-->\n)?^```(?P<language>\w*)(?: "
+    r"title=\"(?P<title>[^\"]+)\")?\n"
     r"(?P<text>.*?)^```$|^<!-- setup\n(?P<setup>(?:(?!-->).)*)-->$",
     re.MULTILINE | re.DOTALL,
 )

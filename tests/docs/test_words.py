@@ -12,7 +12,8 @@ from .page_blocks import ROOT, pages
 
 # Words that the glossary replaces, or that say nothing.
 _OTHER_WORDS = re.compile(
-    r"\b(re-?r[u]ns?|k[e]ep-all|l[e]t go|t[o]ld|t[e]lls|fores[e]en?|by its[e]lf|what is th[e]re|l[i]es|pl[a]nted|l[e]nt)\b",
+    r"\b(re-?r[u]ns?|k[e]ep-all|l[e]t go|t[o]ld|t[e]lls|fores[e]en?|by its[e]lf|what is "
+    r"th[e]re|l[i]es|pl[a]nted|l[e]nt)\b",
     re.IGNORECASE,
 )
 _LONGEST_AVERAGE = 16.0  # words in a sentence

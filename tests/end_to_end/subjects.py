@@ -18,7 +18,8 @@ from tests.models import ZOO
 from ..runtime.small import data, seeded
 from ..runtime.stepping import assert_same, loss_of, step
 
-# The files are planned with estimated workspaces, which are upper bounds: of what numbers take that become tensors here.
+# The files are planned with estimated workspaces, which are upper bounds: of what numbers take that become tensors
+# here.
 PEAK_TOLERANCE = 64
 
 

@@ -1,4 +1,5 @@
-"""Whatever is edited in a planned schedule, it trains like eager, and `check` knows the peak that the allocator sees."""
+"""Whatever is edited in a planned schedule, it trains like eager, and `check` knows the peak that the allocator
+sees."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ NEEDS = {
 }
 
 
-# A thread of gloo that frees a tensor while Python ends aborts the process, when all work is done and printed: torch keeps
-# these threads beyond destroy_process_group (pytorch/pytorch pull request 179291 describes it). Rare, and no fault of a recipe.
+# A thread of gloo that frees a tensor while Python ends aborts the process, when all work is done and printed: torch
+# keeps these threads beyond destroy_process_group (pytorch/pytorch pull request 179291 describes it). Rare, and no
+# fault of a recipe.
 GLOO_ENDS = "terminate called without an active exception"
 
 

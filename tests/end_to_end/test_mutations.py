@@ -24,7 +24,8 @@ SUBJECTS = ("batch_norm", "layer_norm")
 
 
 class Trial:
-    """Tells what becomes of mutations of one file. Files that mean the same recomputations of the same step run once."""
+    """Tells what becomes of mutations of one file. Files that mean the same recomputations of the same step run
+    once."""
 
     def __init__(self, of: Subject, path: Path) -> None:
         self.of, self.path = of, path

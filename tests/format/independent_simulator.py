@@ -1,7 +1,8 @@
-"""A second simulator, written from `schema/README.md` and `schema/operators-1.json` alone: it imports nothing of remate.
+"""A second simulator, written from `schema/README.md` and `schema/operators-1.json` alone: it imports nothing of
+remate.
 
-It takes a valid file and gives what `schema/corpus/expected` states: events, peak and time. It checks nothing and hurries
-nowhere; where it and the linker differ, the page is at fault, or one of the two.
+It takes a valid file and gives what `schema/corpus/expected` states: events, peak and time. It checks nothing and
+hurries nowhere; where it and the linker differ, the page is at fault, or one of the two.
 """
 
 from __future__ import annotations

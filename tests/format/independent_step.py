@@ -1,4 +1,5 @@
-"""The flat step of a schedule file, for the second simulator: from `schema/README.md` alone, nothing of remate imported."""
+"""The flat step of a schedule file, for the second simulator: from `schema/README.md` alone, nothing of remate
+imported."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def tensor(text: str) -> Tensor:
 
 
 def number(text: str, size: dict[str, int]) -> int:
-    """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no rest."""
+    """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no
+    rest."""
     made = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
     return int(made)
 
@@ -83,7 +85,8 @@ def is_type(text: Any) -> bool:
 
 
 class Step:
-    """The flat step of a file: `ops` in order, `backward_start` the number of those in forward, `plan` before which op what is recomputed."""
+    """The flat step of a file: `ops` in order, `backward_start` the number of those in forward, `plan` before which op
+    what is recomputed."""
 
     def __init__(self, file: Json) -> None:
         dims = file["model"].get("dims", {})
@@ -127,7 +130,8 @@ class Step:
         }
 
     def _walk(self, parts: list[Any], leaves: list[Any], spans: list[Any]) -> None:
-        """Instances in forward order. A part: instance, full id, prefix, scope around it, id of the composite around it."""
+        """Instances in forward order. A part: instance, full id, prefix, scope around it, id of the composite around
+        it."""
         for instance, full, prefix, around, outer in parts:
             block, given = self.file["blocks"][instance["block"]], instance.get("with", {})
             scope: dict[str, str] = {}

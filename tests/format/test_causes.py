@@ -1,4 +1,5 @@
-"""One fault for each cause, with the nearest name: what is wrong in a template is reported once, not once for each instance."""
+"""One fault for each cause, with the nearest name: what is wrong in a template is reported once, not once for each
+instance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Expressions of named sizes: one text for each, nothing evaluated but by the grammar, and bounded whatever a file says."""
+"""Expressions of named sizes: one text for each, nothing evaluated but by the grammar, and bounded whatever a file
+says."""
 
 from __future__ import annotations
 

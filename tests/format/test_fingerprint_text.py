@@ -1,4 +1,5 @@
-"""The fingerprint, computed from the words of `schema/fingerprint.md` alone: nothing of the project is imported but to compare."""
+"""The fingerprint, computed from the words of `schema/fingerprint.md` alone: nothing of the project is imported but to
+compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Entries of the model's parameters that repeat are written once: the same entries, the same order, no more than asked."""
+"""Entries of the model's parameters that repeat are written once: the same entries, the same order, no more than
+asked."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ class Block(nn.Module):
 
 
 class Annealed(nn.Module):
-    """Residuals that warm up, dropout that fades, noise on the inputs, a temperature, focal loss with label smoothing."""
+    """Residuals that warm up, dropout that fades, noise on the inputs, a temperature, focal loss with label
+    smoothing."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""Encoders and encoder-decoders: BERT and T5 from `transformers`, a vision Transformer, two towers that share weights."""
+"""Encoders and encoder-decoders: BERT and T5 from `transformers`, a vision Transformer, two towers that share
+weights."""
 
 from __future__ import annotations
 

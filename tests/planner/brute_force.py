@@ -1,4 +1,5 @@
-"""The truth for tiny steps: every choice of recomputations, one at most per forward operation, judged by the simulator."""
+"""The truth for tiny steps: every choice of recomputations, one at most per forward operation, judged by the
+simulator."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from remate_runtime.link.simulator import simulate
 
 
 def schedules(graph: Graph) -> Iterator[tuple[int, int]]:
-    """(peak, time) of every schedule in which each forward operation is recomputed at most once, before some backward one."""
+    """(peak, time) of every schedule in which each forward operation is recomputed at most once, before some backward
+    one."""
     points = [None, *range(graph.backward_start, len(graph.operations))]
     for choice in product(points, repeat=graph.backward_start):
         recomputes = [FlatRecompute(op, before) for op, before in enumerate(choice) if before is not None]

@@ -1,4 +1,5 @@
-"""The truth for tiny steps: Dijkstra over (next operation, resident storages), any recomputations, any number, anywhere.
+"""The truth for tiny steps: Dijkstra over (next operation, resident storages), any recomputations, any number,
+anywhere.
 
 Written for comparison only: every move is tried everywhere and nothing is pruned, so that it shares no argument with
 what it judges. Sets of storages are bit masks.

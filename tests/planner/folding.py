@@ -1,4 +1,5 @@
-"""What the tests of partition and fold share: random steps and recomputations, schedules of folded steps, comparison."""
+"""What the tests of partition and fold share: random steps and recomputations, schedules of folded steps,
+comparison."""
 
 from __future__ import annotations
 

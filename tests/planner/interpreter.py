@@ -1,4 +1,5 @@
-"""A reference interpreter of captured graphs: runs every operation in order, frees nothing. And its comparison to eager."""
+"""A reference interpreter of captured graphs: runs every operation in order, frees nothing. And its comparison to
+eager."""
 
 from __future__ import annotations
 

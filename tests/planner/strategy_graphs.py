@@ -133,8 +133,8 @@ def random_graph(seed: int, operations: int) -> Graph:
 
 
 def frozen_base(layers: int) -> Graph:
-    """Frozen layers, which have no backward, a trained branch beside the later ones, as LoRA adds them, and a mask that is
-    made at the beginning and read by all of these."""
+    """Frozen layers, which have no backward, a trained branch beside the later ones, as LoRA adds them, and a mask that
+    is made at the beginning and read by all of these."""
     t = Tape()
     (x,) = t.add("synthetic.frozen", (t.source("x", 100),), (100,), 30)
     (mask,) = t.add("synthetic.frozen", (x,), (60,), 3)
@@ -153,7 +153,8 @@ def frozen_base(layers: int) -> Graph:
 
 
 def unrolled(layers: int, length: int, unit: int = 1000) -> Graph:
-    """A recurrent net unrolled over time, layer by layer, as an LSTM is captured: gates, a cell state, a hidden state."""
+    """A recurrent net unrolled over time, layer by layer, as an LSTM is captured: gates, a cell state, a hidden
+    state."""
     t = Tape()
     weight = t.source("w", 16 * unit, "parameter")
     inputs = [t.forward((t.source("x", length * unit),), (unit,), 4, saves_inputs=False) for _ in range(length)]

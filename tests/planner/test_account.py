@@ -1,4 +1,5 @@
-"""What the planner counts for itself is what the simulator counts: to the byte, at every operation, under any recomputations."""
+"""What the planner counts for itself is what the simulator counts: to the byte, at every operation, under any
+recomputations."""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def test_trees_are_what_torch_makes_of_them(tree: Any) -> None:
 
 
 class Alike(nn.Module):
-    """The same operators on tensors that differ in one thing each: type, strides, the type of a number, a missing argument."""
+    """The same operators on tensors that differ in one thing each: type, strides, the type of a number, a missing
+    argument."""
 
     def __init__(self) -> None:
         super().__init__()

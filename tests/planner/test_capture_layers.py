@@ -96,8 +96,8 @@ def rnn_cells() -> Built:
             g = m.gru(h, g)
         return m.rnn(a)[0].sum(1) + g
 
-    # Rows of 32: eager computes gates in place, in a part of a tensor, and torch's kernels round otherwise in what is left of a row
-    # behind full vectors.
+    # Rows of 32: eager computes gates in place, in a part of a tensor, and torch's kernels round otherwise in what is
+    # left of a row behind full vectors.
     cells = {"lstm": nn.LSTMCell(32, 32), "gru": nn.GRUCell(32, 32), "rnn": nn.RNN(32, 32, 2, batch_first=True)}
     return Fn(forward, **cells), (torch.randn(3, 4, 32),), {}
 

@@ -138,7 +138,8 @@ def test_axes_of_one_element_are_laid_out_as_by_real_kernels(name: str) -> None:
 
 
 class Attention(nn.Module):
-    """Attention over pixels, as in autoencoders for images: with one image its result looks like channels last, and is not."""
+    """Attention over pixels, as in autoencoders for images: with one image its result looks like channels last, and is
+    not."""
 
     def __init__(self) -> None:
         super().__init__()

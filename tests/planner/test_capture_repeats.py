@@ -170,7 +170,8 @@ def test_gradients_that_lie_otherwise_each_time_are_traced_in_their_places(monke
 
 
 def test_gradients_of_another_layout_are_no_anomaly() -> None:
-    """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is reported that."""
+    """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is reported
+    that."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         capture(*ZOO["mlp_mixer"].build())

@@ -1,4 +1,5 @@
-"""What a chain counts for its programme, held against the simulator; cheap values, and plans that need little at once."""
+"""What a chain counts for its programme, held against the simulator; cheap values, and plans that need little at
+once."""
 
 from __future__ import annotations
 

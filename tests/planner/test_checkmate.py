@@ -1,4 +1,5 @@
-"""Checkmate: the optimum of its model is that of enumeration on tiny steps, its rounding fits, and published optima are met."""
+"""Checkmate: the optimum of its model is that of enumeration on tiny steps, its rounding fits, and published optima are
+met."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def solved(name: str, instance: StepInstance, budget: int) -> Solution:
 
 
 def test_everything_may_run_again_where_there_is_no_backward() -> None:
-    """The early values of the chain are read again at its end, each one after the one before it: a run of each makes all."""
+    """The early values of the chain are read again at its end, each one after the one before it: a run of each makes
+    all."""
     instance = StepInstance(forward_only(12))
     found = solved("checkmate", instance, instance.baseline.peak - 20)
     assert found.time == solved("exact", instance, instance.baseline.peak - 20).time

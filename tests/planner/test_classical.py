@@ -110,9 +110,9 @@ def test_rotor_is_the_optimal_persistent_schedule(seed: int) -> None:
 @pytest.mark.parametrize("snapshots", [1, 2, 3, 5])
 @pytest.mark.parametrize("length", [2, 3, 7, 20, 35])
 def test_on_a_homogeneous_chain_rotor_takes_what_revolve_takes(length: int, snapshots: int) -> None:
-    """A. Griewank and A. Walther, "Revolve", ACM TOMS 26, 2000: r * l - C(s + r, r - 1) forward steps run again for a chain of
-    l with s snapshots, where r is the least with l <= C(s + r, r). The input is among theirs and takes no memory here; what
-    has just been run does."""
+    """A. Griewank and A. Walther, "Revolve", ACM TOMS 26, 2000: r * l - C(s + r, r - 1) forward steps run again for a
+    chain of l with s snapshots, where r is the least with l <= C(s + r, r). The input is among theirs and takes no
+    memory here; what has just been run does."""
     way = SavingWay(1000, 0, 0)  # what a backward reads never stays
     table = Table([ChainStage(1, 0, 0, 1, 1, 1, (way,))] * length, 60)  # one slot per byte
     repeated = next(r for r in range(1, length + 1) if length <= math.comb(snapshots + r, r))

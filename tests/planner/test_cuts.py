@@ -73,7 +73,8 @@ def test_stretches_are_made_up_of_shorter_ones(count: int, overlapping: bool) ->
 
 
 def test_integers_are_not_asked_where_their_relaxation_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HiGHS cannot be ended while it works on the root of a search, so the work of the relaxation decides beforehand."""
+    """HiGHS cannot be ended while it works on the root of a search, so the work of the relaxation decides
+    beforehand."""
     instance = StepInstance(transformer(2))
     budget = int(0.7 * instance.baseline.peak)
     asked: list[bool] = []

@@ -1,4 +1,5 @@
-"""Autograd copies a gradient that does not lie as it keeps it: the step makes that copy, and its memory is in the plan."""
+"""Autograd copies a gradient that does not lie as it keeps it: the step makes that copy, and its memory is in the
+plan."""
 
 from __future__ import annotations
 

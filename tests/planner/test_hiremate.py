@@ -80,8 +80,8 @@ def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: fl
 
 @pytest.mark.parametrize("budget", [160, 130])
 def test_a_chain_is_run_as_by_the_optimal_programme_for_chains(budget: int) -> None:
-    """36 layers of 10 bytes; without recomputation 380. Within the smaller budget several parts run again in one stage, one after
-    another."""
+    """36 layers of 10 bytes; without recomputation 380. Within the smaller budget several parts run again in one stage,
+    one after another."""
     request = Request(budget, effort=QUICK)
     ours, rotor = (solve(StepInstance(chain(36)), request, policy(name)) for name in ("hiremate", "rotor"))
     assert ours.time <= rotor.time

@@ -48,7 +48,8 @@ def test_frontier_of_a_block(name: str) -> None:
 
 
 def test_a_block_retains_what_the_whole_step_holds_for_it() -> None:
-    """Bytes retained by the blocks add up to what the simulator holds at the forward/backward boundary, but for what outlives blocks."""
+    """Bytes retained by the blocks add up to what the simulator holds at the forward/backward boundary, but for what
+    outlives blocks."""
     graph = prepared("mlp_mixer").captured.graph
     readers = readers_of(graph)
     leaves = [leaf_graph(graph, part, readers) for part in prepared("mlp_mixer").leaves()]
@@ -110,7 +111,8 @@ def test_files_offer_plans_and_an_instance_moves_to_one_by_a_line() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("share", "most"), [(0.5, 0.10), (0.3, 0.20)])
 def test_rockmate_saves_what_its_paper_says(share: float, most: float) -> None:
-    """X. Zhao et al., Rockmate, ICML 2023: activations divided by two to five for 10 to 20% more time; here of the whole peak."""
+    """X. Zhao et al., Rockmate, ICML 2023: activations divided by two to five for 10 to 20% more time; here of the
+    whole peak."""
     model = ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
     step = planner.prepare(*model, cost="h200")
     instance = StepInstance(step.captured.graph, step.parts)

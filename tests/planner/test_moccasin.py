@@ -36,7 +36,8 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
 
 def test_it_ends_at_the_limit_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one it takes minutes for this step. What writes the model, and what comes before a search, ask for no clock."""
+    """Without one it takes minutes for this step. What writes the model, and what comes before a search, ask for no
+    clock."""
     pytest.importorskip("ortools")
     monkeypatch.setattr(moccasin, "GRACE", 0.5)
     instance = StepInstance(random_graph(3, 250))

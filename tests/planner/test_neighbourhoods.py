@@ -92,7 +92,8 @@ def small(seed: int, kind: str) -> Graph:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "random"])
 def test_the_optimum_of_a_tiny_step_is_not_passed(kind: str) -> None:
-    """Of steps that one program holds whole it finds the optimum, but for recomputations in the forward and in another order."""
+    """Of steps that one program holds whole it finds the optimum, but for recomputations in the forward and in another
+    order."""
     for seed in range(2):
         graph = small(seed, kind)
         about, truth = StepInstance(graph), ExactOptimum(graph)

@@ -54,7 +54,8 @@ def test_a_chain_takes_memory_of_the_logarithm_of_its_length_and_time_of_that(le
 
 @pytest.mark.parametrize("length", [64, 256])
 def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_recomputes(length: int) -> None:
-    """The paper's theorem: within 2 * ceil(sqrt(n)) layers, O(n) runs; the gradient and two layers are counted here too."""
+    """The paper's theorem: within 2 * ceil(sqrt(n)) layers, O(n) runs; the gradient and two layers are counted here
+    too."""
     instance = StepInstance(chain(length))
     budget = 10 * (2 * math.isqrt(length) + 6)
     found = solve(instance, Request(budget), policy("dtr"))

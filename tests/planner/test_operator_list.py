@@ -1,4 +1,5 @@
-"""The list of operators that a file may name: wide enough for models that nobody has tried, and none of them aliases unseen."""
+"""The list of operators that a file may name: wide enough for models that nobody has tried, and none of them aliases
+unseen."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import torch
 from remate_runtime.operators import OPERATORS, PAIRED, PERMISSION, VIEWS
 from tools import operator_tables
 
-# Overloads that models of transformers, timm and torchvision come to: by hand, so that no rule of the tool is its own judge.
+# Overloads that models of transformers, timm and torchvision come to: by hand, so that no rule of the tool is its own
+# judge.
 FAMILIES = """
 add.Tensor add.Scalar sub.Tensor rsub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar div.Tensor_mode pow.Tensor_Scalar pow.Tensor_Tensor
 neg exp log log2 log1p expm1 sqrt rsqrt reciprocal abs sign sin cos tan tanh sigmoid relu gelu silu silu_backward elu leaky_relu hardtanh

@@ -1,4 +1,5 @@
-"""Tiny steps against their exact optimum: bounds and floors hold, what is feasible is found, and found as it should be."""
+"""Tiny steps against their exact optimum: bounds and floors hold, what is feasible is found, and found as it should
+be."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ STEPS = 5  # seeds that a part of the slow test takes
 
 
 def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace: int, loss: int) -> StepInstance:
-    """Layers that hand a value of `carried` bytes on, each with one of `inner` bytes that its backward reads; the loss reads
-    `loss` bytes. ns: of what makes the one, and the other."""
+    """Layers that hand a value of `carried` bytes on, each with one of `inner` bytes that its backward reads; the loss
+    reads `loss` bytes. ns: of what makes the one, and the other."""
     tape = Tape()
     x = tape.source("x", carried)
     for _ in range(layers):
@@ -33,7 +33,8 @@ def chain(layers: int, carried: int, inner: int, ns: tuple[int, int], workspace:
 
 
 def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
-    """Hold the bound against the truth on every budget of every step. Returns how many steps, and how often it says something."""
+    """Hold the bound against the truth on every budget of every step. Returns how many steps, and how often it says
+    something."""
     steps = said = 0
     for name, about, optima in truths(seeds, delivered):
         steps += 1

@@ -1,4 +1,5 @@
-"""`remate.plan(..., at=)`: parts of a model, with their inputs from the model's own call, and its memory for the objective."""
+"""`remate.plan(..., at=)`: parts of a model, with their inputs from the model's own call, and its memory for the
+objective."""
 
 from __future__ import annotations
 
@@ -157,8 +158,8 @@ def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
 
 
 def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
-    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched on its own, it
-    would have its least peak where it holds much, and nothing would fit this budget."""
+    """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched on its
+    own, it would have its least peak where it holds much, and nothing would fit this budget."""
     model, x = deep()
     made = remate.plan(model, (x,), at="first.*", budget="30%", cost="cpu")
     assert isinstance(made, PartSchedules)
@@ -253,8 +254,8 @@ def test_what_cannot_be_planned_says_why() -> None:
 
 
 def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
-    """transformers gathers router logits by hooks of submodules, which a part would not call: the loss that is made of them
-    would be another one without a word."""
+    """transformers gathers router logits by hooks of submodules, which a part would not call: the loss that is made of
+    them would be another one without a word."""
     transformers = pytest.importorskip("transformers")
     config = transformers.MixtralConfig(
         vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,

@@ -1,4 +1,5 @@
-"""The user's cache of measured costs: the same model planned again gives the same bytes; nothing wrong with it matters."""
+"""The user's cache of measured costs: the same model planned again gives the same bytes; nothing wrong with it
+matters."""
 
 from __future__ import annotations
 

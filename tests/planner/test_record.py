@@ -39,7 +39,8 @@ class Net(nn.Module):
 
 
 class Loop:
-    """As libraries train: evaluates first, settings of their own, autocast put around forward, smaller batches at the end."""
+    """As libraries train: evaluates first, settings of their own, autocast put around forward, smaller batches at the
+    end."""
 
     def __init__(self, model: Net) -> None:
         self.model = model

@@ -1,4 +1,5 @@
-"""Where operations say that they come from: lines counted from their function, so that edits elsewhere change nothing."""
+"""Where operations say that they come from: lines counted from their function, so that edits elsewhere change
+nothing."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def test_local_search_never_makes_worse(warm_start: int, count: int, share: floa
 
 
 def test_polish_holds_what_saves_much_for_its_bytes() -> None:
-    """All is made again, and 12 bytes are free. Longest first: one value of 10 bytes by 9 ns, and two of a byte by 12 ns, of which
-    the operation that makes them takes 4. For their bytes: all four of a byte."""
+    """All is made again, and 12 bytes are free. Longest first: one value of 10 bytes by 9 ns, and two of a byte by 12
+    ns, of which the operation that makes them takes 4. For their bytes: all four of a byte."""
     tape = Tape()
     x = tape.forward((tape.source("x", 1),), (1,), 1, parameter=1)
     wide = [tape.forward((x,), (10,), 9, saves_inputs=False, saves_output=True) for _ in range(4)]

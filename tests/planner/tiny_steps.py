@@ -1,5 +1,6 @@
-"""Tiny random training steps with everything that makes recomputations hard: operators with in-place forms, several outputs,
-views, buffers that the step updates, random operations, and narrow chains whose operations are recomputed twice."""
+"""Tiny random training steps with everything that makes recomputations hard: operators with in-place forms, several
+outputs, views, buffers that the step updates, random operations, and narrow chains whose operations are recomputed
+twice."""
 
 from __future__ import annotations
 

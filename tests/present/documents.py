@@ -11,7 +11,8 @@ _RAW = {"script", "style"}
 
 
 class Document(HTMLParser):
-    """elements: (name, attributes). texts: of everything but scripts and styles. open: not closed, or closed wrongly."""
+    """elements: (name, attributes). texts: of everything but scripts and styles. open: not closed, or closed
+    wrongly."""
 
     def __init__(self, page: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,5 +1,5 @@
-"""`--engine compiled`, `--engine arena`, `--engine graphs`: the tests of the runtime, with what they apply executed by another engine than
-eager's, or by that in graphs that are recorded on the CPU."""
+"""`--engine compiled`, `--engine arena`, `--engine graphs`: the tests of the runtime, with what they apply executed by
+another engine than eager's, or by that in graphs that are recorded on the CPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NOTHING = 1e-6  # what is left of a gradient that is 0 by right: of a bias in fr
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What is marked `compiled` runs by that engine and in graphs among the slow tests, too, unless one engine is requested."""
+    """What is marked `compiled` runs by that engine and in graphs among the slow tests, too, unless one engine is
+    requested."""
     marked = metafunc.definition.get_closest_marker("compiled") is not None
     if marked and metafunc.config.getoption("--engine") == "eager":
         engines = ["eager", *(pytest.param(one, marks=pytest.mark.slow) for one in ("compiled", "graphs"))]
@@ -55,7 +56,8 @@ def requested_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 def _in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine "eager" in graphs, which are recorded on the CPU. What cannot be replayed is warned of, and runs without."""
+    """The engine "eager" in graphs, which are recorded on the CPU. What cannot be replayed is warned of, and runs
+    without."""
 
     def of_one(engine: Engine, how: How) -> Engine:
         return in_cuda_graphs(engine, OnCpu, "cpu") if engine.name == "eager" else engine

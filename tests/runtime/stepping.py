@@ -158,8 +158,8 @@ def assert_as_near(found: Mapping[str, Any], eager: Mapping[str, Any], exact: Ma
 
 
 def same_in_low_precision(planned: nn.Module, eager: nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
-    """The gradients that both have: the bits of eager, or where the engine rounds otherwise, what is as near to float64. loss: of a
-    model in float64."""
+    """The gradients that both have: the bits of eager, or where the engine rounds otherwise, what is as near to
+    float64. loss: of a model in float64."""
     found, wanted = ({n: p.grad for n, p in model.named_parameters()} for model in (planned, eager))
     if not ROUNDING:
         return assert_same(found, wanted)

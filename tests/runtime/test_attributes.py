@@ -1,4 +1,5 @@
-"""Attributes that forward sets to tensors: loops read auxiliary losses and activations from the modules after the call."""
+"""Attributes that forward sets to tensors: loops read auxiliary losses and activations from the modules after the
+call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parameters, buffers and attributes that became something else: refused with their names and with advice, never by a raw error."""
+"""Parameters, buffers and attributes that became something else: refused with their names and with advice, never by a
+raw error."""
 
 from __future__ import annotations
 

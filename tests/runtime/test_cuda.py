@@ -141,8 +141,8 @@ def test_another_device_than_the_current_one():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "tiny_gpt", "llama", "bert", "resnet", "unet", "mlp_mixer", "state_space"])
 def test_planned_from_measured_costs(name):
-    """The whole way on the device: capture, measured costs, a plan, training. Predicted and measured peak differ by what
-    the allocator's rounding and workspaces of libraries make."""
+    """The whole way on the device: capture, measured costs, a plan, training. Predicted and measured peak differ by
+    what the allocator's rounding and workspaces of libraries make."""
     model, args, kwargs = ZOO[name].build("cuda")
     schedule = remate.plan(model, args, kwargs, budget="70%")
     planned = apply(model, schedule)

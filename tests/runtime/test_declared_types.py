@@ -1,4 +1,5 @@
-"""What a file declares of results: held against what torch infers before anything runs, and against what kernels did."""
+"""What a file declares of results: held against what torch infers before anything runs, and against what kernels
+did."""
 
 from __future__ import annotations
 

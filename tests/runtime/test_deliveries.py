@@ -1,4 +1,5 @@
-"""Gradients are delivered as they complete: added up in place, seen by hooks and used up by optimizers during backward."""
+"""Gradients are delivered as they complete: added up in place, seen by hooks and used up by optimizers during
+backward."""
 
 from __future__ import annotations
 

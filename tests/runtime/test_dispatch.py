@@ -1,4 +1,5 @@
-"""Several schedules on one model: each call runs the one that is for it; where none is, it is refused, or eager's own."""
+"""Several schedules on one model: each call runs the one that is for it; where none is, it is refused, or eager's
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What requires grad changes after planning: gradients are eager's, or the call is refused; none is wrong or missing."""
+"""What requires grad changes after planning: gradients are eager's, or the call is refused; none is wrong or
+missing."""
 
 from __future__ import annotations
 

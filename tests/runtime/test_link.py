@@ -1,4 +1,5 @@
-"""The linker against a symbolic machine: whatever the graph and the recomputations, every read sees the right contents."""
+"""The linker against a symbolic machine: whatever the graph and the recomputations, every read sees the right
+contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which operators a file may name: those on the list; those that need a permission, with it; no other, with the reason."""
+"""Which operators a file may name: those on the list; those that need a permission, with it; no other, with the
+reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A planned model and its eager twin live through the same: whatever a loop does in whatever order, they stay equal to the bit;
-compiled, in double precision, but for rounding."""
+"""A planned model and its eager twin live through the same: whatever a loop does in whatever order, they stay equal to
+the bit; compiled, in double precision, but for rounding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ NAMES = ("embed.weight", "first.weight", "first.bias", "norm.weight", "last.weig
 
 
 class Lively(nn.Module):
-    """Tied weights, a draw, running statistics, a counter, arguments of every kind, outputs that a loss may leave out."""
+    """Tied weights, a draw, running statistics, a counter, arguments of every kind, outputs that a loss may leave
+    out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +82,8 @@ names = st.sampled_from(NAMES)
 
 
 class Lives(RuleBasedStateMachine):
-    """`models`: the planned one and its twin. What a rule does to one it does to the other, from the same state of the generator."""
+    """`models`: the planned one and its twin. What a rule does to one it does to the other, from the same state of the
+    generator."""
 
     engine = "eager"
     dtype = torch.float32

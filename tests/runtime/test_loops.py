@@ -1,4 +1,5 @@
-"""Loops as people write them: parameters and gradients at the end are eager's to the bit, or the call says what works."""
+"""Loops as people write them: parameters and gradients at the end are eager's to the bit, or the call says what
+works."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 def test_measured_peak_is_the_predicted_one(recomputes, between, rows):
-    """To the byte: with few rows, states of the generator, the root gradient and buffer updates are most of the peak."""
+    """To the byte: with few rows, states of the generator, the root gradient and buffer updates are most of the
+    peak."""
     model, x = seeded(Deep(between)), data(rows, 16)
     captured = capture(model, (x,))
     schedule = with_recomputes(msgspec.structs.replace(captured, graph=costed(captured.graph)), recomputes)

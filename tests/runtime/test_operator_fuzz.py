@@ -53,7 +53,8 @@ def test_a_sample() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not fenced(), reason="needs a C compiler")
 def test_the_fence_sees_what_no_signal_would() -> None:
-    """A permitted operator that writes out of bounds is not called by the checks, so this reads behind a tensor on its own."""
+    """A permitted operator that writes out of bounds is not called by the checks, so this reads behind a tensor on its
+    own."""
     import os
     import subprocess
     import sys

@@ -228,7 +228,8 @@ def test_no_result_holds_more_memory_than_it_fills():
 
 @pytest.mark.parametrize("text", ["f32[2,3]{0,1}", "f32[3,3]{2,2}", "i64[2]{1000}", "f32[0,4]{9,1}", "bool[2,1]{1,7}"])
 def test_constants_with_gaps_and_overlaps(text):
-    """A file may give a constant any strides; where elements share a place they are equal in files that capture wrote."""
+    """A file may give a constant any strides; where elements share a place they are equal in files that capture
+    wrote."""
     kind = parse_type(text)
     data = tuple([True] * kind.numel) if kind.dtype == "bool" else tuple([3] * kind.numel)
     made = constant(kind, data, torch.device("cpu"))

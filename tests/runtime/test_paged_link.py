@@ -1,4 +1,5 @@
-"""Pages in the linker: whatever is paged and recomputed, every read sees the right contents, and bytes are those of the storages."""
+"""Pages in the linker: whatever is paged and recomputed, every read sees the right contents, and bytes are those of the
+storages."""
 
 from __future__ import annotations
 
@@ -112,8 +113,8 @@ def chain(device: str = "cpu") -> Graph:
 
 
 def test_the_short_form_by_hand() -> None:
-    """The copy out begins when a is made, at 1000, and takes 1010 ns; b is ready at 2000, so the step waits 10 ns. The copy
-    back begins when a is read and takes 2010 ns."""
+    """The copy out begins when a is made, at 1000, and takes 1010 ns; b is ready at 2000, so the step waits 10 ns. The
+    copy back begins when a is read and takes 2010 ns."""
     linked = link(chain(), (), [FlatPage(1)])
     copied = PageOut(1, 0, "disk"), Run(1), PageGone(1, 0, "disk"), Free((1,))
     assert linked.events[:6] == (Run(0), Free((0,)), *copied)

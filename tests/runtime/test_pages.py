@@ -1,4 +1,5 @@
-"""Paged values on the CPU: results are eager's to the bit, bytes are the predicted ones, and whatever fails leaves training as it was."""
+"""Paged values on the CPU: results are eager's to the bit, bytes are the predicted ones, and whatever fails leaves
+training as it was."""
 
 from __future__ import annotations
 
@@ -195,7 +196,8 @@ def train(model: nn.Module, ended: list[bool]) -> None:
 
 
 def test_a_fault_at_every_copy_leaves_training_unharmed(paged_model, monkeypatch):
-    """Each copy fails in turn. The generator and the buffers are as before where forward fails; the next step is eager's."""
+    """Each copy fails in turn. The generator and the buffers are as before where forward fails; the next step is
+    eager's."""
     model, total = paged_model, copies(paged_model)
     assert total >= 10
     move = paging._Copy._move

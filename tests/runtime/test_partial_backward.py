@@ -17,8 +17,8 @@ from .stepping import everything, no_recomputes, schedule_of
 
 
 class Stage(nn.Module):
-    """Gradients come in several deliveries: two layers are larger than what is delivered at a time. `skip`: the input is
-    read by the last layer, too, so that its own gradient comes before those of the first."""
+    """Gradients come in several deliveries: two layers are larger than what is delivered at a time. `skip`: the input
+    is read by the last layer, too, so that its own gradient comes before those of the first."""
 
     def __init__(self, width: int = 520, late: bool = False) -> None:
         super().__init__()

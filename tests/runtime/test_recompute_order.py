@@ -40,7 +40,8 @@ def test_every_recompute_is_in_one_group(kind: str, seed: int) -> None:
 
 
 def test_an_operation_goes_with_what_runs_again_for_it_alone() -> None:
-    """a → b → c, d. Backward reads c and d; a and b run again for them. Without c, d still needs them; without both, nobody does."""
+    """a → b → c, d. Backward reads c and d; a and b run again for them. Without c, d still needs them; without both,
+    nobody does."""
     tape = Tape()
     a = tape.forward((tape.source("x", 10),), (10,), 1, saves_inputs=False)
     b = tape.forward((a,), (10,), 1, saves_inputs=False)
@@ -55,7 +56,8 @@ def test_an_operation_goes_with_what_runs_again_for_it_alone() -> None:
 
 
 def test_what_is_kept_for_recomputes_alone_counts() -> None:
-    """b runs again from a, which is kept for that and is larger: without the recomputation less is held, and it goes first."""
+    """b runs again from a, which is kept for that and is larger: without the recomputation less is held, and it goes
+    first."""
     tape = Tape()
     a = tape.forward((tape.source("x", 10),), (50,), 1, saves_inputs=False)
     b = tape.forward((a,), (30,), 5, saves_inputs=False, saves_output=True)

@@ -1,4 +1,5 @@
-"""Recurrent layers run as eager runs them: on the CPU, an LSTM's layer is one operator, and its gradients are eager's."""
+"""Recurrent layers run as eager runs them: on the CPU, an LSTM's layer is one operator, and its gradients are
+eager's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Models that torch shards: gradients are those of eager to the bit, or the model is refused with the way that works."""
+"""Models that torch shards: gradients are those of eager to the bit, or the model is refused with the way that
+works."""
 
 from __future__ import annotations
 
@@ -251,7 +252,8 @@ def _gathered(rank: int) -> None:
 
 
 def _freed(rank: int) -> None:
-    """In backward a block with enough gradients for a delivery of their own is reduced and freed before the next is done."""
+    """In backward a block with enough gradients for a delivery of their own is reduced and freed before the next is
+    done."""
 
     class Wide(Blocks):
         def __init__(self) -> None:

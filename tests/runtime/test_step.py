@@ -122,7 +122,8 @@ def test_accumulation_clipping_and_optimizers():
 
 
 def test_gradients_are_the_parameters_own():
-    """Autograd keeps what it is given: no two parameters may share a gradient's storage, nor share it with a tangent."""
+    """Autograd keeps what it is given: no two parameters may share a gradient's storage, nor share it with a
+    tangent."""
 
     class Sum(nn.Module):
         def __init__(self):

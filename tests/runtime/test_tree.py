@@ -42,14 +42,18 @@ def test_positional_keyword_and_default_are_equal(planned):
         (lambda m: m(X, labels={"y": Y}), r"'mask' was a tensor bool\[2,4\] when planning, now it is None"),
         (lambda m: m(X, MASK, labels={"z": Y}), r"'labels' must have the keys \['y'\]"),
         (lambda m: m(X, MASK, labels=Y), r"'labels' must have the keys .* got a tensor f32\[2,4\]"),
-        (lambda m: m(X, MASK, labels={"y": Y}, scale=2.0), r"'scale' was left out when planning \(1.0\), the call gives 2.0"),
+        (lambda m: m(X, MASK, labels={"y": Y}, scale=2.0), r"'scale' was left out when planning \(1.0\), the call "
+        r"gives 2.0"),
         (lambda m: m(X, MASK, labels={"y": Y}, scale=True), r"'scale'.* gives True"),
         (lambda m: m(labels={"y": Y}, mask=MASK), r"missing a required argument: 'x'"),
         (lambda m: m(X, MASK, labels={"y": Y}, other=1), r"unexpected keyword argument 'other'"),
-        (lambda m: m(data(3, 8), MASK, labels={"y": Y}), r"'x' must be f32\[2,8\] on cpu, got f32\[3,8\].*\n.*plan again for this shape or pad"),
+        (lambda m: m(data(3, 8), MASK, labels={"y": Y}), r"'x' must be f32\[2,8\] on cpu, got f32\[3,8\].*\n.*plan "
+        r"again for this shape or pad"),
         (lambda m: m(X.double(), MASK, labels={"y": Y}), r"'x' must be f32\[2,8\].*got f64\[2,8\]"),
-        (lambda m: m(X, MASK, labels={"y": Y.to("meta")}), r"'labels\.y' must be f32\[2,4\] on cpu, got f32\[2,4\] on meta"),
-        (lambda m: m(X.clone().requires_grad_(), MASK, labels={"y": Y}), r"'x' requires grad, and the schedule has no gradient"),
+        (lambda m: m(X, MASK, labels={"y": Y.to("meta")}), r"'labels\.y' must be f32\[2,4\] on cpu, got f32\[2,4\] "
+        r"on meta"),
+        (lambda m: m(X.clone().requires_grad_(), MASK, labels={"y": Y}), r"'x' requires grad, and the schedule has "
+        r"no gradient"),
     ],
 )  # fmt: skip
 def test_other_calls_are_refused(planned, call, message):

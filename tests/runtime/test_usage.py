@@ -1,4 +1,5 @@
-"""What people do with a model beside training it: state dicts, meta devices, anomaly mode, torch.func, copies in files."""
+"""What people do with a model beside training it: state dicts, meta devices, anomaly mode, torch.func, copies in
+files."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def trained(schedule: Schedule) -> Any:
 
 
 def test_parameters_that_are_computed_for_the_call(schedule: Schedule) -> None:
-    """`functional_call` with tensors that have a history (hypernetworks, learned learning rates), some or all of them."""
+    """`functional_call` with tensors that have a history (hypernetworks, learned learning rates), some or all of
+    them."""
     planned, eager = apply(seeded(Mlp()), schedule), seeded(Mlp())
     for names in (["a.weight"], ["a.weight", "a.bias", "b.weight", "b.bias"]):
         found = []
@@ -83,7 +85,8 @@ def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None
         found.append([x.grad, *(p.grad for p in module.parameters())])
     for ours, wanted in zip(*found, strict=True):
         assert torch.equal(ours, wanted)
-    # What a step keeps is its own: other means see no saved tensors, so that only the reentrant kind runs forward again.
+    # What a step keeps is its own: other means see no saved tensors, so that only the reentrant kind runs forward
+    # again.
     assert planned._remate_step.calls == (2 if reentrant else 1)
 
 

@@ -207,8 +207,8 @@ class Telling(nn.Module):
 
 @pytest.mark.parametrize("copied", [True, False])
 def test_constants_that_were_returned_may_be_written(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager makes them anew in each call: what a loop does to one is no matter of the next step. copied: by the step, as captures
-    are; else by the runtime, since other files may return a constant itself."""
+    """Eager makes them anew in each call: what a loop does to one is no matter of the next step. copied: by the step,
+    as captures are; else by the runtime, since other files may return a constant itself."""
     if not copied:
         monkeypatch.setattr(simplify, "_copy_leaving_constants", lambda graph, results: None)
     torch.manual_seed(0)
@@ -266,7 +266,8 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("run", [added, viewed, assigned, apart, before])
 def test_an_updated_buffer_that_is_returned_is_the_buffer(run: Callable[..., tuple[Tensor, ...]]) -> None:
-    """A loop sets a memory to zero where an episode ends: what it writes into is what the next step reads, where it is in eager."""
+    """A loop sets a memory to zero where an episode ends: what it writes into is what the next step reads, where it is
+    in eager."""
     torch.manual_seed(0)
     x = torch.randn(2, 3)
     model: Any = Remembering(run)

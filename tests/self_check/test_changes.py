@@ -1,4 +1,5 @@
-"""The self-check notices changes of a model whatever they are made of, names where, and takes nothing for a change that is none."""
+"""The self-check notices changes of a model whatever they are made of, names where, and takes nothing for a change that
+is none."""
 
 from __future__ import annotations
 

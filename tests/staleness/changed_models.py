@@ -1,4 +1,5 @@
-"""Small models that read their settings in every way that Python has, as files of a user: `test_changes.py` changes them."""
+"""Small models that read their settings in every way that Python has, as files of a user: `test_changes.py` changes
+them."""
 
 from .changed_values import FOOT, HEAD, VALUES
 

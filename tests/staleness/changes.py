@@ -1,5 +1,5 @@
-"""Changes of the models in `changed_models`, by model and by what they change. Each takes the model, the module of its file,
-and a monkeypatch that undoes what is done to libraries."""
+"""Changes of the models in `changed_models`, by model and by what they change. Each takes the model, the module of its
+file, and a monkeypatch that undoes what is done to libraries."""
 
 from __future__ import annotations
 

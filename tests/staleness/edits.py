@@ -169,7 +169,8 @@ def _flag(text: str, dice: random.Random) -> str:
 
 
 def harmless(text: str, dice: random.Random) -> str:
-    """One place changed that cannot change the step: comment, blank line, docstring, local name, annotation, new code."""
+    """One place changed that cannot change the step: comment, blank line, docstring, local name, annotation, new
+    code."""
     lines = text.split("\n")
     bodies = [at for at, line in enumerate(lines) if line.startswith("        ") and line.strip()[:1].isalpha()]
     at, kind = dice.choice(bodies), dice.randrange(6)

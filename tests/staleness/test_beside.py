@@ -35,7 +35,8 @@ def test_a_change_that_the_digest_does_not_see(monkeypatch: pytest.MonkeyPatch) 
     apply(model, schedule)
     with pytest.raises(
         StaleModelError,
-        match=r"they differ in\n  - the first result of the schedule .*aten.mul(.|\n)*gradient of 'lin.weight': the model gives",
+        match=r"they differ in\n  - the first result of the schedule .*aten.mul(.|\n)*gradient of 'lin.weight': "
+        r"the model gives",
     ):
         apply(model, schedule, verify=True)
     with pytest.raises(StaleModelError, match="gradient of"):

@@ -1,5 +1,5 @@
-"""Attributes that forward itself changes: planning leaves them as they were; both states are accepted where they make no
-difference, and the model is refused where they do."""
+"""Attributes that forward itself changes: planning leaves them as they were; both states are accepted where they make
+no difference, and the model is refused where they do."""
 
 from __future__ import annotations
 

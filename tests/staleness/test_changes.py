@@ -1,5 +1,6 @@
-"""Models changed in every way that is known, between planning and `apply` (early) and after a step (late): each change is
-noticed, or the schedule computes what the changed model computes, to the last bit; what changes nothing is allowed."""
+"""Models changed in every way that is known, between planning and `apply` (early) and after a step (late): each change
+is noticed, or the schedule computes what the changed model computes, to the last bit; what changes nothing is
+allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Digest and guard compare values of Python's own library and arrays, what classes hold, and what backward alone reads."""
+"""Digest and guard compare values of Python's own library and arrays, what classes hold, and what backward alone
+reads."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def test_a_change_is_refused(sources: Sources, schedule: Schedule, change: str, 
 QUESTIONS = {
     "torch.get_num_threads() == 1": "torch.set_num_threads({})",
     "torch.are_deterministic_algorithms_enabled()": "torch.use_deterministic_algorithms({} == 2)",
-    "torch.get_float32_matmul_precision() == 'highest'": "torch.set_float32_matmul_precision(['highest', 'high'][{} - 1])",
+    "torch.get_float32_matmul_precision() == "
+    "'highest'": "torch.set_float32_matmul_precision(['highest', 'high'][{} - 1])",
     "torch.backends.cudnn.benchmark": "torch.backends.cudnn.benchmark = {} == 2",
     "torch.backends.cuda.flash_sdp_enabled()": "torch.backends.cuda.enable_flash_sdp({} == 1)",
 }

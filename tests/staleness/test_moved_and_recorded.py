@@ -1,4 +1,5 @@
-"""Files that moved, calls that a loop made: the model is the planned one although names and settings differ when it is applied."""
+"""Files that moved, calls that a loop made: the model is the planned one although names and settings differ when it is
+applied."""
 
 from __future__ import annotations
 

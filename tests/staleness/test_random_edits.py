@@ -1,4 +1,5 @@
-"""Random edits of model code: `apply` refuses each that changes the step, and accepts each that only looks different."""
+"""Random edits of model code: `apply` refuses each that changes the step, and accepts each that only looks
+different."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Methods and properties of submodules that forward reaches without calling the submodule: they belong to what was planned."""
+"""Methods and properties of submodules that forward reaches without calling the submodule: they belong to what was
+planned."""
 
 from __future__ import annotations
 

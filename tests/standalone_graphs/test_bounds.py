@@ -1,4 +1,5 @@
-"""Bounds of steps without a forward/backward boundary: cuts anywhere in the order, and never more than the fastest sequence takes."""
+"""Bounds of steps without a forward/backward boundary: cuts anywhere in the order, and never more than the fastest
+sequence takes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ PART = 40  # seeds that a part of the slow test takes
 
 
 def compare(seeds: range) -> list[tuple[int, int, int]]:
-    """What one cut and several prove, and what the fastest sequence takes, in time beyond the baseline's, where it takes any."""
+    """What one cut and several prove, and what the fastest sequence takes, in time beyond the baseline's, where it
+    takes any."""
     found: list[tuple[int, int, int]] = []
     for seed in seeds:
         whole = bare_step(bare := random_dag(seed, 9)).whole

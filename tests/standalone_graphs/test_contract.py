@@ -1,4 +1,5 @@
-"""What every strategy promises on 200 random instances: legal, within the budget, above the bound, the same every time."""
+"""What every strategy promises on 200 random instances: legal, within the budget, above the bound, the same every
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Annealing over orders: what it counts is what the definition says, and an order can do what no recomputation of another can."""
+"""Annealing over orders: what it counts is what the definition says, and an order can do what no recomputation of
+another can."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def test_an_order_may_cost_nothing_where_recomputes_do() -> None:
 
 
 def early() -> BareInstance:
-    """`x` has to go while `p` runs. Made again behind `y`, its large argument is still there, and goes before `q`; made again
-    just before it is read, it needs that argument made again, too."""
+    """`x` has to go while `p` runs. Made again behind `y`, its large argument is still there, and goes before `q`; made
+    again just before it is read, it needs that argument made again, too."""
     size = {"s": 100, "x": 50, "p": 60, "y": 1, "q": 70, "z": 1}
     nodes = tuple(BareNode(name, 50 if name == "s" else 1, (nbytes,)) for name, nbytes in size.items())
     return checked(BareInstance(FORMAT, 1, nodes, tuple((a, b) for a, b in ("sx", "sy", "py", "yq", "xz", "qz"))))

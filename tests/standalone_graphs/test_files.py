@@ -1,4 +1,5 @@
-"""Instance files: what is written is read again, other people's forms are read, and a bad one is reported with its place."""
+"""Instance files: what is written is read again, other people's forms are read, and a bad one is reported with its
+place."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def test_the_good_one_is_good() -> None:
     "text",
     [
         b"", b"[]", b"{", b"\xff", b"{}", b'{"nodes": 3}', b'{"a": 1, "a": 2}', b"[" * 100_000, b'{"nodes": [{}]}',
-        b'{"nodes": [{"id": 1, "time": 1e400, "bytes": 1}]}', b'{"nodes": [{"id": 1, "time": 1, "bytes": 1}], "links": 3}',
+        b'{"nodes": [{"id": 1, "time": 1e400, "bytes": '
+        b'1}]}', b'{"nodes": [{"id": 1, "time": 1, "bytes": 1}], "links": 3}',
         b'{"nodes": [{"id": 1, "time": 1, "bytes": 1}], "links": [[1, 2]]}', b'{"nodes": [], "platform": "x"}',
         b'{"nodes": [{"id": 1, "time": 1, "bytes": 1}], "graph": {"order": [[]]}}',
         b'{"format": "remate.instance", "version": 1, "nodes": "x"}', b'{"format": 3}',

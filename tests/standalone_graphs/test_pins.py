@@ -82,7 +82,8 @@ def test_a_long_chain_that_pins_its_first_output(strategy: str, budget: int) -> 
 
 
 def test_no_bound_above_a_sequence_that_makes_a_pinned_output_again() -> None:
-    """A dear `k` and a cheap pinned `a`, of which one must be made again: `a`, behind the last node that needs the room."""
+    """A dear `k` and a cheap pinned `a`, of which one must be made again: `a`, behind the last node that needs the
+    room."""
     chain = [BareNode(f"n{i}", 1, (40,)) for i in range(28)]
     nodes = (BareNode("a", 1, (10,)), BareNode("k", 100, (20,)), *chain, BareNode("d", 1, (5,)), BareNode("z", 1, (1,)))
     edges = (*((f"n{i}", f"n{i + 1}") for i in range(27)), ("n27", "d"), ("k", "d"), ("d", "z"))

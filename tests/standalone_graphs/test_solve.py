@@ -1,4 +1,5 @@
-"""Bare instances: what is solved is legal, within the budget, true to the definition, and the fastest where that is known."""
+"""Bare instances: what is solved is legal, within the budget, true to the definition, and the fastest where that is
+known."""
 
 from __future__ import annotations
 

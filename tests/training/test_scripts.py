@@ -1,5 +1,5 @@
-"""The scripts of `examples/scripts`, as people write them: by `remate train` unchanged, and by `remate.auto` in one line, they print
-and save what they do by Python, bit for bit."""
+"""The scripts of `examples/scripts`, as people write them: by `remate train` unchanged, and by `remate.auto` in one
+line, they print and save what they do by Python, bit for bit."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     python -m tools.bench.addresses DIR -o tools/bench/results/addresses.txt
 
 DIR holds instances as CSV files with the columns lower, upper and size: MiniMalloc's (github.com/google/minimalloc,
-benchmarks/asplos2024; a number in a name, as in A.1048576.csv, is the height to stay within), or others in that form, in
-folders as deep as one likes. The checked-in examples follow: what their schedules hold, as the linker derives it.
+benchmarks/asplos2024; a number in a name, as in A.1048576.csv, is the height to stay within), or others in that form,
+in folders as deep as one likes. The checked-in examples follow: what their schedules hold, as the linker derives it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
     python -m tools.bench.arena [NAME...] [--rounds 9]
 
-Schedules of 100 % (no recomputations) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the clock of the
-thread, gradients set to None in it on both sides. Peaks: of a first step, by the profiler's memory events, block and gradients
-among it; of later ones the block is there already. Writes results/arena.txt when all models are requested.
+Schedules of 100 % (no recomputations) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the
+clock of the thread, gradients set to None in it on both sides. Peaks: of a first step, by the profiler's memory events,
+block and gradients among it; of later ones the block is there already. Writes results/arena.txt when all models are
+requested.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each on its own.
+"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each
+on its own.
 
     python -m tools.bench.buckets -o tools/bench/results/buckets.txt
 
-The examples, costs from the roofline model of a CPU. The file is planned at the largest size within a share of its peak without
-recomputations; that many bytes are the budget at every size. Overhead: time over that without recomputation at the same size, in percent, for the
-plan of the file there (without recomputation where none are needed) and for a plan that knows only that size. Where both are over the
-same step, the difference is what plans for several buckets of sizes could gain at most.
+The examples, costs from the roofline model of a CPU. The file is planned at the largest size within a share of its peak
+without recomputations; that many bytes are the budget at every size. Overhead: time over that without recomputation at
+the same size, in percent, for the plan of the file there (without recomputation where none are needed) and for a plan
+that knows only that size. Where both are over the same step, the difference is what plans for several buckets of sizes
+could gain at most.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
     python -m tools.bench.budgets resnet examples/gpt2.py --budgets 100%,50%
 
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
-gradients and workspace count. Time: of forward and backward, as a ratio to eager's in the same round, median over rounds
-that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan without recomputation.
-Gradients: largest difference from eager's of any element, relative to the largest of its gradient.
+gradients and workspace count. Time: of forward and backward, as a ratio to eager's in the same round, median over
+rounds that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan
+without recomputation. Gradients: largest difference from eager's of any element, relative to the largest of its
+gradient.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""What compiling costs: torch.compile, and a schedule under the compiled engine, from the model to the end of its first step.
+"""What compiling costs: torch.compile, and a schedule under the compiled engine, from the model to the end of its first
+step.
 
     python -m tools.bench.compile_time [gpt2,resnet18,unet] [--update]
 
-Cold: in a process whose TORCHINDUCTOR_CACHE_DIR is empty (Inductor's precompiled header, which lies elsewhere and which the
-first process of a machine makes, is made before). Warm: in a second process, with what the first has left there.
+Cold: in a process whose TORCHINDUCTOR_CACHE_DIR is empty (Inductor's precompiled header, which lies elsewhere and which
+the first process of a machine makes, is made before). Warm: in a second process, with what the first has left there.
 CPU seconds of the process and of those that it starts (the C++ compiler's are most of it), beyond making the model; the
-step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without recomputation, or
-100 % where no schedule is below) and not by either process. Nothing is compiled side by side: on a machine of its own these
-are about the seconds that pass.
+step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without
+recomputation, or 100 % where no schedule is below) and not by either process. Nothing is compiled side by side: on a
+machine of its own these are about the seconds that pass.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m tools.bench.compiled_memory [--models gpt2,resnet,…] [--budgets 50%,70%,90%] [--update]
 
-Each model is planned at each budget, applied with engine="compiled", and stepped twice; the second step is measured by the
-allocator's own events. `over`: measured minus predicted, in bytes. The last column is measured as a share of the budget.
-Compiling is most of the time, so some models have fewer layers than in the tests (`SMALLER`).
+Each model is planned at each budget, applied with engine="compiled", and stepped twice; the second step is measured by
+the allocator's own events. `over`: measured minus predicted, in bytes. The last column is measured as a share of the
+budget. Compiling is most of the time, so some models have fewer layers than in the tests (`SMALLER`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A step by what becomes of its gradients: baseline peak, measured and predicted, eager's beside it, and the proven floor.
+"""A step by what becomes of its gradients: baseline peak, measured and predicted, eager's beside it, and the proven
+floor.
 
     python -m tools.bench.gradients           # ResNet-18 as in `subjects`; others by name
 
-Peaks are read from the allocator's own events, on the CPU with one thread, with `.grad` as the assumption says: none, one
-that exists, or one that a hook frees as soon as it is there.
+Peaks are read from the allocator's own events, on the CPU with one thread, with `.grad` as the assumption says: none,
+one that exists, or one that a hook frees as soon as it is there.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""What it costs to read files that were made to cost much: every family of tools.fuzz.bombs, and every file of the corpus.
+"""What it costs to read files that were made to cost much: every family of tools.fuzz.bombs, and every file of the
+corpus.
 
     python -m tools.bench.hostile [--sizes 1,8] [--only NAME ...]
 
-Each file is opened, checked and its faults printed, in a fresh process (without the published JSON Schema, whose work `check` bounds). Seconds are those of the CPU; memory is
-the peak of the process beyond what it held before the file was read. The last columns are shares of what a file may take,
-by its size and what it stands for: `allowed_seconds` and `allowed_bytes` of tools.fuzz.bombs. Exit status 1 if one takes more.
+Each file is opened, checked and its faults printed, in a fresh process (without the published JSON Schema, whose work
+`check` bounds). Seconds are those of the CPU; memory is the peak of the process beyond what it held before the file was
+read. The last columns are shares of what a file may take, by its size and what it stands for: `allowed_seconds` and
+`allowed_bytes` of tools.fuzz.bombs. Exit status 1 if one takes more.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ TIES = 1e-4  # % of time that is no difference: cells of an earlier day have fou
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One solve of a graph. budget: % of the baseline's peak. time, bound: % over the baseline; peak: % of its; time is None
-    where there is no result, and `lacks` says why. cpu: seconds."""
+    """One solve of a graph. budget: % of the baseline's peak. time, bound: % over the baseline; peak: % of its; time is
+    None where there is no result, and `lacks` says why. cpu: seconds."""
 
     graph: str
     nodes: int
@@ -131,7 +131,8 @@ def _grouped(cells: Iterable[Cell], strategies: Sequence[str]) -> dict[tuple[str
 
 
 def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
-    """Of each pair of graph and budget that `auto` was run on: whether any strategy of the same freedom takes less time."""
+    """Of each pair of graph and budget that `auto` was run on: whether any strategy of the same freedom takes less
+    time."""
     lines, held = list[str](), 0
     for (graph, budget), found in _grouped(cells, strategies).items():
         for name in ("auto", "auto:kept"):

@@ -1,12 +1,13 @@
 """Strategies of the field on other people's graphs, side by side with what their authors published.
 
-    python -m tools.bench.instances FOLDER                  # FOLDER: of graphs, those of github.com/haoming-codes/moccasin
-                                                            # and those of POET as JSON, in it or below it
+    python -m tools.bench.instances FOLDER                  # FOLDER: of graphs, those of
+                                                            github.com/haoming-codes/moccasin # and those of POET as
+                                                            JSON, in it or below it
     python -m tools.bench.instances FOLDER fcn_8 --budgets 90,80 --strategies checkmate,dtr,auto:kept
     python -m tools.bench.instances --tables                # what is stored, as text and as pictures
 
-A cell that is in the store (`results/instances.jsonl`) is not measured again but with `--again`, so the table may come of
-several runs; each cell is stored as soon as it is there.
+A cell that is in the store (`results/instances.jsonl`) is not measured again but with `--again`, so the table may come
+of several runs; each cell is stored as soon as it is there.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tools.bench.large -o tools/bench/results/large.txt
 
-The step is synthetic: 420 equal layers, half of them recompute, in templates and written flat. Commands run in processes of
-their own, start and imports included.
+The step is synthetic: 420 equal layers, half of them recompute, in templates and written flat. Commands run in
+processes of their own, start and imports included.
 """
 
 from __future__ import annotations

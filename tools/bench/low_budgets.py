@@ -4,8 +4,8 @@
     python -m tools.bench.low_budgets resnet101 unet@floor        # these alone
     python -m tools.bench.low_budgets --tables                    # what is stored, as text
 
-A row that is in the store (`results/low_budgets.jsonl`) is not measured again but with `--again`, so the table may come of
-several runs; each row is stored as soon as it is there.
+A row that is in the store (`results/low_budgets.jsonl`) is not measured again but with `--again`, so the table may come
+of several runs; each row is stored as soon as it is there.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ work. Rows that are not there were not run."""
 
 
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One solve. operations: of the step. share: of the peak without recomputation. plan, bound: % of the time without recomputation; plan is
-    None where nothing was found; least: then, the smallest peak that was, as a share. below: the budget is below the floor.
-    cpu: seconds."""
+    """One solve. operations: of the step. share: of the peak without recomputation. plan, bound: % of the time without
+    recomputation; plan is None where nothing was found; least: then, the smallest peak that was, as a share. below: the
+    budget is below the floor. cpu: seconds."""
 
     model: str
     budget: str

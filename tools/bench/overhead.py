@@ -2,8 +2,8 @@
 
     python -m tools.bench.overhead [NAME...] [--ms 1500]
 
-One call of eager and one of the scheduled model in turn, until eager has taken `--ms` milliseconds, at least nine times each,
-with one thread, on the clock of the thread. Zeroing the gradients counts on both sides.
+One call of eager and one of the scheduled model in turn, until eager has taken `--ms` milliseconds, at least nine times
+each, with one thread, on the clock of the thread. Zeroing the gradients counts on both sides.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@
 Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
 gradients and workspace count. Time: of forward and backward, CPU time of the process over eager's in the same round, so
 that other load meets both; median, and what half of the rounds lie within. "remate compiled at a peak" is planned with
-cost="compiled" and that peak as its budget. Not dominated: torch.compile itself on the U-Net, a close call (of nine rounds before
-these, .824 against .843 at 109 MiB and .801 at 94). torch.compile keeps the weights of convolutions as forward laid them out, and a
-schedule lays them out again in backward, since it keeps parameters and no copies of them; by the times of these kernels that is .3%
-of a step, and what the rest is has not been found. torch's own automatic selective checkpointing (torch.distributed._tools.sac_ilp, 2.13)
-is not among the rows: its estimators ask for CUDA events ("Tried to instantiate dummy base class Event" on the CPU).
+cost="compiled" and that peak as its budget. Not dominated: torch.compile itself on the U-Net, a close call (of nine
+rounds before these, .824 against .843 at 109 MiB and .801 at 94). torch.compile keeps the weights of convolutions as
+forward laid them out, and a schedule lays them out again in backward, since it keeps parameters and no copies of them;
+by the times of these kernels that is .3% of a step, and what the rest is has not been found. torch's own automatic
+selective checkpointing (torch.distributed._tools.sac_ilp, 2.13) is not among the rows: its estimators ask for CUDA
+events ("Tried to instantiate dummy base class Event" on the CPU).
 """
 
 from __future__ import annotations

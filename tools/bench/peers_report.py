@@ -30,8 +30,8 @@ _WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A way to train one model. tree: the commit that was measured, with a + where files were changed. failed: why there are no
-    figures. peak, predicted: bytes. ns: of a step. time, low, high: over eager, its quartiles."""
+    """A way to train one model. tree: the commit that was measured, with a + where files were changed. failed: why
+    there are no figures. peak, predicted: bytes. ns: of a step. time, low, high: over eager, its quartiles."""
 
     tree: str
     failed: str = ""
@@ -83,8 +83,8 @@ def _table(model: Model, ways: Mapping[str, Way]) -> str:
 
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
-    """By others' way, whether a schedule, on whichever engine, takes neither more memory nor more time. Between measurements, which
-    their commits distinguish, times are distinguished if they differ by 5%; eager's is 1 in all."""
+    """By others' way, whether a schedule, on whichever engine, takes neither more memory nor more time. Between
+    measurements, which their commits distinguish, times are distinguished if they differ by 5%; eager's is 1 in all."""
     ours = [one for key, one in model.rows.items() if ways[key].family.startswith("remate") and not one.failed]
     found: dict[str, str] = {}
     for key, one in model.rows.items():

@@ -2,9 +2,10 @@
 
     python -m tools.bench.planning -o tools/bench/results/planning.txt
 
-Models of the size people train, without storage; the step of the CPU, costs from the roofline model of an H200; budget: 60 % of the peak without
-recomputations. In one process, each after a small model of its kind was planned, so that nothing is imported meanwhile. `before`: with every
-block traced, as it was until blocks that do the same were traced once.
+Models of the size people train, without storage; the step of the CPU, costs from the roofline model of an H200; budget:
+60 % of the peak without recomputations. In one process, each after a small model of its kind was planned, so that
+nothing is imported meanwhile. `before`: with every block traced, as it was until blocks that do the same were traced
+once.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m tools.bench.self_check [--checks 6]
 
-Small models, planned at 70% of their peak. time: CPU time that a checked call takes more, over that of a step. peak: of a step with
-and without a check, over the predicted one. alarms: errors and warnings of so many checked steps, in 32-bit floats and under autocast to bfloat16, and
-whether gradients and random numbers are those of a run without checks.
+Small models, planned at 70% of their peak. time: CPU time that a checked call takes more, over that of a step. peak: of
+a step with and without a check, over the predicted one. alarms: errors and warnings of so many checked steps, in 32-bit
+floats and under autocast to bfloat16, and whether gradients and random numbers are those of a run without checks.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Case(msgspec.Struct, frozen=True):
-    """make: the model. call: of it at sizes, in the order of `names`. dims: for `plan`. planned: sizes of the example. at: sizes
-    that should be tried, among others: odd ones, and those of heads or channels. budget: of the peak without recomputation; estimated: where
-    workspaces are those of the roofline model, which are too large."""
+    """make: the model. call: of it at sizes, in the order of `names`. dims: for `plan`. planned: sizes of the example.
+    at: sizes that should be tried, among others: odd ones, and those of heads or channels. budget: of the peak without
+    recomputation; estimated: where workspaces are those of the roofline model, which are too large."""
 
     make: Callable[[], nn.Module]
     call: Callable[..., Call]

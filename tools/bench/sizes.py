@@ -2,12 +2,13 @@
 
     python -m tools.bench.sizes -o tools/bench/results/sizes.txt
 
-The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without recomputation at the planned size. Sizes: the
-ends of the range in all combinations, the planned one, odd ones, and some by chance. `bitwise`: at how many of them loss, gradients and
-buffers are eager's to the last bit, two steps in a row. `as predicted`: at how many the peak from the allocator's events is what the file
-says to the byte; `at most over`: how far the prediction is above it elsewhere, where the workspace of an operator is a bound (named).
-`check says within`: at how many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did
-are `within`. `recomputes`: at the planned size, and at how many sizes fewer or none are needed.
+The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without recomputation at
+the planned size. Sizes: the ends of the range in all combinations, the planned one, odd ones, and some by chance.
+`bitwise`: at how many of them loss, gradients and buffers are eager's to the last bit, two steps in a row. `as
+predicted`: at how many the peak from the allocator's events is what the file says to the byte; `at most over`: how far
+the prediction is above it elsewhere, where the workspace of an operator is a bound (named). `check says within`: at how
+many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did are
+`within`. `recomputes`: at the planned size, and at how many sizes fewer or none are needed.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ _SIZES = 24  # of each file
 
 
 class AtSize(msgspec.Struct, frozen=True):
-    """off: the largest difference from eager in a loss, gradient or buffer, over its largest number; 0: none in any bit. measured: the
-    peak of a step. predicted: by the file; exact: by what operators need there as measured at this size. within: `check` says
-    that the budget holds. recomputes: of the step there."""
+    """off: the largest difference from eager in a loss, gradient or buffer, over its largest number; 0: none in any
+    bit. measured: the peak of a step. predicted: by the file; exact: by what operators need there as measured at this
+    size. within: `check` says that the budget holds. recomputes: of the step there."""
 
     sizes: dict[str, int]
     off: float
@@ -60,7 +61,8 @@ class AtSize(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """bounds: what planning said of workspaces that are bounds. longer: the file's text over that of a file for the planned size."""
+    """bounds: what planning said of workspaces that are bounds. longer: the file's text over that of a file for the
+    planned size."""
 
     schedule: Schedule
     bounds: tuple[str, ...]
@@ -114,7 +116,8 @@ def _at(
 
 
 def says_within(allowed: BudgetedRange, sizes: Mapping[str, int]) -> bool:
-    """Whether a reader of `remate check` takes a size to be within the budget: nothing of it is larger than in a line of the list."""
+    """Whether a reader of `remate check` takes a size to be within the budget: nothing of it is larger than in a line
+    of the list."""
     if allowed.everywhere:
         return True
     return any(all(number <= one.dims[name] for name, number in sizes.items()) for one in allowed.largest)
@@ -167,7 +170,9 @@ def row(name: str, found: Outcome) -> tuple[str, ...]:
     )
 
 
-HEAD = ("", "range", "planned at", "sizes", "bitwise", "as predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
+HEAD = ("", "range", "planned "
+"at", "sizes", "bitwise", "as "
+"predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
 
 
 def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -4,11 +4,12 @@ classical strategies would pay at the same budgets.
     python -m tools.bench.suite                       # everything; a quarter of an hour
     python -m tools.bench.suite gpt2 unet --budgets 60%,40%
 
-The step is that of CUDA on an H200, captured without one; costs: roofline model of an H200, so anyone gets the same plans. Budget and peak: share of the peak without recomputation, of
-bytes beyond parameters, buffers and inputs. Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one
-solve, from nothing, on one thread. Blocks, Chen, Rotor: overhead of per-block checkpointing, of Chen's segments and of
-Rotor's dynamic programme at the same budget, - where they do not fit; an exclamation mark where one is faster than ours,
-or where a figure misses its target. The last rows of a table are ours at the smallest peaks of these three.
+The step is that of CUDA on an H200, captured without one; costs: roofline model of an H200, so anyone gets the same
+plans. Budget and peak: share of the peak without recomputation, of bytes beyond parameters, buffers and inputs.
+Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one solve, from nothing, on one
+thread. Blocks, Chen, Rotor: overhead of per-block checkpointing, of Chen's segments and of Rotor's dynamic programme at
+the same budget, - where they do not fit; an exclamation mark where one is faster than ours, or where a figure misses
+its target. The last rows of a table are ours at the smallest peaks of these three.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _command(name: str, command: argparse.ArgumentParser) -> Iterator[str]:
             )
             yield ""
     if command.epilog:
-        yield _prose(command.epilog)
+        yield _prose(command.epilog.replace("%%", "%"))  # as argparse prints it
 
 
 def _usage(action: argparse.Action) -> str:

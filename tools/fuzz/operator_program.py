@@ -1,4 +1,5 @@
-"""A few operations as a file would state them: checked as `apply` checks a file, and run as the interpreter runs them."""
+"""A few operations as a file would state them: checked as `apply` checks a file, and run as the interpreter runs
+them."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """An operation. Arguments are literals as in `Graph`, `Ref(n)` for source n, and `Ref(-1 - n)` for output n of the call
-    before it."""
+    """An operation. Arguments are literals as in `Graph`, `Ref(n)` for source n, and `Ref(-1 - n)` for output n of the
+    call before it."""
 
     op: str
     args: tuple[Any, ...]

@@ -131,7 +131,8 @@ def _outcome(program: Program, notes: mmap) -> str:
 
 
 class Job(msgspec.Struct, frozen=True):
-    """programs: calls to begin with, by operator. combined: random combinations of changes of each. most: calls of an operator. seconds: for all."""
+    """programs: calls to begin with, by operator. combined: random combinations of changes of each. most: calls of an
+    operator. seconds: for all."""
 
     programs: Mapping[str, Sequence[Program]]
     combined: int

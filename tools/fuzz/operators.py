@@ -2,8 +2,9 @@
 
     python -m tools.fuzz.operators [--only NAME ...] [--seconds N] [--combined N] [--most N] [-o FILE]
 
-Calls that pass the checks of `apply` run on the CPU, in memory with a fence (fence.c) where a C compiler is there: a read or
-write out of bounds ends the process, as a wrong address does. The table says what became of each operator's calls.
+Calls that pass the checks of `apply` run on the CPU, in memory with a fence (fence.c) where a C compiler is there: a
+read or write out of bounds ends the process, as a wrong address does. The table says what became of each operator's
+calls.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def table(rows: Iterable[Row]) -> str:
     width = max((len(row.name) for row in rows), default=8)
     head = (
         "Every operator that a file may name, called with what a stranger may write (python -m tools.fuzz.operators).\n"
-        f"torch {torch.__version__.split('+')[0]}, CPU, {'in fenced memory' if fenced() else 'without a fence'}. refused: by a check of `apply` or torch's inference; large:\n"
+        f"torch {torch.__version__.split('+')[0]}, CPU, {'in fenced memory' if fenced() else 'without a fence'}. "
+        "refused: by a check of `apply` or torch's inference; large:\n"
         "not run, over 64 MiB; raised: torch stopped it with an exception.\n\n"
     )
     lines = [f"{'operator':{width}} " + " ".join(f"{word:>7}" for word in OUTCOMES)]

@@ -1,8 +1,8 @@
 """Which kernel `scaled_dot_product_attention` runs on CUDA, by architecture, version of torch and arguments.
 
-The choice is compiled into CUDA builds of torch and asks the GPU; these rows state it where there is neither. Their source is
-`aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.13 and 2.14. Everything else about attention (padding, masks,
-shapes of what is saved) is torch's own code, in every build.
+The choice is compiled into CUDA builds of torch and asks the GPU; these rows state it where there is neither. Their
+source is `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.13 and 2.14. Everything else about attention
+(padding, masks, shapes of what is saved) is torch's own code, in every build.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """number: of the kernel among those of torch. enabled: whether the user allows it. takes: what all has to be true."""
+    """number: of the kernel among those of torch. enabled: whether the user allows it. takes: what all has to be
+    true."""
 
     number: int
     enabled: Callable[[], bool]

@@ -1,9 +1,9 @@
-"""A CUDA device that has no memory and runs nothing: enough for torch's own dispatch to choose every operator that it would
-choose for tensors on CUDA.
+"""A CUDA device that has no memory and runs nothing: enough for torch's own dispatch to choose every operator that it
+would choose for tensors on CUDA.
 
-Autograd's threads ask the device for streams and events; a build of torch for the CPU has nobody to answer. `no_gpu.cpp` does,
-compiled against the headers of this torch (two seconds, once for a process). What torch's Python asks of `torch.cuda` is
-answered for one device of the requested capability. Both are put back afterwards.
+Autograd's threads ask the device for streams and events; a build of torch for the CPU has nobody to answer.
+`no_gpu.cpp` does, compiled against the headers of this torch (two seconds, once for a process). What torch's Python
+asks of `torch.cuda` is answered for one device of the requested capability. Both are put back afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
             library.remate_no_gpu_enter(choose, ctypes.c_long(cudnn_version()))
             stack.callback(library.remate_no_gpu_leave)
             stack.enter_context(_answers(capability, name, memory))
-            # Backward in a thread of the device would drop Python objects of the step late, and abort an interpreter that ends.
+            # Backward in a thread of the device would drop Python objects of the step late, and abort an interpreter
+            # that ends.
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             yield
 

@@ -16,8 +16,8 @@ from .rules import rules
 
 @contextlib.contextmanager
 def on_cuda(call: RecordedCall, capability: Capability, name: str, memory: int) -> Iterator[RecordedCall]:
-    """The call as it would be made on a GPU of this capability; an ambient autocast of the CPU is CUDA's meanwhile. name, memory:
-    what torch says of the GPU; bytes.
+    """The call as it would be made on a GPU of this capability; an ambient autocast of the CPU is CUDA's meanwhile.
+    name, memory: what torch says of the GPU; bytes.
 
     Raises CaptureError.
     """

@@ -2,9 +2,12 @@
 
 | operator | rule | source, torch |
 |---|---|---|
-| `scaled_dot_product_attention` | `attention.py` | `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, 2.13 and 2.14 |
-| those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.13 and 2.14 |
-| those of `REFUSED` | refused: the GPU itself is asked whether cuDNN's kernel runs | `aten/src/ATen/native/LossCTC.cpp`, 2.13 and 2.14 |
+| `scaled_dot_product_attention` | `attention.py` | `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, 2.13 and
+2.14 |
+| those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.13 and
+2.14 |
+| those of `REFUSED` | refused: the GPU itself is asked whether cuDNN's kernel runs |
+`aten/src/ATen/native/LossCTC.cpp`, 2.13 and 2.14 |
 """
 
 from __future__ import annotations

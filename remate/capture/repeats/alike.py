@@ -1,7 +1,7 @@
 """Which calls of modules do the same: ask the same of torch, in the same order, with the same of their tensors.
 
-What forward reads to decide that (attributes, layer numbers, globals, closures, the clock) does not matter then: every one of these
-modules has run, and what came of it is compared.
+What forward reads to decide that (attributes, layer numbers, globals, closures, the clock) does not matter then: every
+one of these modules has run, and what came of it is compared.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _LOOKS_FARTHER = ("as_strided", "as_strided_", "set_", "resize_", "resize_as_") 
 
 
 class CallForm(msgspec.Struct, frozen=True):
-    """What a call does, with names of its own for tensors. key: equal for calls that do the same. inputs, outputs: numbers of
-    the tensors that it is given, and of those that it makes and returns. made: spec of the result."""
+    """What a call does, with names of its own for tensors. key: equal for calls that do the same. inputs, outputs:
+    numbers of the tensors that it is given, and of those that it makes and returns. made: spec of the result."""
 
     key: Any
     inputs: tuple[int, ...]
@@ -29,7 +29,8 @@ class CallForm(msgspec.Struct, frozen=True):
 
 
 class CallBlock(msgspec.Struct, frozen=True):
-    """A call that is not traced. used: of its outputs, whether anything is computed from them. modes: in which it begins."""
+    """A call that is not traced. used: of its outputs, whether anything is computed from them. modes: in which it
+    begins."""
 
     call: BlockCall
     form: CallForm
@@ -71,8 +72,8 @@ def form(call: BlockCall, events: Sequence[Event]) -> CallForm | None:
 
 
 def blocks(recorder: CallRecorder, delivered: Sequence[int]) -> list[list[CallBlock]]:
-    """Calls that do the same, by kind; of calls within calls the outer ones. None where most of forward would be traced all the
-    same. delivered: numbers of tensors that get a gradient from outside."""
+    """Calls that do the same, by kind; of calls within calls the outer ones. None where most of forward would be traced
+    all the same. delivered: numbers of tensors that get a gradient from outside."""
     uses = _Uses(recorder, delivered)
     usable = {id(call) for call in recorder.settled() if call.start < call.end and not uses.adds_gradients(call)}
     enough = SHARE * len(recorder.events)
@@ -132,8 +133,8 @@ class _Uses:
         return own and all(self.last.get(number, -1) < call.end for number in made)
 
     def adds_gradients(self, call: BlockCall) -> bool:
-        """Whether a gradient that a call gives is added to one that was there before. Autograd does that within the call's
-        backward, where a node that stands for it cannot; see `pasting`."""
+        """Whether a gradient that a call gives is added to one that was there before. Autograd does that within the
+        call's backward, where a node that stands for it cannot; see `pasting`."""
         given = [tensor.number for tensor in tensors(call.given) if tensor.layout[GRAD]]
         return any(self._differentiated.get(number, -1) >= call.end for number in given)
 

@@ -11,13 +11,14 @@ from torch.nn.modules.batchnorm import _NormBase
 LEAST = 3
 """Modules that do the same: tracing one on its own takes about as long as tracing it twice in its place."""
 SHARE = 0.5
-"""Of a step, that need not be traced: below it the first run of forward, which is thrown away, costs more than that saves."""
+"""Of a step, that need not be traced: below it the first run of forward, which is thrown away, costs more than that
+saves."""
 
 
 def candidates(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that look like others: of one class, with parameters that look the same, with parts. Not those whose forward
-    somebody replaced, and those that update statistics, which are traced in their places. Empty where they are but a small part
-    of the model."""
+    """Modules that look like others: of one class, with parameters that look the same, with parts. Not those whose
+    forward somebody replaced, and those that update statistics, which are traced in their places. Empty where they are
+    but a small part of the model."""
     alike: dict[Any, dict[str, nn.Module]] = {}
     for path, module in model.named_modules():
         own = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters())

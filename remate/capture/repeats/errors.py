@@ -10,7 +10,8 @@ class UnlikeError(Exception):
 
 
 class OtherLayoutError(UnlikeError):
-    """The gradients of what a block makes have a different memory layout than in its template. number: of the block. layouts: how they lie."""
+    """The gradients of what a block makes have a different memory layout than in its template. number: of the block.
+    layouts: how they lie."""
 
     def __init__(self, number: int, layouts: tuple[Any, ...]) -> None:
         super().__init__("a gradient has a different memory layout")

@@ -24,8 +24,8 @@ class Repeats(Exception):  # noqa: N818
 
 @contextmanager
 def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None]:
-    """The first call of `step` within is recorded, and raises Repeats if enough of it repeats. Recording never fails: what cannot
-    be recorded repeats nothing."""
+    """The first call of `step` within is recorded, and raises Repeats if enough of it repeats. Recording never fails:
+    what cannot be recorded repeats nothing."""
     usual, is_first = step.forward, True
 
     def forward(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:

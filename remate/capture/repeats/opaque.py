@@ -22,7 +22,8 @@ Kind = tuple[tuple[int, ...], tuple[int, ...], str, str]
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """number: of the block. part: FORWARD, BACKWARD, or TANGENT for a gradient that is given to a block. made: shape, strides, type and device of each result."""
+    """number: of the block. part: FORWARD, BACKWARD, or TANGENT for a gradient that is given to a block. made: shape,
+    strides, type and device of each result."""
 
     number: int
     part: str
@@ -52,8 +53,9 @@ def _made(of: list[torch.Tensor], what: str) -> list[torch.Tensor]:
 
 
 class BlockParts(msgspec.Struct, frozen=True):
-    """What stands for a block. number: of it. forward, backward: texts. plain: of its outputs, those that have no gradient. tangents: layouts
-    of the gradients of the others. wanted: for each tensor that it takes, its place among the gradients, None if it has none."""
+    """What stands for a block. number: of it. forward, backward: texts. plain: of its outputs, those that have no
+    gradient. tangents: layouts of the gradients of the others. wanted: for each tensor that it takes, its place among
+    the gradients, None if it has none."""
 
     number: int
     forward: str

@@ -24,8 +24,8 @@ class PastedInstance(msgspec.Struct, frozen=True):
 
 
 def paste(module: GraphModule, instances: Mapping[int, PastedInstance]) -> None:
-    """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be the graph
-    of the whole."""
+    """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be
+    the graph of the whole."""
     constants: dict[tuple[int, str], str] = {}
     made: dict[int, dict[Node, Node]] = {}
     for node in list(module.graph.nodes):
@@ -111,8 +111,8 @@ def _connect(module: GraphModule, place: Node, what: Standing, template: Templat
 
 
 def _refuse_other_order(grad: Node) -> None:
-    """Autograd sums gradients as they come: (a + b1) + b2, where b1 and b2 are from one block, and within its backward. Added to
-    another afterwards they would be rounded otherwise, and later."""
+    """Autograd sums gradients as they come: (a + b1) + b2, where b1 and b2 are from one block, and within its backward.
+    Added to another afterwards they would be rounded otherwise, and later."""
     for user in grad.users:
         is_sum = user.target is torch.ops.aten.add.Tensor and torch_api.sequence(user) is None
         if is_sum and user.args[0] is not grad:

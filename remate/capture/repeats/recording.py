@@ -21,8 +21,8 @@ AUTOCAST = ("cpu", "cuda")
 
 
 class Modes(NamedTuple):
-    """What PyTorch was told to do. casts: of each of AUTOCAST, the type. cache: whether casts are kept. hooks: for tensors that
-    backward reads."""
+    """What PyTorch was told to do. casts: of each of AUTOCAST, the type. cache: whether casts are kept. hooks: for
+    tensors that backward reads."""
 
     grads: bool
     casts: tuple[torch.dtype | None, ...]
@@ -31,8 +31,8 @@ class Modes(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A call of a function of tensors. made: with the layouts of tensors after the call. opaque: there is something among
-    these that cannot be compared."""
+    """A call of a function of tensors. made: with the layouts of tensors after the call. opaque: there is something
+    among these that cannot be compared."""
 
     function: Any
     args: Any
@@ -44,10 +44,11 @@ class Event(NamedTuple):
 
 
 class BlockCall(msgspec.Struct):
-    """One call of a module's forward. events: `start` up to `end`. own: parameters and buffers of the module, by the number of the
-    tensor: name, layout, whether it is a parameter. given, made: specs of arguments and result. tensors: the arguments
-    themselves. fault: why it cannot be traced individually. caller: the line that called, if it is the user's. graph: what
-    autograd noted, by name. above: the call that it is part of. versions: of the tensors that it was given and made, and how often they were written to then.
+    """One call of a module's forward. events: `start` up to `end`. own: parameters and buffers of the module, by the
+    number of the tensor: name, layout, whether it is a parameter. given, made: specs of arguments and result. tensors:
+    the arguments themselves. fault: why it cannot be traced individually. caller: the line that called, if it is the
+    user's. graph: what autograd noted, by name. above: the call that it is part of. versions: of the tensors that it
+    was given and made, and how often they were written to then.
     """
 
     module: nn.Module
@@ -66,8 +67,8 @@ class BlockCall(msgspec.Struct):
 
 
 class CallRecorder:
-    """Of one run of forward. Tensors have numbers, in the order in which they were met; they are kept, so that ids stay theirs.
-    failed: something was asked that cannot be recorded."""
+    """Of one run of forward. Tensors have numbers, in the order in which they were met; they are kept, so that ids stay
+    theirs. failed: something was asked that cannot be recorded."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -1,4 +1,5 @@
-"""Arguments and results of functions, written so that two calls can be compared: tensors by number, everything else by value."""
+"""Arguments and results of functions, written so that two calls can be compared: tensors by number, everything else by
+value."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ Key = tuple[str, Any]
 
 
 class Template(msgspec.Struct, frozen=True):
-    """module: the joint graph of a block. placeholders: (own, name), (in, index) or (grad, index) of each. outputs: nodes of what
-    forward makes; grads: of gradients, by what they belong to. takes: the tensors that stand for the block in another
-    graph, in order."""
+    """module: the joint graph of a block. placeholders: (own, name), (in, index) or (grad, index) of each. outputs:
+    nodes of what forward makes; grads: of gradients, by what they belong to. takes: the tensors that stand for the
+    block in another graph, in order."""
 
     module: GraphModule
     placeholders: dict[Node, Key]
@@ -54,9 +54,9 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class _Alone(nn.Module):
-    """Calls the forward of one module, and returns the tensors that it makes; those from which nothing is computed have no
-    gradient. Its arguments are none of the step's leaves, of which autocast keeps casts. laid: texts of gradients of outputs, by place;
-    others lie as tracing has them."""
+    """Calls the forward of one module, and returns the tensors that it makes; those from which nothing is computed have
+    no gradient. Its arguments are none of the step's leaves, of which autocast keeps casts. laid: texts of gradients of
+    outputs, by place; others lie as tracing has them."""
 
     def __init__(self, block: CallBlock, laid: Mapping[int, str]) -> None:
         super().__init__()
@@ -93,8 +93,8 @@ class _Alone(nn.Module):
 
 
 def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Template:
-    """Trace `block` on its own. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where that is not what
-    it does in its place, and whatever tracing raises."""
+    """Trace `block` on its own. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where
+    that is not what it does in its place, and whatever tracing raises."""
     args, kwargs = block.call.tensors
     differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
     given = [at for at, differs in enumerate(differ) if differs]

@@ -1,9 +1,9 @@
 """The joint graph of a step, its repeated blocks traced once.
 
-A trace runs forward twice; what it asks of torch is recorded the first time. Where most of it are calls of modules that ask the
-same as others, the trace is given up then. One block of each kind is traced individually, and must ask the same there; the step is
-traced with a node for each block, the rest of forward must ask what it asked before; and the blocks' graphs take the
-places of the nodes. Wherever anything differs the whole step is traced as it is.
+A trace runs forward twice; what it asks of torch is recorded the first time. Where most of it are calls of modules that
+ask the same as others, the trace is given up then. One block of each kind is traced individually, and must ask the same
+there; the step is traced with a node for each block, the rest of forward must ask what it asked before; and the blocks'
+graphs take the places of the nodes. Wherever anything differs the whole step is traced as it is.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class _Kinds:
                 self.instances.append(PastedInstance(made, block.call.path))
 
     def lay_out(self, number: int, layouts: tuple[Any, ...]) -> None:
-        """From here on down, towards what backward comes to later, blocks of one kind are given gradients with `layouts`; as far as
-        is known by now."""
+        """From here on down, towards what backward comes to later, blocks of one kind are given gradients with
+        `layouts`; as far as is known by now."""
         kind = self._of[number]
         key = id(kind), layouts
         if key not in self._made:

@@ -44,8 +44,9 @@ class Dispatch:
         checks: Checks = CHECK_FIRST,
         stale: Stale = "error",
     ) -> None:
-        """parts: the schedules of all parts of the model around this one, if it is a part. checks: the calls at which the model's
-        own forward runs beside the schedule, and results are compared. stale: what a difference is, as of `apply`."""
+        """parts: the schedules of all parts of the model around this one, if it is a part. checks: the calls at which
+        the model's own forward runs beside the schedule, and results are compared. stale: what a difference is, as of
+        `apply`."""
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
         self._submodules = [
@@ -81,8 +82,10 @@ class Dispatch:
         refuse_transforms()
         if keys := collected_within(model):
             raise BindError(
-                f"the forward around this part collects {', '.join(keys)} of modules within it, which a schedule does not call"
-                f"\n  plan the model as a whole, or switch that off: {', '.join(f'config.output_{key} = False' for key in keys)}"
+                f"the forward around this part collects {', '.join(keys)} of modules within it, which a schedule "
+                "does not call"
+                "\n  plan the model as a whole, or switch that off: "
+                f"{', '.join(f'config.output_{key} = False' for key in keys)}"
             )
         if any(step.device.type == "meta" for step in steps):
             raise BindError(
@@ -145,13 +148,15 @@ class Dispatch:
         return step.padding.cut(made, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:
-        """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises BindError."""
+        """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises
+        BindError."""
         parts = sharded_parts(self._submodules)
         if not parts:
             return
         if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
             raise BindError(
-                "blocks of the model are sharded, and a call may run one of several steps: ranks that run different ones "
+                "blocks of the model are sharded, and a call may run one of several steps: ranks that run "
+                "different ones "
                 "would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
                 "sizes to the whole model, or the files to each block before it is sharded"
             )
@@ -195,7 +200,8 @@ def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any)
     solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
     given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
     lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
-    why = f"{' '.join(lines[: 1 + isinstance(fault, StaleModelError)])}; the model's own forward runs, without recomputation"
+    reason = " ".join(lines[: 1 + isinstance(fault, StaleModelError)])
+    why = f"{reason}; the model's own forward runs, without recomputation"
     if not planned or not torch.is_grad_enabled():
         return why
     about = solve.baseline_peak * given // planned

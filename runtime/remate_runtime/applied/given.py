@@ -35,7 +35,8 @@ class Read(NamedTuple):
     text: str | None
 
     def bound(self, model: nn.Module, how: How, executes: Engine, path: str | None = None) -> ScheduledForward:
-        """The schedule bound to a model. executes: the engine of `how`. path: of `at`, where it is that of a part; None: found out, if it is a part."""
+        """The schedule bound to a model. executes: the engine of `how`. path: of `at`, where it is that of a part;
+        None: found out, if it is a part."""
         namespaces, stale, _, record_functions, *_ = how
         ranges = None if not record_functions else f"{path}." if path else ""
         if path is None:

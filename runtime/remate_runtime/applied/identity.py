@@ -52,6 +52,7 @@ class Identity:
         names = f"{self._inputs.names[other]!r} and {self._inputs.names[at]!r}"
         remedy = "give a copy for one of them (x.clone())" if now == "one tensor" else "give one tensor for both"
         return (
-            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or looks at values "
+            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or "
+            "looks at values "
             f"so that it cannot be found out\n  {remedy}, or plan again with a call like this one"
         )

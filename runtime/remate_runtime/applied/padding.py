@@ -1,4 +1,5 @@
-"""A call that is smaller than what a schedule is for, padded up to it; and outputs cut back to what the model returns."""
+"""A call that is smaller than what a schedule is for, padded up to it; and outputs cut back to what the model
+returns."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class PaddedCall(NamedTuple):
 
 
 class Padding:
-    """What a file declares for it (`model.fill`). Raises BindError where padding would be wrong whatever it declares."""
+    """What a file declares for it (`model.fill`). Raises BindError where padding would be wrong whatever it
+    declares."""
 
     def __init__(self, model: nn.Module, schedule: Schedule) -> None:
         self._model, self._fill = model, schedule.model.fill
@@ -37,22 +39,26 @@ class Padding:
         self._refused = ""
         if not self._fill:
             self._refused = (
-                "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, 'attention_mask': 0, "
+                "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, "
+                "'attention_mask': 0, "
                 "'labels': -100}), or write them into the file as model.fill"
             )
         elif isinstance(schedule.model.outputs, dict) and "returns" in schedule.model.outputs:
             self._refused = (
-                "forward sets attributes of its modules, which would have the padded shapes\n  plan for a range of sizes "
+                "forward sets attributes of its modules, which would have the padded shapes\n  plan for a range of "
+                "sizes "
                 "(dims=), or for this size, too"
             )
         elif any(block.updates for block in schedule.blocks.values()):
             self._refused = (
-                "forward writes into buffers (running statistics of batch norm, for one), and padding would go into them"
+                "forward writes into buffers (running statistics of batch norm, for one), and padding would go "
+                "into them"
                 "\n  plan for a range of sizes (dims=), or for this size, too"
             )
 
     def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> PaddedCall:
-        """The call, padded at the end of each axis. Raises BindError for one that is larger, or that has other tensors."""
+        """The call, padded at the end of each axis. Raises BindError for one that is larger, or that has other
+        tensors."""
         if self._refused:
             raise BindError(self._refused)
         originals: dict[int, torch.Tensor] = {}
@@ -88,15 +94,17 @@ class Padding:
             return tensor
         if name not in self._fill:
             raise BindError(
-                f"the input {name!r} would be padded from {list(tensor.shape)} to {list(shape)}, and the file declares no "
+                f"the input {name!r} would be padded from {list(tensor.shape)} to {list(shape)}, and the file "
+                "declares no "
                 f"value for it\n  add it to model.fill of the file, or plan with fill={{{name!r}: …}}"
             )
         ends = [end for axis in reversed(range(len(shape))) for end in (0, shape[axis] - tensor.shape[axis])]
         return torch.nn.functional.pad(tensor, ends, value=self._fill[name])
 
     def cut(self, made: Any, padded: PaddedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a step of a padded call returned, in the shapes that the model returns for the call itself. Raises BindError, also
-        for an axis that grew otherwise than those of the inputs: where several are one (`flatten`), padding is not at its end."""
+        """What a step of a padded call returned, in the shapes that the model returns for the call itself. Raises
+        BindError, also for an axis that grew otherwise than those of the inputs: where several are one (`flatten`),
+        padding is not at its end."""
         key = tuple(tuple(t.shape) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         if key not in self._known:
             while len(self._known) >= _KEPT:
@@ -115,6 +123,7 @@ def _cut(made: Any, like: Any, added: frozenset[int]) -> Any:
     if inner is None and not isinstance(made, torch.Tensor) and type(made) is type(like) and made == like:
         return made
     raise BindError(
-        "an output of the padded call cannot be cut to what the model returns for the call itself\n  plan for a range of "
+        "an output of the padded call cannot be cut to what the model returns for the call itself\n  plan for a "
+        "range of "
         "sizes (dims=), or for this size, too"
     )

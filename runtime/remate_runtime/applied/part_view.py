@@ -1,7 +1,7 @@
 """A model in which some parts run by schedules: another view of it, whose other modules are its own.
 
-The modules above a part are shown as instances of subclasses of their classes, on the very attributes of theirs, that have
-the scheduled part for a child. The model itself is as it was.
+The modules above a part are shown as instances of subclasses of their classes, on the very attributes of theirs, that
+have the scheduled part for a child. The model itself is as it was.
 """
 
 from __future__ import annotations
@@ -98,8 +98,9 @@ def _shown_as(
 
 
 class _Children:
-    """`_modules` of a view: those of the module, a child that has a schedule in place of the one without. A child that was
-    replaced in the module since is shown as it is there. Read-only: children are added to and removed from the module."""
+    """`_modules` of a view: those of the module, a child that has a schedule in place of the one without. A child that
+    was replaced in the module since is shown as it is there. Read-only: children are added to and removed from the
+    module."""
 
     def __get__(self, module: Any, owner: type) -> Any:
         if module is None:
@@ -176,7 +177,8 @@ def refused_paths(model: nn.Module, paths: Sequence[str]) -> list[str]:
         for one in above:
             if "forward" in vars(modules[one]):
                 found.append(
-                    f"module {one!r}: its forward was replaced, by a library that wraps models, and would run without the "
+                    f"module {one!r}: its forward was replaced, by a library that wraps models, and would run "
+                    "without the "
                     "schedules; apply them before"
                 )
     return list(dict.fromkeys(found))

@@ -58,9 +58,9 @@ def apply(
         stale: What to do if code, attributes or hooks of the model are not those that were planned: `"error"` or
             `"warn"`.
         verify: When the model's own forward runs beside the schedule, so that outputs, buffers, attributes and random
-            numbers are compared bit for bit: `"first"` at the first call of each program (a file at one size, with or without
-            gradients), `1000` at every 1000th call, too, `"never"` not at all. `(args, kwargs)` and `True` (random inputs)
-            check at once, too, and gradients with it, in the memory of an eager step.
+            numbers are compared bit for bit: `"first"` at the first call of each program (a file at one size, with or
+            without gradients), `1000` at every 1000th call, too, `"never"` not at all. `(args, kwargs)` and `True`
+            (random inputs) check at once, too, and gradients with it, in the memory of an eager step.
         engine: What executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
         otherwise: What a call does that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
             forward, with a warning. `"pad"` pads a smaller call with the values that the file declares, and cuts the
@@ -74,15 +74,15 @@ def apply(
     Raises:
         ScheduleError: The file is not a legal schedule.
         BindError: The schedule is for a different model. Calls raise it for other shapes or another mode.
-        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`, and where a
-            check finds another result than the model's.
+        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`, and where
+            a check finds another result than the model's.
         EngineError: There is no such engine, or it cannot execute this step.
         ExecutionError: Calls raise it for a second backward, and for tensors that changed before backward.
 
     Warns:
         SteppedAsideWarning: The model's own forward ran although gradients were requested.
-        StaleModelWarning: The version of torch, or of a package that defines modules, differs; or a check found rounding,
-            or could not compare something.
+        StaleModelWarning: The version of torch, or of a package that defines modules, differs; or a check found
+            rounding, or could not compare something.
 
     Examples:
         >>> import remate, remate_runtime, torch
@@ -225,7 +225,8 @@ def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
     if step.calls == before and torch.is_grad_enabled():
         replaced = module._remate_forward
         step.stepped_aside(
-            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, which does "
+            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, "
+            "which does "
             "not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
         )
     return found

@@ -47,7 +47,8 @@ def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
 
 
 def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = (), cuda_graphs: bool = False) -> int:
-    """The same of a schedule without its model, on its class of device. engine: by name. namespaces, cuda_graphs: as `apply` takes them.
+    """The same of a schedule without its model, on its class of device. engine: by name. namespaces, cuda_graphs: as
+    `apply` takes them.
 
     Raises ScheduleError, EngineError.
     """

@@ -22,9 +22,9 @@ Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def outside_compiler(forward: Forward) -> Forward:
-    """`forward`, left alone by torch.compile of a loop that calls it: the compiler would look at every operation of the step
-    (41 s for a small model), and find nothing to compile. torch's own decorator for its optimizers; it loads the compiler
-    at the first call, as a torch.optim.Optimizer does when it is made."""
+    """`forward`, left alone by torch.compile of a loop that calls it: the compiler would look at every operation of the
+    step (41 s for a small model), and find nothing to compile. torch's own decorator for its optimizers; it loads the
+    compiler at the first call, as a torch.optim.Optimizer does when it is made."""
     decorate = getattr(torch, "_disable_dynamo")  # noqa: B009 (private, and the one that loads the compiler late)
     return decorate(forward)
 
@@ -48,7 +48,8 @@ def refuse_compiled(model: nn.Module) -> None:
     if hasattr(model, "_orig_mod") and "_orig_mod" in model._modules:
         raise BindError(
             "this is what torch.compile made of a model, and a schedule is for the model itself"
-            "\n  apply it to the model that was compiled, and do not compile that: torch.compile of the loop around it may stay"
+            "\n  apply it to the model that was compiled, and do not compile that: torch.compile of the loop "
+            "around it may stay"
         )
 
 

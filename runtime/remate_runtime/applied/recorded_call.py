@@ -30,8 +30,9 @@ class RecordedInputs:
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         """The tensors of a live call. Raise BindError where it is not the recorded one.
 
-        Where keys of mappings, or of what forward takes as `**kwargs`, come in another order, forward is run once without
-        data to find out whether it does the same operations then; so, too, where one tensor is given several times.
+        Where keys of mappings, or of what forward takes as `**kwargs`, come in another order, forward is run once
+        without data to find out whether it does the same operations then; so, too, where one tensor is given several
+        times.
         """
         found = self._flat(args, kwargs, device)
         if len(found) > 1:

@@ -31,8 +31,8 @@ from .step_at_size import StepAtSize, StepsAtSizes
 
 
 class Call(NamedTuple):
-    """What a call comes to. step: the one that is for it. inputs: its tensors, laid out as planned. given: the same as they
-    were given, by name, where the step updates buffers. numbers: the live attributes."""
+    """What a call comes to. step: the one that is for it. inputs: its tensors, laid out as planned. given: the same as
+    they were given, by name, where the step updates buffers. numbers: the live attributes."""
 
     step: StepAtSize
     inputs: list[torch.Tensor]
@@ -53,7 +53,8 @@ class ScheduledForward:
         ranges: str | None,
         part: str = "",
     ) -> None:
-        """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of one."""
+        """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of
+        one."""
         self.schedule = schedule
         _permit(schedule, namespaces)
         self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
@@ -99,8 +100,8 @@ class ScheduledForward:
         return self._bound.device()
 
     def peak(self, dims: Mapping[str, int]) -> int:
-        """Bytes that a step will hold at its worst moment, executed as it is here. dims: its size; what they leave out, as
-        planned. Raises BindError."""
+        """Bytes that a step will hold at its worst moment, executed as it is here. dims: its size; what they leave out,
+        as planned. Raises BindError."""
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
@@ -165,8 +166,8 @@ class ScheduledForward:
         )
 
     def run(self, call: Call, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:
-        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of. checked: backward
-        looks whether what it reads is what it was, too, however it was written to."""
+        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of.
+        checked: backward looks whether what it reads is what it was, too, however it was written to."""
         device = self.device
         step = call.step
         tensors = [*call.inputs, *self._bound.tensors(device)]

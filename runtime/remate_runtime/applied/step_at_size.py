@@ -46,7 +46,8 @@ class _Sound(NamedTuple):
 
 
 class StepsAtSizes:
-    """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its sizes."""
+    """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its
+    sizes."""
 
     def __init__(
         self,
@@ -82,7 +83,10 @@ class StepsAtSizes:
     def _verified(self, dims: Mapping[str, int]) -> _Sound:
         schedule, dropped, recomputes = fitted(self._schedule, dims)
         if dropped:
-            told = f"{dropped} of its {recomputes} recomputations are left out, which the budget of {size(schedule.solve.budget)} does not call for"
+            told = (
+                f"{dropped} of its {recomputes} recomputations are left out, "
+                f"which the budget of {size(schedule.solve.budget)} does not call for"
+            )
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), told)
         verified = verify(schedule, spelled(dims))
         return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))

@@ -1,4 +1,5 @@
-"""`apply(..., verify=True)` and `verify=(args, kwargs)`: the self-check at once, with gradients, on a call of its own."""
+"""`apply(..., verify=True)` and `verify=(args, kwargs)`: the self-check at once, with gradients, on a call of its
+own."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, pads: bool = False) -> None:
-    """Run one step of a model and one of its schedule, and compare outputs, buffers, generators and gradients. Everything is
-    left as it was.
+    """Run one step of a model and one of its schedule, and compare outputs, buffers, generators and gradients.
+    Everything is left as it was.
 
     Args:
         dispatch: What runs the schedules of the model.
@@ -45,7 +46,8 @@ def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, p
 
 
 def _padded(step: ScheduledForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """The model on a call, and the schedule on the same call padded: sums go over more elements, so they are rounded otherwise."""
+    """The model on a call, and the schedule on the same call padded: sums go over more elements, so they are rounded
+    otherwise."""
     padded = step.padded(args, kwargs)
     call = step.call(padded.args, padded.kwargs)
     program = step.program(call, args, kwargs)

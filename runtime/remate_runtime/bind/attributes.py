@@ -1,4 +1,5 @@
-"""Attributes that forward sets to tensors (`self.aux_loss = …`), for loops that read them from the modules after the call."""
+"""Attributes that forward sets to tensors (`self.aux_loss = …`), for loops that read them from the modules after the
+call."""
 
 from __future__ import annotations
 

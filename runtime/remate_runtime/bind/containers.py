@@ -11,7 +11,8 @@ from typing import Any
 def children(node: Any) -> tuple[str, dict[str, Any]] | None:
     """(kind, children by key) of a container; None for leaves and for what is none.
 
-    Kinds: `tuple`, `list`, `dict` (any mapping with text keys), `record` (named tuple or dataclass). Hugging Face outputs
+    Kinds: `tuple`, `list`, `dict` (any mapping with text keys), `record` (named tuple or dataclass). Hugging Face
+    outputs
     are both mapping and dataclass: what they hold counts, fields that are None do not.
     """
     fields = getattr(node, "_fields", None)

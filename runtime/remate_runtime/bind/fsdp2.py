@@ -1,8 +1,8 @@
 """Parts of a model that `fully_shard` (FSDP2) takes care of, while a schedule of the whole model runs.
 
-A step does not call the parts, so their hooks do not run. What they do is asked of the same objects of torch at the borders
-of the operations that read a part's parameters (`link.borders`): gathering, freeing, prefetching, reducing, with the
-settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between them a parameter is a
+A step does not call the parts, so their hooks do not run. What they do is asked of the same objects of torch at the
+borders of the operations that read a part's parameters (`link.borders`): gathering, freeing, prefetching, reducing,
+with the settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between them a parameter is a
 tensor without storage, always the same one, so autograd and views keep hold of it.
 """
 
@@ -33,9 +33,9 @@ _BLOCKS = "plan one block, and shard what apply gives for each: block = apply(bl
 
 
 class Fsdp2:
-    """The parts of a model, which were found to be `modules` (`sharded_parts`). Groups are numbered in the order of the model; a
-    list in one call of `fully_shard` is one group. Raises BindError where a schedule of the whole model would not do what the
-    parts do."""
+    """The parts of a model, which were found to be `modules` (`sharded_parts`). Groups are numbered in the order of the
+    model; a list in one call of `fully_shard` is one group. Raises BindError where a schedule of the whole model would
+    not do what the parts do."""
 
     def __init__(self, model: nn.Module, modules: Sequence[Any]) -> None:
         self.modules = tuple(modules)
@@ -69,17 +69,20 @@ class Fsdp2:
         return None if found is None else found[1]._unsharded_param
 
     def prepare(self) -> None:
-        """Before each call: look whether torch is where it must be, and at the first call make the tensors. Raises BindError."""
+        """Before each call: look whether torch is where it must be, and at the first call make the tensors. Raises
+        BindError."""
         in_backward = torch._C._current_graph_task_id() != -1
         for state in self._states:
             if in_backward or state._training_state.name != "IDLE":
                 raise BindError(
-                    "the model is called within its own forward or backward (checkpointed, for one), and its blocks are sharded"
+                    "the model is called within its own forward or backward (checkpointed, for one), and its "
+                    "blocks are sharded"
                     "\n  a schedule recomputes what it needs: call the model without torch.utils.checkpoint"
                 )
             if state._is_root is not False or state._state_ctx.iter_forward_root is None:
                 raise BindError(
-                    "blocks of the model are sharded by fully_shard, and the model is not, or its forward was called directly"
+                    "blocks of the model are sharded by fully_shard, and the model is not, or its forward was "
+                    "called directly"
                     "\n  call fully_shard(model), too, after its blocks, and then the model itself"
                 )
             for group in state._fsdp_param_groups:
@@ -118,8 +121,10 @@ def _check(state: Any) -> None:
     policy = state._mp_policy
     if policy.output_dtype is not None or (policy.param_dtype is not None and policy.cast_forward_inputs):
         raise BindError(
-            "the MixedPrecisionPolicy of a block casts what it is given or returns, which a schedule of the whole model does not"
-            f"\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False), and a plan of "
+            "the MixedPrecisionPolicy of a block casts what it is given or returns, which a schedule of the whole "
+            "model does not"
+            f"\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False), and a "
+            "plan of "
             "the model in that precision"
         )
 

@@ -28,8 +28,8 @@ class Inputs:
     """The recorded call. ordered: refuse keys in another order than the recorded one. sized: the tree names sizes; then
     `flatten` leaves tensors as they are and looks at neither their types nor literals.
 
-    names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's, not
-    the file's, so whoever takes the tensors goes by these names.
+    names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's,
+    not the file's, so whoever takes the tensors goes by these names.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor or a literal, a
 
 
 def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool, leaf: Leaf) -> Accept:
-    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`. ordered: mappings
-    must have their keys in the recorded order."""
+    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`. ordered:
+    mappings must have their keys in the recorded order."""
     if "tensor" in node:
         names.append(node.get("name", label))
         return leaf(node, names[-1])

@@ -75,8 +75,9 @@ class TensorBinding:
 
 
 class ModelBinding:
-    """A model matched with a schedule's signature. Raises BindError with every mismatch. `tensors` gives the tensors of the
-    planned parameters, then of the buffers. slots: where these are. changes: how often one of them was another than before."""
+    """A model matched with a schedule's signature. Raises BindError with every mismatch. `tensors` gives the tensors of
+    the planned parameters, then of the buffers. slots: where these are. changes: how often one of them was another than
+    before."""
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
@@ -118,7 +119,8 @@ class ModelBinding:
         return found
 
     def has(self, names: Collection[str]) -> bool:
-        """Whether the tensors of these names have the shapes that were planned: calls without the schedule may have made others."""
+        """Whether the tensors of these names have the shapes that were planned: calls without the schedule may have
+        made others."""
         slots = (slot for slot in self.slots if slot.name in names)
         return all(isinstance(t := slot.get(), torch.Tensor) and t.shape == slot.type.shape for slot in slots)
 
@@ -175,13 +177,14 @@ class ModelBinding:
 
 
 def check_device(planned: Model, device: torch.device) -> None:
-    """Raise BindError for a step that was captured for a GPU without one, on a model on the CPU: it holds operators and layouts
-    that nothing but CUDA runs. Warn of a GPU of another architecture."""
+    """Raise BindError for a step that was captured for a GPU without one, on a model on the CPU: it holds operators and
+    layouts that nothing but CUDA runs. Warn of a GPU of another architecture."""
     if not planned.captured or device.type == "meta":
         return
     if device.type != planned.device:
         raise BindError(
-            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the model is on "
+            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and "
+            "the model is on "
             f"{device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
         )
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -189,7 +192,8 @@ def check_device(planned: Model, device: torch.device) -> None:
     here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
     if here != planned.architecture:
         warnings.warn(
-            f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run other kernels here. "
+            f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run "
+            "other kernels here. "
             f"{REPLAN} on this machine to plan its own step",
             UserWarning,
             stacklevel=4,
@@ -208,11 +212,13 @@ def check_autocast(planned: str | None, device: torch.device) -> None:
 
 
 def check_default_dtype(applied: torch.dtype) -> None:
-    """Raise BindError unless torch's default dtype is that of when the schedule was applied: tensors that forward makes have it."""
+    """Raise BindError unless torch's default dtype is that of when the schedule was applied: tensors that forward makes
+    have it."""
     now = torch.get_default_dtype()
     if now is not applied:
         raise BindError(
-            f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that forward makes have "
+            f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that "
+            "forward makes have "
             f"it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply under the new one"
         )
 
@@ -256,8 +262,8 @@ def _children(
 
 
 def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str], any_float: bool) -> None:
-    """Compare a tensor that is new here, and remember it if it fits. any_float: a parameter may be of another precision,
-    which is not remembered."""
+    """Compare a tensor that is new here, and remember it if it fits. any_float: a parameter may be of another
+    precision, which is not remembered."""
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {_instead(slot, tensor)}")
@@ -286,7 +292,10 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
 def _instead(slot: TensorBinding, value: Any) -> str:
     """What the model has where a tensor was planned."""
     if "parametrizations" in slot.attributes.get("_modules", {}):
-        return "one that a parametrization computes: plan the model as it is now, or apply the schedule before it is parametrized"
+        return (
+            "one that a parametrization computes: plan the model as it is now, "
+            "or apply the schedule before it is parametrized"
+        )
     return (
         "none"
         if value is None

@@ -1,5 +1,5 @@
-"""What a planned model returns: the output tree of a schedule, rebuilt around the values of a step; and the outputs that
-the step was planned without a gradient for, which refuse one."""
+"""What a planned model returns: the output tree of a schedule, rebuilt around the values of a step; and the outputs
+that the step was planned without a gradient for, which refuse one."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _CPU = torch.device("cpu")
 
 
 class Detached:
-    """Outputs that have a gradient in the live model and none in the step. Without this a loss made of one of them and of
-    others would train on the others alone.
+    """Outputs that have a gradient in the live model and none in the step. Without this a loss made of one of them and
+    of others would train on the others alone.
 
-    Each refuses through a node of its own, which leads to all that the step ran on: autograd skips a node that leads to none
-    of the tensors that `torch.autograd.grad` or `backward(inputs=...)` ask for.
+    Each refuses through a node of its own, which leads to all that the step ran on: autograd skips a node that leads to
+    none of the tensors that `torch.autograd.grad` or `backward(inputs=...)` ask for.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -34,7 +34,8 @@ class Detached:
     def guard(self, values: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
         """The step's outputs; those that are detached raise ExecutionError in backward if a gradient arrives.
 
-        others: what the step ran on and has no gradient for. Where no source requires grad, eager has no gradients either.
+        others: what the step ran on and has no gradient for. Where no source requires grad, eager has no gradients
+        either.
         """
         if not self._refusals or not torch.is_grad_enabled():
             return values

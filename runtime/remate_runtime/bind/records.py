@@ -1,4 +1,5 @@
-"""Classes of records (dataclasses, named tuples) that a model returns: found by name among what the model's own code reaches."""
+"""Classes of records (dataclasses, named tuples) that a model returns: found by name among what the model's own code
+reaches."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ Make = Callable[[dict[str, Any]], Any]
 def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type | None:
     """The record class `name` with these fields that the model's code reaches first; None if there is none.
 
-    Looked at are attributes of its modules and of their classes, what their methods enclose, the Python modules that the classes
-    and these methods are from, and those that these import.
+    Looked at are attributes of its modules and of their classes, what their methods enclose, the Python modules that
+    the classes and these methods are from, and those that these import.
     """
     if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         for space in _spaces(model):
@@ -41,8 +42,10 @@ def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
     kind = record_class(name, fields, model)
     if kind is None:
         raise BindError(
-            f"the model returns a record {plain(name)!r} with the fields {', '.join(map(plain, fields))}, and its modules neither "
-            f"define nor import such a class\n  define the class at the top level of a module that the model's uses, and {REPLAN}"
+            f"the model returns a record {plain(name)!r} with the fields {', '.join(map(plain, fields))}, and its "
+            "modules neither "
+            "define nor import such a class\n  define the class at the top level of a module that the model's "
+            f"uses, and {REPLAN}"
         )
     if _constructs(kind, fields):
         return lambda values: kind(**values)

@@ -20,7 +20,8 @@ def refuse_sharded(model: nn.Module) -> None:
     told = _fsdp1(model) or _tensors(model)
     if sharded_parts(tuple(model.modules())):
         told = (
-            "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or to each "
+            "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or "
+            "to each "
             "block: planned = apply(model, file); then fully_shard(block) for its blocks, and fully_shard(planned)"
         )
     if told:
@@ -57,8 +58,10 @@ def _fsdp1(model: nn.Module) -> str | None:
     for path, module in model.named_modules():
         if fsdp1 is not None and isinstance(module, fsdp1):
             return (
-                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, and a "
-                "schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for each: "
+                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, "
+                "and a "
+                "schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for "
+                "each: "
                 "FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, FullyShardedDataParallel("
                 "apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks of a model with a schedule"
             )
@@ -73,9 +76,12 @@ def _tensors(model: nn.Module) -> str | None:
     for name, tensor in named:
         if is_distributed(tensor):
             return (
-                f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} ranks), as "
-                "parallelize_module makes them: its operations communicate, and a schedule has operations of plain tensors "
-                "alone\n  apply schedules to parts whose parameters are plain; of the rest, torch.utils.checkpoint can be recomputed "
+                f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
+                "ranks), as "
+                "parallelize_module makes them: its operations communicate, and a schedule has operations of plain "
+                "tensors "
+                "alone\n  apply schedules to parts whose parameters are plain; of the rest, torch.utils.checkpoint "
+                "can be recomputed "
                 "what it is put around; for ranks that share the batch use DistributedDataParallel or fully_shard"
             )
     return None

@@ -26,8 +26,8 @@ class _SizeRead(NamedTuple):
 
 
 class CallSizes:
-    """Reads the sizes that a schedule names. `of` looks at shapes alone: what it gives is for `Inputs` of that size to check
-    a call against."""
+    """Reads the sizes that a schedule names. `of` looks at shapes alone: what it gives is for `Inputs` of that size to
+    check a call against."""
 
     def __init__(self, model: Model, forward: Callable[..., Any]) -> None:
         self._dims = model.dims
@@ -38,8 +38,8 @@ class CallSizes:
         self._reads = [self._first(dim) for dim in self._dims]
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
-        """The number of every named size. Raises BindError, naming the input, for a call of other arguments, for sizes out of
-        their range, and for tensors of which no one size is right."""
+        """The number of every named size. Raises BindError, naming the input, for a call of other arguments, for sizes
+        out of their range, and for tensors of which no one size is right."""
         tensors = self._inputs.flatten(args, kwargs, device)
         size: dict[str, int] = {}
         for dim, at, axis, name in self._reads:
@@ -58,8 +58,8 @@ class CallSizes:
     def above(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
-        """The tensors of a call, in the order of `names`, and for each the smallest shape that the schedule is for and that
-        holds it. Raises BindError where there is none."""
+        """The tensors of a call, in the order of `names`, and for each the smallest shape that the schedule is for and
+        that holds it. Raises BindError where there is none."""
         tensors = self._inputs.flatten(args, kwargs, device)
         size: dict[str, int] = {}
         for dim, at, axis, name in self._reads:
@@ -92,7 +92,8 @@ class CallSizes:
     def _other(self, at: int, tensor: torch.Tensor, given: str) -> BindError:
         name, wanted = self._inputs.names[at], self._types[at]
         return BindError(
-            f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  give inputs of one size, or plan again"
+            f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  give inputs of one size, or "
+            "plan again"
         )
 
     def _first(self, dim: str) -> _SizeRead:

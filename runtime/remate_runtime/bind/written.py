@@ -1,7 +1,8 @@
 """Buffers that a step updates: nothing else that it reads may lie in their memory.
 
 Eager writes into them in the midst of forward, and what shares their memory is another number from there on. A schedule
-has one value of each tensor, and writes new ones when forward ends, so that it would compute with what was there before.
+has one value of each tensor, and writes new ones when forward ends, so that it would compute with what was there
+before.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class WrittenBuffers:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the stretches of memory from first to last element meet, of two tensors whose storages begin at one address."""
+    """Whether the stretches of memory from first to last element meet, of two tensors whose storages begin at one
+    address."""
     (begin, end), (start, stop) = _stretch(one), _stretch(other)
     return begin < stop and start < end
 

@@ -25,8 +25,8 @@ _CHATTER = (
 
 
 def peak_on_cpu(fn: Callable[[], Any]) -> int:
-    """Run `fn` once; the peak of bytes allocated on the CPU while it runs, above the level at its start. Memory that was
-    allocated before and freed by it is not taken off. Not for use inside another profiler."""
+    """Run `fn` once; the peak of bytes allocated on the CPU while it runs, above the level at its start. Memory that
+    was allocated before and freed by it is not taken off. Not for use inside another profiler."""
     found = changes(allocations_of(fn, lambda name, at: None))
     return max(accumulate((change for _, change in found), initial=0))
 

@@ -9,8 +9,8 @@ import torch
 
 
 def peak_on_cuda(fn: Callable[[], Any], device: torch.device) -> int:
-    """Run `fn` once; the peak of bytes requested on `device` while it runs, above the level at its start. The statistics of peaks
-    start anew. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up."""
+    """Run `fn` once; the peak of bytes requested on `device` while it runs, above the level at its start. The
+    statistics of peaks start anew. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up."""
     meter = CudaPeak(device)
     fn()
     return meter.peak()

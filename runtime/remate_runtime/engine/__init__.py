@@ -1,13 +1,15 @@
 """What executes a linked step on a device. Needs torch.
 
-`steps` makes a step ready for the devices and the sets of trained parameters that it is called with. `step_function` is what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and
-gradients, version checks, buffer updates. An *engine* executes what lies between. `eager` is one; `cuda_graphs` makes one replay what it did on a GPU.
+`steps` makes a step ready for the devices and the sets of trained parameters that it is called with. `step_function` is
+what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and gradients, version
+checks, buffer updates. An *engine* executes what lies between. `eager` is one; `cuda_graphs` makes one replay what it
+did on a GPU.
 
-To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward, inference,
-backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager` and `arena`; make it an `Engine` with a
-name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their types, and refuses with an
-EngineError what it cannot execute. It is chosen where the model runs (`apply(..., engine=name)`) and never written into a
-schedule file. The tests of `tests/runtime` hold for every engine.
+To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward,
+inference, backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager` and `arena`;
+make it an `Engine` with a name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their
+types, and refuses with an EngineError what it cannot execute. It is chosen where the model runs (`apply(...,
+engine=name)`) and never written into a schedule file. The tests of `tests/runtime` hold for every engine.
 """
 
 from __future__ import annotations

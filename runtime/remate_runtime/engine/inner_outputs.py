@@ -1,7 +1,8 @@
 """Several outputs of one step: what a caller hangs on their gradients.
 
-Each has an autograd node of its own, so that its hooks run only if it got a gradient. In the model the gradient of `loss` passes through `features`, if `loss` is made of them: hooks on `features` see it and may
-change it, and `features.retain_grad()` keeps it. A schedule's step is one operation to autograd, so that both miss it.
+Each has an autograd node of its own, so that its hooks run only if it got a gradient. In the model the gradient of
+`loss` passes through `features`, if `loss` is made of them: hooks on `features` see it and may change it, and
+`features.retain_grad()` keeps it. A schedule's step is one operation to autograd, so that both miss it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def separate(contract: StepContract, values: Sequence[torch.Tensor]) -> Sequence
 
 
 def inner_outputs(contract: StepContract, returned: Sequence[torch.Tensor]) -> list[InnerOutput]:
-    """The outputs to look at when backward begins. returned: what the caller gets, in the order of the contract's outputs."""
+    """The outputs to look at when backward begins. returned: what the caller gets, in the order of the contract's
+    outputs."""
     return [
         InnerOutput(weakref.ref(returned[at]), contract.outputs[at].name, tangents) for at, tangents in contract.inner
     ]
@@ -69,8 +71,10 @@ def refuse_watched(inner: Sequence[InnerOutput], given: set[int]) -> None:
         if hooked or tensor.retains_grad:
             what = "a gradient hook" if hooked else "retain_grad()"
             raise ExecutionError(
-                f"the output {output.name!r} has {what}, and other outputs, which the model makes from it, got a gradient: it "
-                "passes through that output in the model, and not in a schedule\n  return the tensor alone and compute the rest "
+                f"the output {output.name!r} has {what}, and other outputs, which the model makes from it, got a "
+                "gradient: it "
+                "passes through that output in the model, and not in a schedule\n  return the tensor alone and "
+                "compute the rest "
                 "outside of the scheduled model, plan the parts before and after it (at=...), or use the original model"
             )
 

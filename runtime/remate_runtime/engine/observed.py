@@ -1,4 +1,5 @@
-"""A step's forward one operation at a time, with the results of each: to look for the one that differs from the model's."""
+"""A step's forward one operation at a time, with the results of each: to look for the one that differs from the
+model's."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Backward passes that ask for a part of a step's gradients and keep the graph for the rest.
 
 `torch.autograd.grad(loss, some, retain_graph=True)` and zero-bubble pipelines, which ask for the gradients of a stage's
-inputs first and for those of its parameters later, go through the same forward several times. Eager computes in each pass
-what is requested. A step runs backward once: it keeps the gradients that a pass does not ask for and hands them out when
-a later pass with the same gradients of the outputs does.
+inputs first and for those of its parameters later, go through the same forward several times. Eager computes in each
+pass what is requested. A step runs backward once: it keeps the gradients that a pass does not ask for and hands them
+out when a later pass with the same gradients of the outputs does.
 """
 
 from __future__ import annotations

@@ -9,12 +9,15 @@ import torch
 
 
 def warn_of_saved_hooks() -> None:
-    """Warn if hooks of the caller's own are active, which may change what the model saves, and with it its gradients."""
+    """Warn if hooks of the caller's own are active, which may change what the model saves, and with it its
+    gradients."""
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     if hooks is not None and not all(of_torch(hook) for hook in hooks):
         warnings.warn(
-            f"the schedule ignores saved_tensors_hooks ({getattr(hooks[0], '__qualname__', hooks[0])!r}): it keeps what backward "
-            "needs itself. If they change what is saved (compress or round it), gradients are not those of the model: call the "
+            f"the schedule ignores saved_tensors_hooks ({getattr(hooks[0], '__qualname__', hooks[0])!r}): it keeps "
+            "what backward "
+            "needs itself. If they change what is saved (compress or round it), gradients are not those of the "
+            "model: call the "
             "scheduled model outside of them, or use the original model",
             UserWarning,
             stacklevel=8,

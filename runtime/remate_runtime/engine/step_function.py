@@ -1,10 +1,10 @@
 """One training step under autograd, whatever engine executes it.
 
-To autograd the step is a chain of nodes, one per delivery of gradients; the inputs of each are the parameters and inputs
-whose gradients it delivers. The first is the step's forward and takes the gradients of the outputs; each of the others
-follows because the one before it gives a gradient to its output, a tensor without elements (the *token*). Autograd hands
-out what a node returns before it runs the next: it is added to `.grad`, hooks and DistributedDataParallel's reducer see it,
-and an optimizer in backward may use it up.
+To autograd the step is a chain of nodes, one per delivery of gradients; the inputs of each are the parameters and
+inputs whose gradients it delivers. The first is the step's forward and takes the gradients of the outputs; each of the
+others follows because the one before it gives a gradient to its output, a tensor without elements (the *token*).
+Autograd hands out what a node returns before it runs the next: it is added to `.grad`, hooks and
+DistributedDataParallel's reducer see it, and an optimizer in backward may use it up.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Contents = Callable[[torch.Tensor], Any]  # equal for tensors that hold the same
 
 
 class StepFunction(NamedTuple):
-    """A step that is ready to run on a device. still_resident: called in backward where an optimizer was to have used up the
-    gradients of the first delivery, and has not."""
+    """A step that is ready to run on a device. still_resident: called in backward where an optimizer was to have used
+    up the gradients of the first delivery, and has not."""
 
     compiled: CompiledStep
     contract: StepContract
@@ -89,9 +89,9 @@ class _Frame:
 
 
 class _Held(NamedTuple):
-    """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what is
-    looked at once, when backward begins, and freed then: backward frees such tensors one by one. content: what it held, of a call
-    that is checked."""
+    """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what
+    is looked at once, when backward begins, and freed then: backward frees such tensors one by one. content: what it
+    held, of a call that is checked."""
 
     tensor: torch.Tensor
     version: int
@@ -103,10 +103,12 @@ class _Held(NamedTuple):
 def run_step(
     step: StepFunction, sources: Sequence[Any], detached: Detached | None = None, contents: Contents | None = None
 ) -> Sequence[torch.Tensor]:
-    """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's sources). Returns the contract's outputs.
+    """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's
+    sources). Returns the contract's outputs.
 
-    If gradients are wanted the tensors carry autograd history; otherwise nothing is kept. detached: refuses gradients that the step
-    was planned without. contents: says what tensors hold, so that it is noticed what writes into them without a new version.
+    If gradients are wanted the tensors carry autograd history; otherwise nothing is kept. detached: refuses gradients
+    that the step was planned without. contents: says what tensors hold, so that it is noticed what writes into them
+    without a new version.
     """
     contract = step.contract
     if torch.is_grad_enabled():
@@ -194,8 +196,10 @@ def _check_mode(frame: _Frame) -> None:
         )
     if torch.is_autocast_enabled(frame.step.device.type):
         raise ExecutionError(
-            "backward is called under autocast, which casts in eager's backward, too: its gradients are rounded otherwise "
-            "there, and a schedule has those of a backward outside\n  call it behind the `with torch.autocast(...)` block, as "
+            "backward is called under autocast, which casts in eager's backward, too: its gradients are rounded "
+            "otherwise "
+            "there, and a schedule has those of a backward outside\n  call it behind the `with "
+            "torch.autocast(...)` block, as "
             "torch advises: with torch.autocast(...): loss = model(x); then loss.backward()"
         )
 
@@ -247,7 +251,8 @@ def _check_unchanged(frame: _Frame) -> None:
         if _version(held.tensor) != held.version and (held.until is None or held.until >= frame.next):
             raise ExecutionError(
                 f"{held.what} was modified in place between forward and backward (version {_version(held.tensor)}, "
-                f"expected {held.version})\n  modify it after backward (optimizer steps too; in backward, each parameter "
+                f"expected {held.version})\n  modify it after backward (optimizer steps too; in backward, each "
+                "parameter "
                 "when its own gradient has come), or give the step a clone of it"
             )
 
@@ -260,8 +265,10 @@ def _check_contents(frame: _Frame) -> None:
     for held in frame.watched:
         if contents(held.tensor) != held.content:
             raise ExecutionError(
-                f"{held.what} was written to between forward and backward, by .data or through NumPy, where torch does not notice: "
-                "what is recomputed from it is not what forward computed\n  write to it after backward, or give the step a clone"
+                f"{held.what} was written to between forward and backward, by .data or through NumPy, where torch "
+                "does not notice: "
+                "what is recomputed from it is not what forward computed\n  write to it after backward, or give "
+                "the step a clone"
             )
 
 

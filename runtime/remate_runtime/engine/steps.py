@@ -27,8 +27,8 @@ _FORMS = 8  # that are kept, beside the planned one of each device; the oldest g
 
 class Steps:
     """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
-    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`. updated: names of the buffers that
-    forward updates. graph: the step without its plan. exact: as of `Engine`.
+    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`. updated: names of the buffers
+    that forward updates. graph: the step without its plan. exact: as of `Engine`.
     Raises EngineError if the engine does not work here."""
 
     def __init__(
@@ -64,8 +64,8 @@ class Steps:
         return self._verified.peak if predicted is None else predicted
 
     def wanted(self, device: torch.device, sources: Sequence[Any], sharded: Fsdp2 | None = None) -> StepFunction:
-        """The step for a call with these tensors: without what only gradients that nobody wants need, and with the borders of
-        what is sharded."""
+        """The step for a call with these tensors: without what only gradients that nobody wants need, and with the
+        borders of what is sharded."""
         gradients = self._contract.gradients
         trained = tuple(sources[gradient.source].requires_grad for gradient in gradients)
         if all(trained) or not any(trained) or not torch.is_grad_enabled():
@@ -100,21 +100,26 @@ class Steps:
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
 
     def _compare(self, predicted: int | None) -> None:
-        """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep it."""
+        """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep
+        it."""
         about = self._verified
         peak = about.peak if predicted is None else predicted
         budget = about.budget if about.compiled is None else about.compiled
         if self._graphs and peak > budget:
             warnings.warn(
-                f"with CUDA graphs a step of schedule {about.name!r} is predicted to take {peak:,} bytes, over its budget of "
-                f"{budget:,}: their private pool stays reserved, and gradients are copied out of it\n  `remate check FILE "
-                "--engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or plan with a smaller budget",
+                f"with CUDA graphs a step of schedule {about.name!r} is predicted to take {peak:,} bytes, over its "
+                "budget of "
+                f"{budget:,}: their private pool stays reserved, and gradients are copied out of it\n  `remate "
+                "check FILE "
+                "--engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or plan with a "
+                "smaller budget",
                 UserWarning,
                 stacklevel=2,
             )
         elif about.compiled is not None and peak > about.compiled:
             warnings.warn(
-                f"schedule {about.name!r} was planned for {about.compiled:,} bytes where the engine 'compiled' executes it; here, by "
+                f"schedule {about.name!r} was planned for {about.compiled:,} bytes where the engine 'compiled' "
+                "executes it; here, by "
                 f"{self._engine!r}, the step takes {peak:,}\n  use engine='compiled', or {REPLAN}",
                 UserWarning,
                 stacklevel=2,
@@ -129,8 +134,10 @@ class Steps:
         peak = simulate(about.linked, "retained").peak
         if peak > about.budget:
             warnings.warn(
-                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they come; they are "
-                f"still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n  register such an "
+                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as "
+                "they come; they are "
+                f"still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n  register "
+                "such an "
                 "optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or 'accumulated'",
                 UserWarning,
                 stacklevel=2,

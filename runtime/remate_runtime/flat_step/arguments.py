@@ -17,8 +17,8 @@ from .graph import Number, Ref
 
 
 def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
-    """JSON -> Graph form. Values read are appended to `reads`. scope: values by name; live: live attributes by name. Raise
-    ScheduleError R021, R027, R030."""
+    """JSON -> Graph form. Values read are appended to `reads`. scope: values by name; live: live attributes by name.
+    Raise ScheduleError R021, R027, R030."""
     if isinstance(argument, str):
         if not argument.startswith("%"):
             return argument

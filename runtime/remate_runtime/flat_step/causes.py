@@ -1,4 +1,5 @@
-"""Faults of a step, one for each cause: a template is expanded many times, and a misspelt name is read in many places."""
+"""Faults of a step, one for each cause: a template is expanded many times, and a misspelt name is read in many
+places."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Causes:
 
     def add(self, fault: ScheduleError, where: str, *cause: str) -> None:
         """where: its pointer, unless it has one. cause: what it has in common with others of its code; default: the
-        pointer, and for a name that means nothing (R030) the block and the name. Raises all faults once there are MAX_FAULTS."""
+        pointer, and for a name that means nothing (R030) the block and the name. Raises all faults once there are
+        MAX_FAULTS."""
         located = ScheduleError(fault.code, fault.message, fault.where or where, fault.hint)
         if fault.code == "R030" and not cause:
             cause = (*located.where.split("/")[1:3], fault.message)

@@ -1,8 +1,8 @@
 """Schedule -> flat Graph and flat recomputes: what the templates, instances and plans of a file mean.
 
 Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
-reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of the
-instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
+reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of
+the instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, an
 class Expanded(msgspec.Struct, frozen=True):
     """graph: the step without plan. recomputes: in execution order. pages: of the outermost statements first.
 
-    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page. places: all
-    instances, enclosing ones before those inside.
+    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page.
+    places: all instances, enclosing ones before those inside.
     """
 
     graph: Graph
@@ -47,8 +47,8 @@ class Expanded(msgspec.Struct, frozen=True):
 
 
 def expand(schedule: Schedule) -> Expanded:
-    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size` makes that of
-    another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size`
+    makes that of another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
     return _Expansion(at_size(schedule)).result()
 
 

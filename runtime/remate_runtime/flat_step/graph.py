@@ -1,7 +1,8 @@
 """The flat training step: what a schedule file expands to, and what every planner strategy works on. Needs no torch.
 
-Operations stand in step order: forward first (`operations[:backward_start]`), then backward. Values are numbered; an operation
-refers to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of v.
+Operations stand in step order: forward first (`operations[:backward_start]`), then backward. Values are numbered; an
+operation refers to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of
+v.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Ref(msgspec.Struct, frozen=True):
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A float inside an operation's arguments that follows from live attributes. text: in the file's words, the attributes
-    called by their places in `values`: `1/(1 - %0)`."""
+    """A float inside an operation's arguments that follows from live attributes. text: in the file's words, the
+    attributes called by their places in `values`: `1/(1 - %0)`."""
 
     text: str
     values: tuple[int, ...]
@@ -42,8 +43,8 @@ class Number(msgspec.Struct, frozen=True):
 
 
 class Value(msgspec.Struct, frozen=True):
-    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`. data: elements of a constant;
-    of a live attribute, what it was when it was planned."""
+    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`. data: elements of a
+    constant; of a live attribute, what it was when it was planned."""
 
     name: str
     type: TensorType
@@ -53,7 +54,8 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One operation. args and kwargs hold Ref, Number, literals and (nested) tuples; `op` names the overload as in the file."""
+    """One operation. args and kwargs hold Ref, Number, literals and (nested) tuples; `op` names the overload as in the
+    file."""
 
     id: str
     op: str
@@ -75,8 +77,8 @@ class Graph(msgspec.Struct, frozen=True):
     outputs: values that the module returns (they live until the step ends). gradients: (source value, its gradient).
     updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
     delivered: what becomes of gradients that are delivered; all that is said of the step's memory assumes it.
-    calls: of this step within one of the model around it, where it is that of a part. modules: that make them, each with
-    parameters of its own. lanes: how fast values are paged, by memory.
+    calls: of this step within one of the model around it, where it is that of a part. modules: that make them, each
+    with parameters of its own. lanes: how fast values are paged, by memory.
     """
 
     values: tuple[Value, ...]
@@ -145,7 +147,8 @@ def numbers_in(op: Op) -> list[Number]:
 
 
 class FlatRecompute(msgspec.Struct, frozen=True):
-    """Operation `op` (an index into the forward) runs again just before operation `before` (an index), in list order."""
+    """Operation `op` (an index into the forward) runs again just before operation `before` (an index), in list
+    order."""
 
     op: int
     before: int

@@ -27,8 +27,8 @@ class Stated(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What all plans of a file come to. recomputes: in execution order. pages: outer statements before inner ones. stated, paged:
-    JSON pointers of their names."""
+    """What all plans of a file come to. recomputes: in execution order. pages: outer statements before inner ones.
+    stated, paged: JSON pointers of their names."""
 
     recomputes: tuple[FlatRecompute, ...]
     stated: tuple[str, ...]
@@ -177,8 +177,8 @@ def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
 
 
 def _values(name: str, names: _Names, where: str) -> list[int]:
-    """The values that a name stands for: one output, those of an operation, or those of an instance that can leave. One that
-    cannot comes alone, to be refused with the reason."""
+    """The values that a name stands for: one output, those of an operation, or those of an instance that can leave. One
+    that cannot comes alone, to be refused with the reason."""
     graph, (operation, colon, number) = names.graph, (names.prefix + name).partition(":")
     if not colon and operation in names.instances:
         made = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]

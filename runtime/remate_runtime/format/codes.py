@@ -65,7 +65,8 @@ CODES: dict[str, str] = {
     "R060": "a gradient is stated for what is no parameter or input",
     "R061": "a gradient is stated twice",
     "R062": "a gradient or an update has another type than what it belongs to",
-    "R063": "an update names an unknown buffer, or a value that forward does not make, or one that lies in an updated buffer",
+    "R063": "an update names an unknown buffer, or a value that forward does not make, or one that lies in an "
+    "updated buffer",
     "R064": "an output names a value that forward does not make",
     "R065": "`frozen` names what is no parameter, or `tied` what is neither parameter nor buffer",
     "R066": "`fill` names what is no input, or gives what an input of its type cannot hold",

@@ -14,7 +14,8 @@ _Counts = tuple[int, int, int, int]  # arrays and objects, keys, commas, texts
 
 
 def density_fault(data: bytes) -> ScheduleError | None:
-    """R072 for a text with more texts, and arrays, objects, keys or commas outside of them, than its size allows, else None."""
+    """R072 for a text with more texts, and arrays, objects, keys or commas outside of them, than its size allows, else
+    None."""
     if _excess(_counts(data), len(data)) is None:  # counted with those inside texts, which are no fewer
         return None
     found = _excess(_counts_outside_texts(data), len(data))

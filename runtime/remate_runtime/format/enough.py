@@ -4,4 +4,5 @@ from __future__ import annotations
 
 
 class EnoughFaultsError(Exception):
-    """Raised by whoever has collected MAX_FAULTS faults, caught by whoever began the search. Never leaves the reader."""
+    """Raised by whoever has collected MAX_FAULTS faults, caught by whoever began the search. Never leaves the
+    reader."""

@@ -1,4 +1,5 @@
-"""Sizes that follow from named dimensions: what a schedule for a range of sizes writes in place of numbers. Needs no torch.
+"""Sizes that follow from named dimensions: what a schedule for a range of sizes writes in place of numbers. Needs no
+torch.
 
     Size      t+1   b*t   4*s^2   8*((t+7)//8)-t   16*(h/4)*(w/4)        a sum of terms; an integer
     Term      4*s^2                                                      an integer coefficient times factors
@@ -6,13 +7,14 @@
     Real      2/(n-1)   sqrt(t)   1/sqrt(d)   (b*t)                      one side, or the rounded quotient of two
     Side      2   n-1   sqrt(t)                                          a number, a Size, or the root of one
 
-A factor that divides rounds down (`//`), or must leave no rest (`/`: exact). All are frozen and in normal form: make them by
-`constant`, `dimension`, `divided`, `+` and `*`, which keep to it, or parse them (`expression_text`). So equal expressions
-are equal objects and have one text, `str(size)`, which is what a file writes. `size.at({"t": 64})` gives the number.
+A factor that divides rounds down (`//`), or must leave no rest (`/`: exact). All are frozen and in normal form: make
+them by `constant`, `dimension`, `divided`, `+` and `*`, which keep to it, or parse them (`expression_text`). So equal
+expressions are equal objects and have one text, `str(size)`, which is what a file writes. `size.at({"t": 64})` gives
+the number.
 
-Normal form: like terms are one; terms by falling degree, positive ones first, the constant last; factors by name. In a factor
-0 < scale < divisor and 0 <= offset < divisor, without common divisor (all of them 1, 0 and 1 where nothing is divided):
-what can be taken out of the division stands beside it, `(t+9)//8` is `(t+1)//8+1`.
+Normal form: like terms are one; terms by falling degree, positive ones first, the constant last; factors by name. In a
+factor 0 < scale < divisor and 0 <= offset < divisor, without common divisor (all of them 1, 0 and 1 where nothing is
+divided): what can be taken out of the division stands beside it, `(t+9)//8` is `(t+1)//8+1`.
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ class Size(msgspec.Struct, frozen=True):
     terms: tuple[Term, ...] = ()
 
     def at(self, dims: Mapping[str, int]) -> int:
-        """The number at a size. Raises ScheduleError R025 for a name that `dims` lacks, a division that leaves a rest where it
-        must not, and a number that 64 bits do not hold."""
+        """The number at a size. Raises ScheduleError R025 for a name that `dims` lacks, a division that leaves a rest
+        where it must not, and a number that 64 bits do not hold."""
         number = sum(term.at(dims) for term in self.terms)
         if not -MAX_INTEGER - 1 <= number <= MAX_INTEGER:
             raise ScheduleError("R025", f"{self} does not fit 64 bits at {spelled(dims)}")
@@ -127,8 +129,8 @@ def dimension(name: str) -> Size:
 
 
 def divided(size: Size, divisor: int, exact: bool = False) -> Size:
-    """`size` by a number, rounded down, or (exact) without rest. Raises ScheduleError R024 unless it is `a*dim + c`, or where
-    it can never be exact."""
+    """`size` by a number, rounded down, or (exact) without rest. Raises ScheduleError R024 unless it is `a*dim + c`, or
+    where it can never be exact."""
     factors = {term.factors for term in size.terms if term.factors}
     if divisor < 1 or len(factors) > 1 or any(f != Factor(f.dim) for one in factors for f in one) or size.degree > 1:
         raise ScheduleError(
@@ -182,7 +184,8 @@ class Real(msgspec.Struct, frozen=True):
     below: Side | None = None
 
     def at(self, dims: Mapping[str, int]) -> float:
-        """The number at a size. Raises ScheduleError R025 as Size.at does, for a division by 0 and for the root of less."""
+        """The number at a size. Raises ScheduleError R025 as Size.at does, for a division by 0 and for the root of
+        less."""
         above = self.above.at(dims)
         if self.below is None:
             return above

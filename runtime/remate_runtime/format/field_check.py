@@ -47,8 +47,8 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 class FieldCheck:
-    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it; it may
-    raise EnoughFaultsError. The walk ends there, and at its own MAX_FAULTS."""
+    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it; it
+    may raise EnoughFaultsError. The walk ends there, and at its own MAX_FAULTS."""
 
     def __init__(self, visit: Callable[[msgspec.Struct, str], None]) -> None:
         self.faults: list[ScheduleError] = []

@@ -1,6 +1,7 @@
 """The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
 
-Plans, recomputations, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
+Plans, recomputations, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and
+the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
 may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
 """
 

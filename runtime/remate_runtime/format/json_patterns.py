@@ -1,7 +1,8 @@
-"""Regular expressions for the parts of a JSON text in which nothing is wrong, and a check of their keys. Needs no torch.
+"""Regular expressions for the parts of a JSON text in which nothing is wrong, and a check of their keys. Needs no
+torch.
 
-They match less than JSON allows (no long number, no surrogate, no deep nesting) and never more, so what they match can be
-passed over. Quantifiers are possessive: matching takes time in proportion to the text.
+They match less than JSON allows (no long number, no surrogate, no deep nesting) and never more, so what they match can
+be passed over. Quantifiers are possessive: matching takes time in proportion to the text.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ MAX_OPERATIONS = 100_000  # after expansion, forward and backward; also instance
 MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
 MAX_CALLS = 1 << 20  # of the modules that a file for parts is for, in one step
 MAX_RECOMPUTES = 250_000  # after expansion; also names in the plans that instances follow
-MAX_ITEMS = 1_000_000  # after expansion: arguments, outputs, and names of blocks that instances bind; those of recomputations too
+# After expansion: arguments, outputs, and names of blocks that instances bind; those of recomputations too.
+MAX_ITEMS = 1_000_000
 MAX_EVENTS = 1_000_000  # runs, recomputations, and views made again
 MAX_PARAMETERS = 1 << 16  # of the model; also buffers, tied names, inputs and outputs
 MAX_NAMESPACES = 1024
@@ -24,7 +25,8 @@ MAX_THREADS = 4096
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number
 MAX_FAULTS = 100  # of one file: whoever looks for faults stops there
-# What a text may hold for its size, so that what is made of it takes a few times its size: some, and one per so many bytes
+# What a text may hold for its size, so that what is made of it takes a few times its size: some, and one per so many
+# bytes
 MAX_BRACKETS = 1 << 16, 32  # arrays and objects
 MAX_KEYS = 1 << 16, 32
 MAX_COMMAS = 1 << 20, 12

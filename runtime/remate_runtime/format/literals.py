@@ -51,8 +51,8 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
 
 
 def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
-    """A literal that JSON has no spelling for, or a number that follows from live attributes; in a file that names sizes also
-    `{"size": "t+1"}` and `{"float": "1/t"}`."""
+    """A literal that JSON has no spelling for, or a number that follows from live attributes; in a file that names
+    sizes also `{"size": "t+1"}` and `{"float": "1/t"}`."""
     key, item = next(iter(value.items()), ("", None))
     if key == "number" and len(value) == 1 and type(item) is str:
         faults.live_number(item, f"{where}/number")

@@ -1,7 +1,8 @@
 """Maps of names in which what repeats is written once: `{"h.[0-11]": {"ln.weight": "f32[8]"}}`. Needs no torch.
 
-A key that ends in a run of numbers `[a-b]` stands for one name per number, in their order: with a type, each has it; with a
-map, the entries of the map follow each name and a dot. So the order of all entries is that of the text, number by number.
+A key that ends in a run of numbers `[a-b]` stands for one name per number, in their order: with a type, each has it;
+with a map, the entries of the map follow each name and a dot. So the order of all entries is that of the text, number
+by number.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def _fold(items: list[_Item]) -> dict[str, Any]:
 
 
 def _ends(items: list[_Item]) -> list[list[int]]:
-    """ends[at][place]: where the items end that begin with the same parts, up to `place`, as item `at` and follow it."""
+    """ends[at][place]: where the items end that begin with the same parts, up to `place`, as item `at` and follow
+    it."""
     ends: list[list[int]] = [[] for _ in items]
     for at in reversed(range(len(items))):
         parts = items[at][0]
@@ -76,8 +78,9 @@ def _inside(items: list[_Item], place: int) -> list[_Item]:
 
 
 def unfolded(entries: Any, add: Callable[[ScheduleError], None], where: str = "") -> dict[str, str]:
-    """Every entry that the folded ones stand for, in order. add: is given each fault, with its pointer below `where`; if
-    there are any the result is empty. Bounded: no more than MAX_PARAMETERS entries with names up to MAX_NAME are made."""
+    """Every entry that the folded ones stand for, in order. add: is given each fault, with its pointer below `where`;
+    if there are any the result is empty. Bounded: no more than MAX_PARAMETERS entries with names up to MAX_NAME are
+    made."""
     faults: list[ScheduleError] = []
 
     def fault(found: ScheduleError) -> None:

@@ -1,12 +1,13 @@
-"""Numbers that follow from live attributes: `1/(1 - %drop.p)`, computed with IEEE doubles anew for each call. Needs no torch.
+"""Numbers that follow from live attributes: `1/(1 - %drop.p)`, computed with IEEE doubles anew for each call. Needs no
+torch.
 
     sum     := product {(" + "|" - ") product}
     product := factor {(*|/) factor}
     factor  := [-] base
     base    := number | %name | ( sum ) | sqrt ( sum ) | exp ( sum ) | log ( sum ) | pow ( sum , sum )
 
-Each operation is rounded once, from left to right, as Python computes it; functions are those of Python's `math`. Nothing is
-evaluated but by this grammar. Any spelling is understood, and only that of `written_number` accepted.
+Each operation is rounded once, from left to right, as Python computes it; functions are those of Python's `math`.
+Nothing is evaluated but by this grammar. Any spelling is understood, and only that of `written_number` accepted.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def renamed(tree: Tree, name: Callable[[str], str]) -> Tree:
 
 
 def computed(tree: Tree) -> Callable[[Sequence[float]], float]:
-    """A function of the attributes' values, in the order of `names_of`. Raises ArithmeticError or ValueError where there is
-    no finite result."""
+    """A function of the attributes' values, in the order of `names_of`. Raises ArithmeticError or ValueError where
+    there is no finite result."""
     compute = _computed(tree, {name: at for at, name in enumerate(names_of(tree))})
 
     def number(values: Sequence[float]) -> float:

@@ -83,8 +83,8 @@ class _File(msgspec.Struct):
 
 
 def _written(data: bytes, faults: list[ScheduleError]) -> list[ScheduleError]:
-    """The same faults with the pointers of what is in the text: entries that runs stand for (see `name_runs`) are written
-    once, and so are their faults."""
+    """The same faults with the pointers of what is in the text: entries that runs stand for (see `name_runs`) are
+    written once, and so are their faults."""
     if not any(fault.where.startswith(_WITH_RUNS) for fault in faults):
         return faults
     with suppress(msgspec.MsgspecError, RecursionError):
@@ -206,8 +206,8 @@ class _Level:
 
 
 class _Scanner:
-    """keys_differ: nobody asks whether a key stands twice. What is flat, correct and not wanted is passed over many items at
-    a time: seven times as fast."""
+    """keys_differ: nobody asks whether a key stands twice. What is flat, correct and not wanted is passed over many
+    items at a time: seven times as fast."""
 
     def __init__(self, data: bytes, keys_differ: bool = False) -> None:
         self.data, self.at = data, 0

@@ -2,7 +2,8 @@
 
 One struct per JSON object, fields in canonical order. What a field means is specified in `schema/README.md`; this
 module only gives it a type. Bytes and nanoseconds are integers. A tensor type is text such as `f32[8,256,768]`
-(see `tensor_type`), or with named sizes `f32[b,t,768]` (see `sized_type`); `at_size` makes numbers of names. A name that starts with `%` refers to a value; any other text is a literal.
+(see `tensor_type`), or with named sizes `f32[b,t,768]` (see `sized_type`); `at_size` makes numbers of names. A name
+that starts with `%` refers to a value; any other text is a literal.
 """
 
 from __future__ import annotations
@@ -51,11 +52,12 @@ class Recompute(_Object, frozen=True):
 
 
 class Page(_Object, frozen=True):
-    """Forward values (or those of whole instances) whose storages leave the device and come back before their next read.
+    """Forward values (or those of whole instances) whose storages leave the device and come back before their next
+    read.
 
-    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as soon as
-    the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a storage is
-    allocated again; "": just before the next read.
+    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as
+    soon as the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a
+    storage is allocated again; "": just before the next read.
     """
 
     page: tuple[str, ...]
@@ -74,7 +76,8 @@ if TYPE_CHECKING:
 else:
 
     class Statement(ABC):  # noqa: B024
-        """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the object."""
+        """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the
+        object."""
 
     Statement.register(Recompute)
     Statement.register(Page)
@@ -91,8 +94,8 @@ def named(statement: Statement) -> tuple[str, ...]:
 
 
 def decoded(kind: type, value: Any) -> Any:
-    """msgspec's `dec_hook`: the statement that a JSON object stands for, by the one key of STATEMENTS that it has; or the
-    entries that a map with runs stands for.
+    """msgspec's `dec_hook`: the statement that a JSON object stands for, by the one key of STATEMENTS that it has; or
+    the entries that a map with runs stands for.
 
     Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for other faults.
     """
@@ -145,8 +148,8 @@ class Block(_Object, frozen=True):
 
 
 class Dimension(_Object, frozen=True, kw_only=True):
-    """A named size that calls may differ in: its range, both ends included, in steps of `multiple`; and what it was when the
-    schedule was planned, the size that `solve` speaks of."""
+    """A named size that calls may differ in: its range, both ends included, in steps of `multiple`; and what it was
+    when the schedule was planned, the size that `solve` speaks of."""
 
     min: int
     max: int
@@ -155,8 +158,8 @@ class Dimension(_Object, frozen=True, kw_only=True):
 
 
 class Live(_Object, frozen=True, kw_only=True):
-    """An attribute of the model that is read at every call: a number, within the range over which the step is the same. min
-    and max are in the range, above and below not. planned: what it was; integers are taken too if that is one."""
+    """An attribute of the model that is read at every call: a number, within the range over which the step is the same.
+    min and max are in the range, above and below not. planned: what it was; integers are taken too if that is one."""
 
     planned: int | float
     min: int | float | None = None
@@ -168,11 +171,11 @@ class Live(_Object, frozen=True, kw_only=True):
 class Model(_Object, frozen=True):
     """The live model that the schedule fits; with `at`, each of these parts of it.
 
-    `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input; `"same": n` if forward asks whether
-    it is the very tensor of another one) or
+    `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input; `"same": n` if
+    forward asks whether it is the very tensor of another one) or
     `{"value": "%name", "name": n, "grad": true}` (output; `"detached": true` if it refuses a gradient),
-    `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`, `{"record": "ClassName", "fields": {...}}`, a literal `{"literal": null|bool|int|float|str}`.
-    `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
+    `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`, `{"record": "ClassName", "fields": {...}}`, a literal
+    `{"literal": null|bool|int|float|str}`. `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
     """
 
     fingerprint: str
@@ -223,7 +226,8 @@ class Settings(_Object, frozen=True):
 
 
 class Compiled(_Object, frozen=True):
-    """What was asked of the engine "compiled", which holds less than `Solve.peak`: that it keep this budget. Bytes, both."""
+    """What was asked of the engine "compiled", which holds less than `Solve.peak`: that it keep this budget. Bytes,
+    both."""
 
     budget: int
     peak: int | None = None  # as it was predicted; None: unknown since the plan was changed
@@ -253,8 +257,9 @@ class Solve(_Object, frozen=True, kw_only=True):
 class ModuleGroup(_Object, frozen=True):
     """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its attribute.
 
-    `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were read
-    and what they were; `{"each": [...]}` lists a value per path where they differ. `hooks`: `forward: package.function`.
+    `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were
+    read and what they were; `{"each": [...]}` lists a value per path where they differ. `hooks`: `forward:
+    package.function`.
     """
 
     at: tuple[str, ...]
@@ -266,11 +271,11 @@ class ModuleGroup(_Object, frozen=True):
 class Digest(_Object, frozen=True):
     """What the capture saw of the model's code, so that a change is noticed without tracing.
 
-    `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward reaches,
-    each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read. `patched`:
-    functions of packages that forward reaches and that are not the packages' own. `fields`: by class, the attributes that
-    forward reads of the user's objects. `at_call`: a recorded training loop sets attributes; they are compared at the first
-    call.
+    `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward
+    reaches, each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read.
+    `patched`: functions of packages that forward reaches and that are not the packages' own. `fields`: by class, the
+    attributes that forward reads of the user's objects. `at_call`: a recorded training loop sets attributes; they are
+    compared at the first call.
     """
 
     packages: dict[str, str] = {}
@@ -285,7 +290,8 @@ class Digest(_Object, frozen=True):
 
 
 class Lane(_Object, frozen=True, kw_only=True):
-    """How fast values are paged to one memory and back: bytes per second in each direction; latency: ns of each copy."""
+    """How fast values are paged to one memory and back: bytes per second in each direction; latency: ns of each
+    copy."""
 
     out: int
     back: int

@@ -75,8 +75,8 @@ class SemanticCheck:
     """Collects faults. `schedule` checks a whole file, `struct` one object on its own (not the objects in it)."""
 
     def __init__(self, namespaces: Collection[str] = (), dims: Mapping[str, Dimension] = _NO_DIMS) -> None:
-        """namespaces: what the file itself says that its operators are of, beyond the usual ones. dims: the sizes that it
-        names."""
+        """namespaces: what the file itself says that its operators are of, beyond the usual ones. dims: the sizes that
+        it names."""
         self.faults: list[ScheduleError] = []
         self._sizes = SizeCheck(dims)
         self._namespaces = NAMESPACES.union(islice(namespaces, MAX_NAMESPACES))

@@ -21,8 +21,8 @@ _ATTRIBUTE = re.compile(r"(?:[^.\x00-\x1f%]{1,200}\.){0,60}(?!__)[A-Za-z_][A-Za-
 
 class Leaf(msgspec.Struct, frozen=True):
     """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it.
-    detached (outputs): eager has a gradient for it, the step was planned without. same (inputs): the input that is the same
-    tensor."""
+    detached (outputs): eager has a gradient for it, the step was planned without. same (inputs): the input that is the
+    same tensor."""
 
     name: str
     text: str
@@ -60,7 +60,8 @@ _LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.4028234663852886e38, "f64"
 
 
 def fill_fault(type_: str | None, number: bool | int | float) -> str:
-    """What is wrong with a number to pad an input with; "" if nothing is. type_: of the input, None if there is none."""
+    """What is wrong with a number to pad an input with; "" if nothing is. type_: of the input, None if there is
+    none."""
     if type_ is None:
         return "is no input of the file"
     dtype = type_.partition("[")[0]

@@ -17,7 +17,8 @@ _TYPE = re.compile(r"([a-z0-9]+)\[([^\[\]{}@]*)\](?:\{([^\[\]{}@]*)\})?(@cpu)?")
 
 
 class SizedType(msgspec.Struct, frozen=True):
-    """dtype, shape, strides (None: contiguous at every size) and whether the tensor stays on the CPU. A number is a Size, too."""
+    """dtype, shape, strides (None: contiguous at every size) and whether the tensor stays on the CPU. A number is a
+    Size, too."""
 
     dtype: str
     shape: tuple[Size, ...]
@@ -29,7 +30,8 @@ class SizedType(msgspec.Struct, frozen=True):
         return frozenset[str]().union(*(size.dims for size in (*self.shape, *(self.strides or ()))))
 
     def at(self, dims: Mapping[str, int]) -> TensorType:
-        """The type at a size, without strides where they are those of a contiguous tensor. Raises ScheduleError R025."""
+        """The type at a size, without strides where they are those of a contiguous tensor. Raises ScheduleError
+        R025."""
         shape = tuple(size.at(dims) for size in self.shape)
         strides = None if self.strides is None else tuple(size.at(dims) for size in self.strides)
         made = TensorType(self.dtype, shape, None if contiguous(shape, strides) else strides, self.cpu)

@@ -25,12 +25,13 @@ PLANNED: Mapping[str, int] = MappingProxyType({})
 def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
     """The schedule at a size: numbers in place of every expression, strides of contiguous types left out, no `dims`.
 
-    dims: numbers for named sizes; those that it leaves out are as planned. A schedule that names no sizes is its own. The
-    figures of `solve` stay those of the planned size; at another one the bound and the gap, which speak of that alone, are
-    left out. The fingerprint is that of the step at this size where the schedule has the right one, and wrong where it has not.
+    dims: numbers for named sizes; those that it leaves out are as planned. A schedule that names no sizes is its own.
+    The figures of `solve` stay those of the planned size; at another one the bound and the gap, which speak of that
+    alone, are left out. The fingerprint is that of the step at this size where the schedule has the right one, and
+    wrong where it has not.
 
-    Raises BindError for a name that the schedule does not have and for a number out of its range, ScheduleError R02x for an
-    expression that gives no size here.
+    Raises BindError for a name that the schedule does not have and for a number out of its range, ScheduleError R02x
+    for an expression that gives no size here.
     """
     size = checked_size(schedule.model.dims, dims)
     if not size:
@@ -71,7 +72,8 @@ def checked_size(declared: Mapping[str, Dimension], dims: Mapping[str, int]) -> 
 
 
 def out_of_range(name: str, dim: Dimension, number: int) -> str:
-    """What is wrong with a number for a dimension: `t is 2000, the schedule is for 16 to 1024`; "" where it is in range."""
+    """What is wrong with a number for a dimension: `t is 2000, the schedule is for 16 to 1024`; "" where it is in
+    range."""
     if dim.min <= number <= dim.max and not number % dim.multiple:
         return ""
     return f"{name} is {number}, the schedule is for {ranged(dim)}"

@@ -64,8 +64,8 @@ MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
 NON_FINITE: tuple[NonFinite, ...] = get_args(NonFinite)
 SPELLINGS: tuple[Spelling, ...] = get_args(Spelling)
 CONTAINERS: tuple[Container, ...] = get_args(Container)
-# the words that each spelling takes; `complex` takes an array of two numbers instead, `size` an expression of named sizes,
-# and `float` one, too; `number` one of live attributes
+# the words that each spelling takes; `complex` takes an array of two numbers instead, `size` an expression of named
+# sizes, and `float` one, too; `number` one of live attributes
 CHOICES: dict[Spelling, tuple[str, ...]] = {
     "dtype": DTYPE_NAMES,
     "device": get_args(Place),

@@ -1,8 +1,8 @@
 """Schedule -> canonical text, and saving it atomically. Needs no torch.
 
-Canonical: fields in the order of the structs, defaults left out, one operation, recompute, instance or map entry per line,
-two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries. An entry that does not fit into
-WIDTH columns goes on in further lines, two spaces deeper.
+Canonical: fields in the order of the structs, defaults left out, one operation, recompute, instance or map entry per
+line, two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries. An entry that does not fit
+into WIDTH columns goes on in further lines, two spaces deeper.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Where a step reads parameters that are gathered for the while: FSDP2 keeps a shard of each on every rank. Needs no torch.
+"""Where a step reads parameters that are gathered for the while: FSDP2 keeps a shard of each on every rank. Needs no
+torch.
 
 What FSDP2 does when a module is called, a step of the whole model does around the operations that read the module's
-parameters: gather before the first and release behind the last in forward, gather again before the first in backward, recomputations
-included, and reduce the gradients when all are delivered and nothing reads the parameters any more.
+parameters: gather before the first and release behind the last in forward, gather again before the first in backward,
+recomputations included, and reduce the gradients when all are delivered and nothing reads the parameters any more.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .events import Deliver, Event, Execution, Linked
 
 
 class Border(msgspec.Struct, frozen=True):
-    """What happens to a group of parameters before execution number `at` of a part of the step, counted from 0; behind the
-    last one where there are no more."""
+    """What happens to a group of parameters before execution number `at` of a part of the step, counted from 0; behind
+    the last one where there are no more."""
 
     at: int
     does: Literal["gather", "release", "gather again", "reduce"]
@@ -40,8 +41,8 @@ def forward_borders(graph: Graph, events: Iterable[Event], groups: Groups) -> tu
 
 
 def backward_borders(linked: Linked, groups: Groups) -> tuple[tuple[Border, ...], ...]:
-    """Of every part of backward that ends with a delivery. Groups that are busy in the last one are reduced by whoever ends
-    backward: their last gradients arrive behind it."""
+    """Of every part of backward that ends with a delivery. Groups that are busy in the last one are reduced by whoever
+    ends backward: their last gradients arrive behind it."""
     graph, parts = linked.graph, _parts(linked)
     found: list[list[Border]] = [[] for _ in parts]
     gathered, last = set[int](), dict[int, int]()

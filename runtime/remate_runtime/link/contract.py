@@ -14,8 +14,8 @@ from .events import Deliver, Execution, Linked, Update
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it. constant: it lies in one, which
-    later steps read, so the caller gets a copy."""
+    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it. constant: it lies in
+    one, which later steps read, so the caller gets a copy."""
 
     name: str
     value: int
@@ -49,7 +49,8 @@ class Gradient(msgspec.Struct, frozen=True):
 
 class Watched(msgspec.Struct, frozen=True):
     """A tensor that backward reads and that somebody else could write to meanwhile. at: number of the source or output.
-    until: of a parameter or buffer, the number of the delivery up to which it is read; None: watched until backward begins.
+    until: of a parameter or buffer, the number of the delivery up to which it is read; None: watched until backward
+    begins.
     """
 
     at: int
@@ -58,8 +59,8 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """An output that is a parameter, or a buffer that is not updated. at: number of the output. source: of the source. tracked: the
-    model returns it with its autograd history, not behind `.detach()`."""
+    """An output that is a parameter, or a buffer that is not updated. at: number of the output. source: of the source.
+    tracked: the model returns it with its autograd history, not behind `.detach()`."""
 
     at: int
     source: int
@@ -69,12 +70,12 @@ class Passed(msgspec.Struct, frozen=True):
 class StepContract(msgspec.Struct, frozen=True):
     """Numbers count through `sources`, `outputs` and so on; values are those of the graph.
 
-    sources: values of inputs, parameters, buffers and live attributes, in the order in which the caller gives them. updates: (number of the
-    buffer among the sources, the value that it takes when forward ends). preserved: buffers whose old contents backward
-    reads. gradients: what backward gives. deliveries: numbers of the gradients that are given together, in the order in which
-    they are. watched_sources, watched_outputs: must be unchanged when backward begins.
-    tangents: those that backward reads. undelivered: numbers of the sources, live attributes aside, that get no gradient.
-    passed: outputs that are a parameter or buffer as it is.
+    sources: values of inputs, parameters, buffers and live attributes, in the order in which the caller gives them.
+    updates: (number of the buffer among the sources, the value that it takes when forward ends). preserved: buffers
+    whose old contents backward reads. gradients: what backward gives. deliveries: numbers of the gradients that are
+    given together, in the order in which they are. watched_sources, watched_outputs: must be unchanged when backward
+    begins. tangents: those that backward reads. undelivered: numbers of the sources, live attributes aside, that get no
+    gradient. passed: outputs that are a parameter or buffer as it is.
     inner: numbers of outputs with a gradient that others with one are made from, and the tangents of those.
     """
 
@@ -174,8 +175,8 @@ def _output(graph: Graph, leaf: Leaf, value: int) -> Output:
 
 
 def keeps_contract(linked: Linked, other: Linked) -> bool:
-    """Whether what `linked` promises holds for `other`, the same step with more recomputes: the same deliveries, nothing read
-    in backward that is not watched, and nothing later."""
+    """Whether what `linked` promises holds for `other`, the same step with more recomputes: the same deliveries,
+    nothing read in backward that is not watched, and nothing later."""
     if [e for e in linked.events if isinstance(e, Deliver | Update)] != [
         e for e in other.events if isinstance(e, Deliver | Update)
     ]:

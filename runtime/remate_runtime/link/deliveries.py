@@ -1,7 +1,7 @@
 """When gradients are complete, which go to their owners together, and which these may free. Needs no torch.
 
-Which gradients go together follows from the step without recomputation, so that it is the same for every plan: recomputations can at most
-delay a delivery.
+Which gradients go together follows from the step without recomputation, so that it is the same for every plan:
+recomputations can at most delay a delivery.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ TOGETHER = 1 << 20  # bytes of gradients that are worth a delivery; few small on
 
 
 class Gathered(NamedTuple):
-    """Gradients that are delivered together (numbers among the graph's), at the earliest behind this operation: the last
-    one of forward if that is the forward/backward boundary."""
+    """Gradients that are delivered together (numbers among the graph's), at the earliest behind this operation: the
+    last one of forward if that is the forward/backward boundary."""
 
     behind: int
     gradients: tuple[int, ...]
@@ -36,8 +36,8 @@ def last_touches(graph: Graph) -> Mapping[int, int]:
 
 
 def gradient_views(graph: Graph, touched: Mapping[int, int]) -> Mapping[int, list[int]]:
-    """By backward operation, the gradients that are views and whose storage no later operation touches: the view is made
-    there, so that the gradient need not wait for the end of the step."""
+    """By backward operation, the gradients that are views and whose storage no later operation touches: the view is
+    made there, so that the gradient need not wait for the end of the step."""
     found: dict[int, list[int]] = {}
     for _, value in graph.gradients:
         producer, owner = graph.values[value].producer, graph.root[value]
@@ -48,15 +48,16 @@ def gradient_views(graph: Graph, touched: Mapping[int, int]) -> Mapping[int, lis
 
 def freed_by_owner(graph: Graph) -> frozenset[int]:
     """Owners of the storages that hold gradients of parameters alone, which backward makes: these may be gone when they
-    are delivered. What somebody else holds stays, and so does the gradient of an input, which waits for backward to end."""
+    are delivered. What somebody else holds stays, and so does the gradient of an input, which waits for backward to
+    end."""
     root, values = graph.root, graph.values
     made = {root[g] for _, g in graph.gradients if values[root[g]].producer >= graph.backward_start}
     return frozenset(made - {root[g] for source, g in graph.gradients if values[source].kind != "parameter"})
 
 
 def copied(graph: Graph) -> Mapping[int, int]:
-    """Gradients (numbers among the graph's) whose owners get a copy when they are delivered, and its bytes: the storage is a
-    tangent's or another source's, or that of an earlier gradient, and each owner may keep and change its own."""
+    """Gradients (numbers among the graph's) whose owners get a copy when they are delivered, and its bytes: the storage
+    is a tangent's or another source's, or that of an earlier gradient, and each owner may keep and change its own."""
     found: dict[int, int] = {}
     taken: set[int] = set()
     for number, (_, value) in enumerate(graph.gradients):
@@ -68,8 +69,9 @@ def copied(graph: Graph) -> Mapping[int, int]:
 
 
 def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
-    """A gradient is complete behind the last operation that touches its storage or reads the parameter's: an optimizer may
-    write to that then. As soon as the complete ones have TOGETHER bytes they are delivered; the last ones at the end."""
+    """A gradient is complete behind the last operation that touches its storage or reads the parameter's: an optimizer
+    may write to that then. As soon as the complete ones have TOGETHER bytes they are delivered; the last ones at the
+    end."""
     root, backward_start, complete = graph.root, graph.backward_start - 1, dict[int, int]()
     for source, value in graph.gradients:  # those that share a storage go together
         owner = root[value]
@@ -100,7 +102,8 @@ def deliveries(
 ) -> dict[int, tuple[int, ...]]:
     """By position in `order`, the gradients that are delivered behind it: where all that go together are complete.
 
-    touched: `last_touches`. order: operations as they execute, negative numbers at `backward_start` and where values are paged.
+    touched: `last_touches`. order: operations as they execute, negative numbers at `backward_start` and where values
+    are paged.
     """
     together = gathered(graph, touched)
     if len(together) < 2:

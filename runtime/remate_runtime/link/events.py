@@ -1,7 +1,7 @@
 """What happens in a linked step, one type per kind of event. Needs no torch.
 
-Events stand in the order in which they happen; a *position* is an index among them. A kind that moves memory elsewhere, or
-hands a result out early, is a further type beside these: whoever reads events goes by their type.
+Events stand in the order in which they happen; a *position* is an index among them. A kind that moves memory elsewhere,
+or hands a result out early, is a further type beside these: whoever reads events goes by their type.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class View(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="view")
 
 
 class Free(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="free"):
-    """The slots of these values are emptied: their last read is over. A storage goes with the last slot that holds it."""
+    """The slots of these values are emptied: their last read is over. A storage goes with the last slot that holds
+    it."""
 
     values: tuple[int, ...]
 
@@ -69,15 +70,16 @@ class BackwardStart(msgspec.Struct, frozen=True, gc=False, tag_field="event", ta
 class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="deliver"):
     """Gradients go to their owners: autograd adds them to `.grad`, hooks see them, an optimizer may use them up.
 
-    gradients: numbers among the graph's. No later event touches their storages, nor reads the parameters that they are of.
+    gradients: numbers among the graph's. No later event touches their storages, nor reads the parameters that they are
+    of.
     """
 
     gradients: tuple[int, ...]
 
 
 class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_out"):
-    """From here on the storage of `value` is copied to the memory `to`, beside what runs. trip: counts the ways out and back of a
-    step; its other events have the same number."""
+    """From here on the storage of `value` is copied to the memory `to`, beside what runs. trip: counts the ways out and
+    back of a step; its other events have the same number."""
 
     value: int
     trip: int
@@ -119,8 +121,8 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
 
     value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it, or the one that the value is paged to. delivered: of a gradient that its owner may free, the event that hands
-    it over; where the graph assumes that it does, death is right behind it.
+    the end. memory: as `Graph.memory` names it, or the one that the value is paged to. delivered: of a gradient that
+    its owner may free, the event that hands it over; where the graph assumes that it does, death is right behind it.
     """
 
     value: int | None

@@ -1,7 +1,7 @@
 """The schedule of one size, with as much of its plan as its budget calls for there. Needs no torch.
 
-Recomputations that need one another are left out together, those first that save most time for the bytes that are kept instead; how
-many of them is found by bisection, and what is left is within the budget by simulation.
+Recomputations that need one another are left out together, those first that save most time for the bytes that are kept
+instead; how many of them is found by bisection, and what is left is within the budget by simulation.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _TRIES = 16  # of what is left then, one group each
 
 
 class FittedSchedule(NamedTuple):
-    """schedule: a plain one. dropped: the recomputes that were left out, because what they save is not needed. planned: the recomputations of
-    the file."""
+    """schedule: a plain one. dropped: the recomputes that were left out, because what they save is not needed. planned:
+    the recomputations of the file."""
 
     schedule: Schedule
     dropped: int
@@ -33,8 +33,8 @@ class FittedSchedule(NamedTuple):
 
 
 def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSchedule:
-    """The schedule at a size, without recomputation that the budget does not call for there. At the size that was planned at the plan is
-    what the file says, as in a file of one size; so it is where it exceeds the budget.
+    """The schedule at a size, without recomputation that the budget does not call for there. At the size that was
+    planned at the plan is what the file says, as in a file of one size; so it is where it exceeds the budget.
 
     Raises BindError and ScheduleError as `at_size` and `expand` do.
     """
@@ -53,8 +53,8 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
 
 
 def _left(expanded: Expanded, budget: int) -> Sequence[FlatRecompute]:
-    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else all but as many groups as
-    can go in their order, and then single ones that can go, too. Pages stay."""
+    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else all but as
+    many groups as can go in their order, and then single ones that can go, too. Pages stay."""
     graph, recomputes = expanded.graph, expanded.recomputes
     gone: set[int] = set()
 

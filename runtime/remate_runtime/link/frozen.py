@@ -15,7 +15,8 @@ from .linker import link
 
 def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
     """The step without the gradients of these sources (values of the graph): of parameters that were frozen after
-    planning. Forward stays as it is, and so do the operations that the other gradients come from; values are renumbered.
+    planning. Forward stays as it is, and so do the operations that the other gradients come from; values are
+    renumbered.
     """
     graph = linked.graph
     gradients = tuple((source, value) for source, value in graph.gradients if source not in sources)
@@ -39,8 +40,8 @@ def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
 
 
 def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRecompute]:
-    """Those of which something is still read before the next recomputation, by the new numbers of the operations. live: owners
-    of the storages that are there to the end."""
+    """Those of which something is still read before the next recomputation, by the new numbers of the operations. live:
+    owners of the storages that are there to the end."""
     graph, found, before = (
         linked.graph,
         list[FlatRecompute](),

@@ -6,8 +6,8 @@ from .events import Event, Execution, Free, Linked, RecomputeRun, Run
 
 
 def forward_alone(linked: Linked) -> tuple[Event, ...]:
-    """The events before the forward/backward boundary, with nothing kept for backward and no recomputation for it. What the outputs and the buffer
-    updates need stays in its slot; the buffers have not taken their values yet."""
+    """The events before the forward/backward boundary, with nothing kept for backward and no recomputation for it. What
+    the outputs and the buffer updates need stays in its slot; the buffers have not taken their values yet."""
     graph = linked.graph
     live = {*graph.outputs, *(value for update in graph.updates for value in update)}
     found: list[Event] = []

@@ -1,8 +1,8 @@
 """Time of paged values: one lane to each memory and one back, in which copies follow one another. Needs no torch.
 
-A lane works beside the operations. A copy begins when the step asks for it and the copy before it in the lane is over; it takes the
-latency and its bytes over the bandwidth. The step waits where a storage must have left and is not yet gone, and where it is read
-and is not yet back.
+A lane works beside the operations. A copy begins when the step asks for it and the copy before it in the lane is over;
+it takes the latency and its bytes over the bandwidth. The step waits where a storage must have left and is not yet
+gone, and where it is read and is not yet back.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SECOND = 1_000_000_000
 
 
 class LaneUse(msgspec.Struct, frozen=True):
-    """What a lane does in a step. direction: of the copies. nbytes: that it moves; copies: in how many; busy: ns; stall: ns that the
-    step waits for it."""
+    """What a lane does in a step. direction: of the copies. nbytes: that it moves; copies: in how many; busy: ns;
+    stall: ns that the step waits for it."""
 
     memory: PageMemory
     direction: Literal["out", "back"]
@@ -96,8 +96,8 @@ class Lanes:
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """starts: by position of an event, ns of the step at which it begins, waiting of its own included in what follows. time: of the whole
-    step. lanes: what they do; copies: each of them."""
+    """starts: by position of an event, ns of the step at which it begins, waiting of its own included in what follows.
+    time: of the whole step. lanes: what they do; copies: each of them."""
 
     starts: tuple[int, ...]
     time: int

@@ -1,4 +1,5 @@
-"""The linker: (graph, recomputations) -> the events of the step, with everything that a schedule file leaves to be derived.
+"""The linker: (graph, recomputations) -> the events of the step, with everything that a schedule file leaves to be
+derived.
 
 - A value lives from the run that made it to its last read before its next run; then `Free` empties its slot. A storage
   lives as long as a slot, or the caller, holds a tensor on it.
@@ -6,11 +7,13 @@
 - An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
 - A random operation that is recomputed saves the generator's state before its first run.
 - A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
-- A paged value is read when it leaves and filled when it comes back, as if an operation made it: views, frees and in-place runs follow.
-- A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest run. If backward still
-  reads the buffer, a copy of its old contents is kept.
+- A paged value is read when it leaves and filled when it comes back, as if an operation made it: views, frees and
+  in-place runs follow.
+- A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest
+  run. If backward still reads the buffer, a copy of its old contents is kept.
 
-All of it holds for any recomputations and pages whatever, which is why an edit of a plan can change memory and time but no gradient.
+All of it holds for any recomputations and pages whatever, which is why an edit of a plan can change memory and time but
+no gradient.
 """
 
 from __future__ import annotations
@@ -139,8 +142,8 @@ def _moments(graph: Graph, recomputes: Sequence[FlatRecompute]) -> Moments:
 def _executions(
     graph: Graph, moments: Moments, paging: Mapping[int, Sequence[Move]], complete: Mapping[int, list[int]]
 ) -> _Walk:
-    """Everything in order, views put in on demand. complete: gradients that are views, by the operation behind which they are
-    made."""
+    """Everything in order, views put in on demand. complete: gradients that are views, by the operation behind which
+    they are made."""
     walk, ends = _Walk(graph), {end: index for index, end in enumerate(moments.starts[1:]) if index in complete}
     for at, index in enumerate(moments.order):
         for gradient in complete.get(ends.get(at, -1), ()):

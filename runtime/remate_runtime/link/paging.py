@@ -1,8 +1,9 @@
 """When paged values leave and come back: pages, which name points, become trips between executions. Needs no torch.
 
-A page is about one gap between two reads of a storage, the one that `gone` falls into: it ends with the first read behind `gone`. If
-nothing reads the storage there, or the value is computed anew before it is read, the page has no effect. The copy out begins
-behind the run that made the value, at the earliest, and the storage is back before the read, at the latest.
+A page is about one gap between two reads of a storage, the one that `gone` falls into: it ends with the first read
+behind `gone`. If nothing reads the storage there, or the value is computed anew before it is read, the page has no
+effect. The copy out begins behind the run that made the value, at the earliest, and the storage is back before the
+read, at the latest.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ BACKWARD_START = -1  # stands for the forward/backward boundary among operation 
 
 
 class Moments(NamedTuple):
-    """What executes, views that are made on demand apart. order: indices of operations, and BACKWARD_START. starts: by point, the
-    number of the first moment there; one more for the end of the step."""
+    """What executes, views that are made on demand apart. order: indices of operations, and BACKWARD_START. starts: by
+    point, the number of the first moment there; one more for the end of the step."""
 
     order: list[int]
     starts: list[int]
@@ -59,8 +60,8 @@ class _Touch(NamedTuple):
 
 
 def moves(graph: Graph, moments: Moments, pages: Sequence[FlatPage]) -> Mapping[int, list[Move]]:
-    """By number of a moment, what pages do before it, in order: copies begin, storages leave, storages come back. Of pages about one
-    gap the first counts. Raise ScheduleError R048 or R049."""
+    """By number of a moment, what pages do before it, in order: copies begin, storages leave, storages come back. Of
+    pages about one gap the first counts. Raise ScheduleError R048 or R049."""
     if not pages:
         return {}
     held = held_outside(graph)

@@ -1,5 +1,5 @@
-"""In which order recomputations are left out where the budget has room: those first that save most time for a byte that is kept instead.
-Needs no torch."""
+"""In which order recomputations are left out where the budget has room: those first that save most time for a byte that
+is kept instead. Needs no torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from ..flat_step.graph import FlatRecompute, Graph
 
 
 class RecomputeGroup(NamedTuple):
-    """ops: whose recomputations are left out together. figures: ns that these take, bytes that are kept instead, less what only they read."""
+    """ops: whose recomputations are left out together. figures: ns that these take, bytes that are kept instead, less
+    what only they read."""
 
     ops: frozenset[int]
     figures: tuple[int, int]
 
 
 def groups(graph: Graph, recomputes: Sequence[FlatRecompute]) -> list[RecomputeGroup]:
-    """Every recomputation, in one group each. An operation goes with all that runs again for nothing else but it, or what went before."""
+    """Every recomputation, in one group each. An operation goes with all that runs again for nothing else but it, or
+    what went before."""
     return _Order(graph, recomputes).taken()
 
 
 def ranked(graph: Graph, recomputes: Sequence[FlatRecompute]) -> list[RecomputeGroup]:
-    """For every operation that runs again the group that it would be the first of, the best first. One may be in several."""
+    """For every operation that runs again the group that it would be the first of, the best first. One may be in
+    several."""
     return _Order(graph, recomputes).ranked()
 
 

@@ -1,8 +1,8 @@
 """The one simulator: what a linked schedule costs. Every strategy is judged by it, never by its own model.
 
 Peak: bytes that the step (forward and backward) holds at its worst moment beyond parameters, buffers, inputs and
-optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of the device's memory; of one for
-parts of a model, that of all their calls together.
+optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of the device's memory; of one
+for parts of a model, that of all their calls together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .lanes import Clock, LaneUse, clock
 class Account(msgspec.Struct, frozen=True):
     """What one memory holds over the step, by position, in bytes.
 
-    during[i]: while event i happens, workspace included. after[i]: when it is over and what dies with it is gone, by the
-    `Free` right behind it for one. peak_at: the first position where the peak is reached.
+    during[i]: while event i happens, workspace included. after[i]: when it is over and what dies with it is gone, by
+    the `Free` right behind it for one. peak_at: the first position where the peak is reached.
     """
 
     peak: int
@@ -34,10 +34,10 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Memory and time of the step. time: ns of all runs. backward_start: position of the forward/backward boundary. memories: the account of each memory
-    that the step uses; that of the device is always there, and it is what a budget bounds. beside: bytes of the device that
-    the other calls of a part of a model hold meanwhile; the peak counts them, `during` and `after` do not. clock: where values are
-    paged; then `time` includes what the step waits for them."""
+    """Memory and time of the step. time: ns of all runs. backward_start: position of the forward/backward boundary.
+    memories: the account of each memory that the step uses; that of the device is always there, and it is what a budget
+    bounds. beside: bytes of the device that the other calls of a part of a model hold meanwhile; the peak counts them,
+    `during` and `after` do not. clock: where values are paged; then `time` includes what the step waits for them."""
 
     time: int
     backward_start: int
@@ -84,9 +84,9 @@ class Timeline(msgspec.Struct, frozen=True):
 def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     """Cost a linked schedule: bytes of each memory, time in ns.
 
-    gradients: what becomes of those that are delivered: "retained" to the end of the step, as where `.grad` is None before;
-    "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case. None: what the
-    graph assumes, for which budgets are stated.
+    gradients: what becomes of those that are delivered: "retained" to the end of the step, as where `.grad` is None
+    before; "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case.
+    None: what the graph assumes, for which budgets are stated.
     """
     held = (gradients or linked.graph.delivered) == "retained"
     operations = linked.graph.operations
@@ -119,21 +119,21 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
 
 
 class ResidentBytes(msgspec.Struct, frozen=True):
-    """Bytes of the device that one call of a step leaves behind. kept: between its forward and its backward, tangents apart.
-    made: the gradients of its parameters."""
+    """Bytes of the device that one call of a step leaves behind. kept: between its forward and its backward, tangents
+    apart. made: the gradients of its parameters."""
 
     kept: int
     made: int
 
     def by(self, calls: int, modules: int) -> int:
-        """What so many calls hold beside another one that is at work, at most. The last call comes first in backward, when all
-        others still hold what they keep; the first one comes last, when all others have delivered; in between it is a
-        mixture of both."""
+        """What so many calls hold beside another one that is at work, at most. The last call comes first in backward,
+        when all others still hold what they keep; the first one comes last, when all others have delivered; in between
+        it is a mixture of both."""
         return max(calls * self.kept, modules * self.made)
 
     def beside(self, graph: Graph, held: bool) -> int:
-        """What the other calls of a part hold. Of a module that is called twice, the first delivery is held, too. held: are
-        gradients that are delivered?"""
+        """What the other calls of a part hold. Of a module that is called twice, the first delivery is held, too. held:
+        are gradients that are delivered?"""
         others = graph.modules - (graph.calls == graph.modules)
         return self.by(graph.calls - 1, others if held else 0)
 
@@ -150,7 +150,8 @@ def resident_by_call(linked: Linked) -> ResidentBytes:
 
 
 def peak_together(parts: Sequence[Linked]) -> int:
-    """The peak of several parts of one model, which run one after the other: one at work, what all others hold beside it."""
+    """The peak of several parts of one model, which run one after the other: one at work, what all others hold beside
+    it."""
     graphs = [linked.graph for linked in parts]
     modules = [graph.modules if graph.delivered == "retained" else 0 for graph in graphs]
     calls = [graph.calls for graph in graphs]
@@ -166,9 +167,9 @@ def memory_of_workspace(graph: Graph, op: Op) -> str:
 
 
 def account(allocations: Sequence[Allocation], workspace: Iterable[tuple[int, int]], count: int) -> Account:
-    """What one memory holds at each of `count` moments. workspace: (moment, bytes held then alone); an engine whose moments
-    are whole segments says there what the worst of a segment is beyond the allocations that it begins or ends with, which may
-    be less than nothing.
+    """What one memory holds at each of `count` moments. workspace: (moment, bytes held then alone); an engine whose
+    moments are whole segments says there what the worst of a segment is beyond the allocations that it begins or ends
+    with, which may be less than nothing.
     """
     born, died = [0] * count, [0] * (count + 1)
     for allocation in allocations:

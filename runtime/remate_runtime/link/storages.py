@@ -1,4 +1,5 @@
-"""Which slot holds which storage, event by event: the choice of in-place runs, and every storage from birth to death."""
+"""Which slot holds which storage, event by event: the choice of in-place runs, and every storage from birth to
+death."""
 
 from __future__ import annotations
 
@@ -145,6 +146,7 @@ class Storages:
 
 
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:
-    """Bytes of the generator's state that is recomputed of a random operation replay, and the memory that it lies in."""
+    """Bytes of the generator's state that is recomputed of a random operation replay, and the memory that it lies
+    in."""
     on_host = all(graph.values[v].type.cpu for v in op.writes if v is not None)
     return DEVICES["cpu" if on_host else graph.device].generator_state, graph.host

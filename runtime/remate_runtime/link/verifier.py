@@ -19,8 +19,8 @@ from .simulator import simulate
 class Verified(msgspec.Struct, frozen=True):
     """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
 
-    where: JSON pointer of every operation. budget: in bytes, as the file states it. compiled: the same for a step that is
-    compiled, where the file has one of its own. leaves: by id of an operation, the
+    where: JSON pointer of every operation. budget: in bytes, as the file states it. compiled: the same for a step that
+    is compiled, where the file has one of its own. leaves: by id of an operation, the
     number of the instance without instances inside that it belongs to. name: of the schedule.
     """
 
@@ -34,8 +34,9 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(schedule: Schedule, size: str = "") -> Verified:
-    """Expand, link and simulate. size: which one of several the schedule is for, as a warning tells it. Raises ScheduleError for what is illegal, and for operations that somebody edited;
-    warns if the peak is over the file's budget (plans may be edited).
+    """Expand, link and simulate. size: which one of several the schedule is for, as a warning tells it. Raises
+    ScheduleError for what is illegal, and for operations that somebody edited; warns if the peak is over the file's
+    budget (plans may be edited).
     """
     check_fingerprint(schedule)
     expanded = expand(schedule)
@@ -44,7 +45,8 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
     budget = schedule.solve.budget
     if peak > budget:
         warnings.warn(
-            f"schedule {schedule.name!r}{f' at {size}' if size else ''}: its peak of {peak:,} bytes is over its budget of {budget:,} bytes (beyond "
+            f"schedule {schedule.name!r}{f' at {size}' if size else ''}: its peak of {peak:,} bytes is over its "
+            f"budget of {budget:,} bytes (beyond "
             f"parameters, buffers, inputs and optimizer state); add recomputations, or {REPLAN}",
             UserWarning,
             stacklevel=4,

@@ -1,7 +1,7 @@
 """Python's bindings of operators, which take their arguments in half the time that the call by schema takes.
 
-A binding chooses an overload by the kinds of its arguments; each is listed with the kinds for which it chooses the operator of
-its name, and calls it with the same arguments.
+A binding chooses an overload by the kinds of its arguments; each is listed with the kinds for which it chooses the
+operator of its name, and calls it with the same arguments.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FUNCTIONS: dict[str, str] = {
 
 
 def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """What runs the operator `name` (`aten.add.Tensor`, also one that writes over its first argument) for arguments as those of `Op`;
-    None where there is nothing that is faster."""
+    """What runs the operator `name` (`aten.add.Tensor`, also one that writes over its first argument) for arguments as
+    those of `Op`; None where there is nothing that is faster."""
     space, _, short = name.partition(".")
     if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
         return None

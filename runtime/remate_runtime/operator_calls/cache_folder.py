@@ -1,7 +1,7 @@
 """The folder in which torch keeps what it compiles, where it cannot be made.
 
-torch imports `torch._dynamo` with its first tensor without data, and that makes the folder; where it cannot, the import fails,
-and fails for good. Nothing of a step needs the folder, but for the engine that compiles.
+torch imports `torch._dynamo` with its first tensor without data, and that makes the folder; where it cannot, the import
+fails, and fails for good. Nothing of a step needs the folder, but for the engine that compiles.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def in_folder(path: str) -> Iterator[None]:
 
 
 def import_without_folder() -> None:
-    """Import what would make the folder, if that is requested where it cannot be made; to be called before tensors without
-    data. (Where none is named it is made among the system's temporary files.)"""
+    """Import what would make the folder, if that is requested where it cannot be made; to be called before tensors
+    without data. (Where none is named it is made among the system's temporary files.)"""
     path = os.environ.get(NAME)
     if path is None or "torch._dynamo" in sys.modules:
         return

@@ -10,8 +10,8 @@ import torch
 def grouped_mm(
     one: torch.Tensor, other: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> torch.Tensor:
-    """An empty tensor of the type that `aten._grouped_mm` returns for these arguments, on their device: rows are padded to
-    16 bytes, on the CPU too. Raises ValueError for arguments that do not fit each other.
+    """An empty tensor of the type that `aten._grouped_mm` returns for these arguments, on their device: rows are padded
+    to 16 bytes, on the CPU too. Raises ValueError for arguments that do not fit each other.
     """
     both = one.dim(), other.dim()
     groups = offs if both != (3, 3) else one

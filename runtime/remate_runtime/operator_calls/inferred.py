@@ -1,9 +1,9 @@
-"""What a file declares of results, against what torch infers from the arguments: before a step runs, so that no operation
-of a file allocates more than the file says.
+"""What a file declares of results, against what torch infers from the arguments: before a step runs, so that no
+operation of a file allocates more than the file says.
 
 Each distinct signature is inferred once, on the meta device, where tensors have no memory. Where that fails or differs,
-fake tensors decide: capture inferred the types with them, and meta kernels differ from those of devices in a few places.
-Operators that torch cannot infer are judged by the first run (`engine`).
+fake tensors decide: capture inferred the types with them, and meta kernels differ from those of devices in a few
+places. Operators that torch cannot infer are judged by the first run (`engine`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _PIECES = {
 
 
 def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverload]) -> dict[str, ScheduleError]:
-    """Faults (R053) by the JSON pointer of their operation. where: pointer of every operation; live: operator by name."""
+    """Faults (R053) by the JSON pointer of their operation. where: pointer of every operation; live: operator by
+    name."""
     judged: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}
     import_without_folder()

@@ -17,10 +17,11 @@ from .unchecked import trusts
 
 
 def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
-    """The live operator of every name in the graph; and the types of all results are what torch infers from the arguments.
+    """The live operator of every name in the graph; and the types of all results are what torch infers from the
+    arguments.
 
-    where: JSON pointer of every operation (`Expanded.where`). namespaces: permitted beyond the usual ones, of libraries, and
-    operators of torch that need a permission.
+    where: JSON pointer of every operation (`Expanded.where`). namespaces: permitted beyond the usual ones, of
+    libraries, and operators of torch that need a permission.
 
     Raises ScheduleError R050–R053, with all faults.
     """
@@ -49,8 +50,8 @@ def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = 
 
 
 def needed(graph: Graph) -> tuple[str, ...]:
-    """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of libraries,
-    and operators of torch whose kernels would trust what the file gives them."""
+    """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of
+    libraries, and operators of torch whose kernels would trust what the file gives them."""
     wanted: set[str] = set()
     known: dict[Any, str] = {}
     for op in graph.operations:

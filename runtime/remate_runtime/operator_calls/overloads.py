@@ -41,8 +41,8 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     """The live operator overload that `name` (`aten.add.Tensor`, `aten.addmm`) stands for.
 
     namespaces: allowed beyond `operators.NAMESPACES`, or listed operators that need a permission. Raises ScheduleError
-    R050 (not allowed, or not among the operators that a file may name), R051 (unknown operator), R052 (it writes over its
-    arguments).
+    R050 (not allowed, or not among the operators that a file may name), R051 (unknown operator), R052 (it writes over
+    its arguments).
     """
     parts = _NAME.fullmatch(name)
     if parts is None:
@@ -123,7 +123,8 @@ def _check_number(op: Op, argument: Any, given: Any) -> None:
 
 
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
-    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it fills."""
+    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it
+    fills."""
     function = live._op
     if live in (LAYER, LAYER_BACKWARD):
         return whole_layer(function)
@@ -138,7 +139,8 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
 
 
 def in_place(op: Op) -> Callable[..., Any]:
-    """What runs an operation that the linker lets write over an argument, which comes first. It returns that argument."""
+    """What runs an operation that the linker lets write over an argument, which comes first. It returns that
+    argument."""
     form = IN_PLACE[op.op]
     write = _overload(form.op)._op
     if form.through is None:
@@ -226,7 +228,8 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Where the storage of a tensor begins; 0 if it is empty. Of one without memory (fake tensors), what stands for it."""
+    """Where the storage of a tensor begins; 0 if it is empty. Of one without memory (fake tensors), what stands for
+    it."""
     try:
         return tensor.untyped_storage().data_ptr() or _without_memory(tensor)
     except (RuntimeError, NotImplementedError):
@@ -260,7 +263,8 @@ def storage_identity(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has sizes and strides: is not sparse, nested, quantised, or a parameter whose shape is still unknown."""
+    """Whether a tensor has sizes and strides: is not sparse, nested, quantised, or a parameter whose shape is still
+    unknown."""
     uninitialized = torch.nn.parameter.is_lazy(tensor)
     return not uninitialized and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 

@@ -1,8 +1,9 @@
-"""LSTM layers as oneDNN runs them on the CPU: one operator for all time steps of one direction, and one for its backward.
+"""LSTM layers as oneDNN runs them on the CPU: one operator for all time steps of one direction, and one for its
+backward.
 
 Torch infers no workspace for it, though it is most of what the layer holds for backward, and the kernel takes its
-arguments as contiguous memory of the sizes that it is reported, without looking. Time comes first in them whatever `batch_first`
-says, which the kernel does not read.
+arguments as contiguous memory of the sizes that it is reported, without looking. Time comes first in them whatever
+`batch_first` says, which the kernel does not read.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ _MOST = 1 << 31  # oneDNN counts elements with 32 bits in places
 
 
 def lstm_layer(
-    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor,
-    reverse: bool, batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool, bidirectional: bool,
+    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor,
+    cx: torch.Tensor,
+    reverse: bool, batch_sizes: list[int], mode: int, hidden_size: int, num_layers: int, has_biases: bool,
+    bidirectional: bool,
     batch_first: bool, train: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Empty tensors of the types that `aten.mkldnn_rnn_layer` returns where gradients are enabled: output, last hidden and cell
-    state, workspace. Raises ValueError for arguments that do not fit each other, or that are no LSTM's.
+    """Empty tensors of the types that `aten.mkldnn_rnn_layer` returns where gradients are enabled: output, last hidden
+    and cell state, workspace. Raises ValueError for arguments that do not fit each other, or that are no LSTM's.
     """
     _check((input, w0, w1, w2, w3, hx, cx), (mode, hidden_size, batch_sizes), has_biases)
     time, batch, width = input.shape
@@ -39,13 +42,16 @@ def lstm_layer(
 
 
 def lstm_layer_backward(
-    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor,
-    output: torch.Tensor, hy: torch.Tensor, cy: torch.Tensor, grad_output: torch.Tensor | None, grad_hy: torch.Tensor | None,
-    grad_cy: torch.Tensor | None, reverse: bool, mode: int, hidden_size: int, num_layers: int, has_biases: bool, train: bool,
+    input: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hx: torch.Tensor,
+    cx: torch.Tensor,
+    output: torch.Tensor, hy: torch.Tensor, cy: torch.Tensor, grad_output: torch.Tensor | None, grad_hy: torch.Tensor
+    | None,
+    grad_cy: torch.Tensor | None, reverse: bool, mode: int, hidden_size: int, num_layers: int, has_biases: bool,
+    train: bool,
     bidirectional: bool, batch_sizes: list[int], batch_first: bool, workspace: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Empty tensors of the types that `aten.mkldnn_rnn_layer_backward` returns: the gradients of the first seven arguments, in
-    single precision. Raises ValueError as `lstm_layer` does, and where no gradient is given.
+    """Empty tensors of the types that `aten.mkldnn_rnn_layer_backward` returns: the gradients of the first seven
+    arguments, in single precision. Raises ValueError as `lstm_layer` does, and where no gradient is given.
     """
     leading = (input, w0, w1, w2, w3, hx, cx)
     _check(leading, (mode, hidden_size, batch_sizes), has_biases)
@@ -67,8 +73,9 @@ def lstm_layer_backward(
 
 
 def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: int) -> int:
-    """Bytes that the forward leaves for the backward: gates, hidden states, states of layer and cell, and their gradients, each
-    from a page on (oneDNN, `src/cpu/rnn/rnn_utils.hpp`). width: of the input. itemsize: bytes of one of its elements.
+    """Bytes that the forward leaves for the backward: gates, hidden states, states of layer and cell, and their
+    gradients, each from a page on (oneDNN, `src/cpu/rnn/rnn_utils.hpp`). width: of the input. itemsize: bytes of one of
+    its elements.
     """
     wide, cells, states = max(width, hidden), time * batch, 2 * (time + 1) * batch
     kept = [
@@ -110,8 +117,8 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
 
 
 def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` (forward or backward) with what eager gives it: contiguous arguments, and enabled gradients, without which
-    the forward leaves no workspace."""
+    """`function` (forward or backward) with what eager gives it: contiguous arguments, and enabled gradients, without
+    which the forward leaves no workspace."""
 
     def run(*args: Any) -> Any:
         enabled = torch.is_grad_enabled()

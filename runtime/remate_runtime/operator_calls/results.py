@@ -10,7 +10,8 @@ import torch
 from .grouped import grouped_mm
 from .recurrent import LAYER, LAYER_BACKWARD, lstm_layer, lstm_layer_backward
 
-# By operator, what makes empty tensors of the types that it returns for these arguments, on their device, or raises ValueError.
+# By operator, what makes empty tensors of the types that it returns for these arguments, on their device, or raises
+# ValueError.
 RESULTS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._grouped_mm.default: grouped_mm,
     LAYER: lstm_layer,
@@ -25,9 +26,10 @@ BATCH_NORMS = (
 
 
 def on_cpu(live: Any, args: Sequence[Any], made: Any) -> Any:
-    """`made`, what torch infers for `args`, with the types that the kernels for the CPU give. Batch norm of half-precision input
-    has statistics in full precision if its weights or running statistics have, else in that of the input; torch infers the
-    input's for both. Its new running statistics have the type of the old ones; torch infers full precision.
+    """`made`, what torch infers for `args`, with the types that the kernels for the CPU give. Batch norm of
+    half-precision input has statistics in full precision if its weights or running statistics have, else in that of the
+    input; torch infers the input's for both. Its new running statistics have the type of the old ones; torch infers
+    full precision.
     """
     if live not in BATCH_NORMS or args[0].dtype not in (torch.bfloat16, torch.float16):
         return made

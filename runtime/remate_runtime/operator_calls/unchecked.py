@@ -1,5 +1,5 @@
-"""Operators whose kernels trust their arguments (`paired`, `literals` in the operator tables): whether what a file gives them
-is what a forward operator made, or would make.
+"""Operators whose kernels trust their arguments (`paired`, `literals` in the operator tables): whether what a file
+gives them is what a forward operator made, or would make.
 
 Kernels of backward operators follow indices, and sizes of saved tensors, without looking: out of range they crash, or
 write where they should not. The indices that a forward kernel made are in range whatever the data are.
@@ -28,7 +28,8 @@ Arguments = Mapping[str, Any]
 
 
 def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
-    """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the graph."""
+    """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the
+    graph."""
     pair = PAIRED.get(op.op)
     if pair is None and op.op not in LITERALS and not op.op.startswith(_BY_SHAPES):
         return ""
@@ -154,7 +155,8 @@ def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
 
 
 def _weight_norm(graph: Graph, given: Arguments) -> str:
-    """The kernels take all sizes from the weight, divide by them, and write norms into memory laid out as the magnitudes are."""
+    """The kernels take all sizes from the weight, divide by them, and write norms into memory laid out as the
+    magnitudes are."""
     weight = _shape(graph, given.get("v", given.get("saved_v"))) or ()
     dim = given.get("dim")
     if 0 in weight or not weight or dim not in (0, len(weight) - 1):

@@ -16,7 +16,8 @@ _NAME = "operators-1.json"
 
 class InPlace(msgspec.Struct, frozen=True):
     """op: the overload that writes over an argument. positions: arguments that may be overwritten; two: commutative.
-    through: the view of the first argument that `op` writes the second one into; it takes the arguments behind these."""
+    through: the view of the first argument that `op` writes the second one into; it takes the arguments behind
+    these."""
 
     op: str
     positions: tuple[int, ...]
@@ -26,11 +27,11 @@ class InPlace(msgspec.Struct, frozen=True):
 class PairedOperator(msgspec.Struct, frozen=True):
     """What an operator's kernel takes on trust, so that it runs only as the backward of an operator of the file.
 
-    by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own. outputs: arguments that are this output of one of
-    them. same: arguments that it has too. like: arguments of the shape of this output. renamed: arguments by other names
-    there. sizes: literals that are a size of an argument. last: lists that are the last sizes of an argument. Without
-    `outputs` the forward operator need not be in the file: what it would make counts. `grad` is the first argument, which
-    versions of torch name differently.
+    by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own.
+    outputs: arguments that are this output of one of them. same: arguments that it has too. like: arguments of the
+    shape of this output. renamed: arguments by other names there. sizes: literals that are a size of an argument. last:
+    lists that are the last sizes of an argument. Without `outputs` the forward operator need not be in the file: what
+    it would make counts. `grad` is the first argument, which versions of torch name differently.
     """
 
     by: dict[str, dict[str, bool | float | None]]
@@ -43,8 +44,8 @@ class PairedOperator(msgspec.Struct, frozen=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """Bytes. allocation: the allocator rounds requests up to a multiple of it. generator_state: of the tensor that holds
-    a generator's state, in the memory of the host."""
+    """Bytes. allocation: the allocator rounds requests up to a multiple of it. generator_state: of the tensor that
+    holds a generator's state, in the memory of the host."""
 
     allocation: int
     generator_state: int
@@ -101,7 +102,8 @@ VIEWS = TABLES.views
 RANDOM = TABLES.random
 # Tagged as random by torch, but they draw nothing: without dropout, or with the random state as an argument.
 NOT_RANDOM = frozenset(TABLES.exceptions["not_random"])
-# The storage that these return holds more than the result: what they computed on the way to it, which would stay allocated.
+# The storage that these return holds more than the result: what they computed on the way to it, which would stay
+# allocated.
 COPIED = TABLES.copied
 IN_PLACE = TABLES.in_place  # by operator
 

@@ -4,7 +4,8 @@
 2. State and generators are noted; the model's own forward runs; everything is put back (`live_forward`).
 3. Where backward runs code that is not torch's, one step of each is compared with gradients, if there is room.
 4. The scheduled forward runs: its results are those of the call. They are compared.
-5. On a difference both run again, with values: what another thread changed meanwhile, and what is rounding, is a warning.
+5. On a difference both run again, with values: what another thread changed meanwhile, and what is rounding, is a
+   warning.
 6. What is left is located, the state is put back, and StaleModelError raised, on all ranks alike.
 """
 
@@ -40,8 +41,8 @@ _FINE, _ROUNDING, _REAL = range(3)
 
 
 class SelfCheck:
-    """Checks the calls of one applied model that are due. raises: a difference is an error; else a warning, as the caller asked
-    to go on with the planned step (`stale="warn"`)."""
+    """Checks the calls of one applied model that are due. raises: a difference is an error; else a warning, as the
+    caller asked to go on with the planned step (`stale="warn"`)."""
 
     def __init__(self, checks: Checks, raises: bool = True) -> None:
         self._turns, self._raises = Turns(checks), raises
@@ -96,7 +97,8 @@ class SelfCheck:
 
 
 def _is_watched() -> bool:
-    """Whether somebody follows each operation (FlopCounterMode), or a graph of CUDA is being recorded: the next call will do."""
+    """Whether somebody follows each operation (FlopCounterMode), or a graph of CUDA is being recorded: the next call
+    will do."""
     recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     return recorded or torch.compiler.is_compiling() or bool(_get_current_dispatch_mode_stack())
 
@@ -157,8 +159,10 @@ class _Check:
             if self._gradients and error.error is not None:
                 raise error.error from None
             self._tell(
-                f"the self-check of schedule {program.name!r} could not run the model's own forward, so this call is not "
-                f"compared with it: {error}\n  call the model itself to see why; apply(..., verify='never') leaves the check out",
+                f"the self-check of schedule {program.name!r} could not run the model's own forward, so this call "
+                "is not "
+                f"compared with it: {error}\n  call the model itself to see why; apply(..., verify='never') leaves "
+                "the check out",
                 once=f"live {error}",
             )
             return None
@@ -192,7 +196,8 @@ class _Check:
 
     def _unchecked(self, why: str) -> list[Found]:
         self._tell(
-            f"the self-check of schedule {self.program.name!r} compared outputs and no gradients, though backward of the model "
+            f"the self-check of schedule {self.program.name!r} compared outputs and no gradients, though backward "
+            "of the model "
             f"runs code of its own (a custom Function, a hook on a tensor or on saved ones): {why}\n  apply(..., "
             "verify=(args, kwargs)) compares gradients on a batch that is small enough",
             once="gradients",
@@ -200,7 +205,8 @@ class _Check:
         return []
 
     def _where(self) -> Located:
-        """Where the schedule and the model differ. Blocks that FSDP2 shards would gather once more, so they are not run again."""
+        """Where the schedule and the model differ. Blocks that FSDP2 shards would gather once more, so they are not run
+        again."""
         if self._located is None:
             self._located = NOT_LOCATED if self.program.fsdp2 else located(self.program, self._checksums)
         return self._located
@@ -230,12 +236,15 @@ class _Check:
         made = program.run()
         found = [*(self._compared(live.outcome, made, True) if live is not None else ()), *gradients]
         if parted and found:
-            told = f"{BEYOND_EAGER} {'; '.join(parted[:_SHOWN])}: the schedule took another branch there, so its sums may be "
+            branches = f"{BEYOND_EAGER} {'; '.join(parted[:_SHOWN])}"
+            told = f"{branches}: the schedule took another branch there, so its sums may be "
             found.append(Found(f"{told}made in another order", Kind.ROUNDING))
         if not found and live is not None and not self._tolerance.largest:  # else it is rounding of the engine
             self._tell(
-                f"the self-check of schedule {program.name!r} found a difference that was gone when it looked again: another "
-                "thread changed the model or drew random numbers meanwhile, or an operation gives other results in each run",
+                f"the self-check of schedule {program.name!r} found a difference that was gone when it looked "
+                "again: another "
+                "thread changed the model or drew random numbers meanwhile, or an operation gives other results in "
+                "each run",
                 once="again",
             )
         return made, found
@@ -255,7 +264,8 @@ class _Check:
         own, verdict = _severity(found), self._verdict(found)
         if own == _ROUNDING:
             self._tell(
-                f"the self-check of schedule {self.program.name!r}: what it computes and what the model computes differ by "
+                f"the self-check of schedule {self.program.name!r}: what it computes and what the model computes "
+                "differ by "
                 f"rounding\n{_listed(found)}",
                 once="rounding",
             )
@@ -265,12 +275,14 @@ class _Check:
             self._put_back()
         told = [*map(Found, self._where().places), *sorted(found, key=_is_rounding)[:_SHOWN]]
         text = (
-            f"the schedule is not what the model computes now ({self.program.name}); in this call they differ in\n{_listed(told)}"
+            f"the schedule is not what the model computes now ({self.program.name}); in this call they differ "
+            f"in\n{_listed(told)}"
             f"\n  {REPLAN}"
         )
         if own < _REAL:
             text = (
-                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its message names it; "
+                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its "
+                "message names it; "
                 f"{REPLAN}"
             )
         if self._raises:

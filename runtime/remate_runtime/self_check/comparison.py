@@ -1,12 +1,12 @@
 """Two outcomes of one call, the model's own and the schedule's: where they differ, and whether rounding explains it.
 
-Engines that compute eager's bits are compared bit for bit. What differs by no more than `ROUNDING` units in the last place of
-the largest element is a sum made in another order, or another kernel: a warning. Where the schedule's forward runs operators
-that the model's does not (`silu` for `x * sigmoid(x)`), rounding may be `OTHER_OPERATORS` units. The engine `compiled` rounds less often
-than eager; it is held to what sums in another order explain (`staleness.compare.beyond_reordering`: 1e-3 of the largest element in
-32-bit floats, 5e-2 in 16-bit ones), and its integers and truth values are not compared. Where its operations, executed as
-eager PyTorch does, give the model's bits, rounding is measured by the largest result of the step: a mean of normalized values
-is zero but for rounding.
+Engines that compute eager's bits are compared bit for bit. What differs by no more than `ROUNDING` units in the last
+place of the largest element is a sum made in another order, or another kernel: a warning. Where the schedule's forward
+runs operators that the model's does not (`silu` for `x * sigmoid(x)`), rounding may be `OTHER_OPERATORS` units. The
+engine `compiled` rounds less often than eager; it is held to what sums in another order explain
+(`staleness.compare.beyond_reordering`: 1e-3 of the largest element in 32-bit floats, 5e-2 in 16-bit ones), and its
+integers and truth values are not compared. Where its operations, executed as eager PyTorch does, give the model's bits,
+rounding is measured by the largest result of the step: a mean of normalized values is zero but for rounding.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def differences(
 
 
 def _without_left_out(live: Outcome, made: Outcome) -> dict[str, Any]:
-    """The model's results but for objects that no file can contain (a cache of keys and values): `plan` has warned that the
-    schedule returns None in their place, which a ModelOutput leaves out."""
+    """The model's results but for objects that no file can contain (a cache of keys and values): `plan` has warned that
+    the schedule returns None in their place, which a ModelOutput leaves out."""
     results = {}
     for path, result in live.results.items():
         if not isinstance(result, type) or made.results.get(path) is not None:

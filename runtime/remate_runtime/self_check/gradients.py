@@ -1,5 +1,5 @@
-"""One step with backward, of the model and of the schedule, for what only backward shows: code of custom Functions, hooks on
-tensors, hooks on saved tensors."""
+"""One step with backward, of the model and of the schedule, for what only backward shows: code of custom Functions,
+hooks on tensors, hooks on saved tensors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Gradients = dict[str, Noted | None]
 
 
 def compared_gradients(program: Program, checksums: Checksums, tolerance: Tolerance, keep: bool) -> Iterator[Found]:
-    """How gradients of the schedule differ from those of the model. Everything is left as it was; `.grad` is neither read nor
-    written.
+    """How gradients of the schedule differ from those of the model. Everything is left as it was; `.grad` is neither
+    read nor written.
 
     Args:
         program: The call.

@@ -1,9 +1,10 @@
 """The model's own forward, run so that it keeps nothing for backward and leaves nothing behind.
 
-Gradients stay on, so that the same kernels run, and what operators would save for backward is discarded: the run takes the
-memory of a forward without gradients. Three other places keep tensors, and are emptied as well: saved-tensor hooks within
-forward (`save_on_cpu`, checkpoints), what a custom Function puts on its `ctx`, and autocast's cache of weights. What comes to
-light meanwhile is noted: custom Functions, tensor hooks and saved-tensor hooks compute in backward what no output shows.
+Gradients stay on, so that the same kernels run, and what operators would save for backward is discarded: the run takes
+the memory of a forward without gradients. Three other places keep tensors, and are emptied as well: saved-tensor hooks
+within forward (`save_on_cpu`, checkpoints), what a custom Function puts on its `ctx`, and autocast's cache of weights.
+What comes to light meanwhile is noted: custom Functions, tensor hooks and saved-tensor hooks compute in backward what
+no output shows.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ def run_live(program: Program, checksums: Checksums, keep: bool, may_save: Calla
         program: The call.
         checksums: Makes checksums.
         keep: Keep values of results, too.
-        may_save: Whether there is room for a forward that saves what backward needs. Asked where it cannot do without: a
-            gradient taken within forward.
+        may_save: Whether there is room for a forward that saves what backward needs. Asked where it cannot do without:
+            a gradient taken within forward.
 
     Raises:
         NotRunError: It raised an error, or there is no room.
@@ -106,7 +107,8 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """Autocast as it is, without the cache of weights: a weight that was cast within would stay for the scheduled run."""
+    """Autocast as it is, without the cache of weights: a weight that was cast within would stay for the scheduled
+    run."""
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -194,8 +196,8 @@ def callers_hooks() -> Any:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Saved tensors are not seen by torch's own hooks around the call: a checkpoint would count them as those of its forward.
-    Hooks of the caller's own see them, for they may change them."""
+    """Saved tensors are not seen by torch's own hooks around the call: a checkpoint would count them as those of its
+    forward. Hooks of the caller's own see them, for they may change them."""
     pack = callers_hooks()
     if pack is None or not is_torchs(pack):
         yield

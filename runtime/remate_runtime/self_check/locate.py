@@ -1,8 +1,9 @@
-"""Where a schedule and its model differ: the first operation of the schedule whose result the model never computes, and the
-first of the model that the schedule never computes. No map between the two is needed: equal steps have equal numbers.
+"""Where a schedule and its model differ: the first operation of the schedule whose result the model never computes, and
+the first of the model that the schedule never computes. No map between the two is needed: equal steps have equal
+numbers.
 
-Random numbers are left out. The schedule draws masks of dropout as booleans, eager PyTorch as floating-point numbers; what
-is computed with them shows a difference.
+Random numbers are left out. The schedule draws masks of dropout as booleans, eager PyTorch as floating-point numbers;
+what is computed with them shows a difference.
 """
 
 from __future__ import annotations

@@ -12,9 +12,11 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def fits(wanted: int, budget: int, device: torch.device) -> bool:
-    """Whether a step that takes `wanted` bytes may run: within the budget of the schedule, or in memory that is free anyway.
+    """Whether a step that takes `wanted` bytes may run: within the budget of the schedule, or in memory that is free
+    anyway.
 
-    What is free is asked of the GPU, or of Linux and the process's control group; where nobody says, the budget decides.
+    What is free is asked of the GPU, or of Linux and the process's control group; where nobody says, the budget
+    decides.
     """
     return wanted <= budget or wanted * _RESERVE <= available(device)
 

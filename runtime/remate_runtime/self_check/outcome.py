@@ -33,7 +33,8 @@ class Noted(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a forward left: `results` by where they stand, `buffers`, where generators ended, and what else it changed."""
+    """What a forward left: `results` by where they stand, `buffers`, where generators ended, and what else it
+    changed."""
 
     results: dict[str, Any]
     buffers: list[Noted]

@@ -59,8 +59,8 @@ def checks_of(verify: Any) -> tuple[Checks, Call | bool]:
 class Turns:
     """Counts the calls of an applied model, and picks those to check.
 
-    A program is one file at one size, with or without gradients. Of a file for a range of sizes the first, second, fourth,
-    eighth … new size is checked, so that lengths that vary cost little.
+    A program is one file at one size, with or without gradients. Of a file for a range of sizes the first, second,
+    fourth, eighth … new size is checked, so that lengths that vary cost little.
     """
 
     def __init__(self, checks: Checks) -> None:

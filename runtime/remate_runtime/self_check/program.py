@@ -26,7 +26,8 @@ class Program(NamedTuple):
         graph: The operations of the schedule.
         updated: Gives the tensors that the step writes to, by name; forward may put others in their place.
         trained: Tensors that the step has gradients for, by name.
-        differentiated: For each tensor among the outputs, whether the step was planned with a gradient of it; None: all were.
+        differentiated: For each tensor among the outputs, whether the step was planned with a gradient of it; None: all
+        were.
         device: Where the model is.
         exact: Whether the engine computes eager's bits; else results differ by rounding.
         eager_bytes: What a step of the model itself holds at its peak, as planned.

@@ -5,7 +5,8 @@ A collective of our own is safe only where all ranks make the same calls in the 
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
 - in calls that DistributedDataParallel makes with gradients on, without `join()`, of one file of fixed sizes.
 
-Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each speaks for itself.
+Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each speaks
+for itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The state that a forward could change, and how it is put back in place, so that the forward leaves nothing behind.
 
-Copies of the model would not do: attributes that forward sets, globals, closures, class attributes, lists and caches are
-shared with a copy, or belong to nobody. So everything stays where it is, and what changed is set back: containers, attributes
-of objects (with `__slots__`, too), cells of closures, globals that functions of the user's own name, class attributes,
-generators and iterators. Tensors are watched by their version; those that the step is known to update are copied.
+Copies of the model would not do: attributes that forward sets, globals, closures, class attributes, lists and caches
+are shared with a copy, or belong to nobody. So everything stays where it is, and what changed is set back: containers,
+attributes of objects (with `__slots__`, too), cells of closures, globals that functions of the user's own name, class
+attributes, generators and iterators. Tensors are watched by their version; those that the step is known to update are
+copied.
 """
 
 from __future__ import annotations

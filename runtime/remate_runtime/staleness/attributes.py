@@ -40,8 +40,8 @@ def record(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, o
 
 
 def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
-    """What a digest writes for `thing.name`. Tensors of modules are theirs, and read at every call; those of their classes
-    and of configs are constants of the step. Objects in attributes stand in the digest on its own."""
+    """What a digest writes for `thing.name`. Tensors of modules are theirs, and read at every call; those of their
+    classes and of configs are constants of the step. Objects in attributes stand in the digest on its own."""
     if isinstance(thing, nn.Module):
         held = held_by(thing)
         if name in CHILDREN:
@@ -55,7 +55,8 @@ def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
 
 
 def _names_in_order(held: Iterable[str]) -> Any:
-    """The names of submodules, parameters or buffers where forward goes through them; their count where they are numbers in order."""
+    """The names of submodules, parameters or buffers where forward goes through them; their count where they are
+    numbers in order."""
     names = list(held)
     return {"length": len(names)} if names == [str(at) for at in range(len(names))] else names
 
@@ -105,16 +106,16 @@ def collected_within(module: nn.Module) -> list[str]:
 
 
 def is_fully_shards(hook: Any) -> bool:
-    """Whether a hook is one that `fully_shard` (FSDP2) installs: it gathers parameters and computes nothing. A schedule does
-    that itself at the borders of a part, or refuses the model (`bind.fsdp2`)."""
+    """Whether a hook is one that `fully_shard` (FSDP2) installs: it gathers parameters and computes nothing. A schedule
+    does that itself at the borders of a part, or refuses the model (`bind.fsdp2`)."""
     while not hasattr(hook, "__self__") and hasattr(hook, "__wrapped__"):  # of a list of modules in one call
         hook = hook.__wrapped__
     return type(getattr(hook, "__self__", None)).__module__ == "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 
 def is_observer(hook: Any) -> bool:
-    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`), or `remate train`, know
-    the module that runs: it computes nothing. What they count in a schedule is the whole model's."""
+    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`), or `remate
+    train`, know the module that runs: it computes nothing. What they count in a schedule is the whole model's."""
     return getattr(hook, "__module__", None) in _OBSERVERS
 
 

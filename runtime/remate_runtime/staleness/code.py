@@ -1,9 +1,10 @@
-"""The user's own code that a model's forward reaches: functions by a hash of their syntax trees, globals by their values.
+"""The user's own code that a model's forward reaches: functions by a hash of their syntax trees, globals by their
+values.
 
-Followed are globals, closures, defaults, `self.method`, `super().method`, classes named in own code, what a function imports when
-it runs, and what objects and containers hold that are described, as far as they are the user's. Functions of packages are
-looked up where they stand (`library`). Not seen: what `getattr` with a computed name, `eval` and extensions in other
-languages reach.
+Followed are globals, closures, defaults, `self.method`, `super().method`, classes named in own code, what a function
+imports when it runs, and what objects and containers hold that are described, as far as they are the user's. Functions
+of packages are looked up where they stand (`library`). Not seen: what `getattr` with a computed name, `eval` and
+extensions in other languages reach.
 """
 
 from __future__ import annotations
@@ -56,14 +57,15 @@ class Code:
     functions: hash by qualified name, None where the source cannot be read. values: globals by `module.name`. held: for
     every global in `values`, and every function and method that was followed by name, what holds it, and its key there.
     cells: what closures hold. members: methods that are called on `self`, by
-    class. described: classes of the objects that were described. questions: to the process, by name. library: the functions of
-    packages.
+    class. described: classes of the objects that were described. questions: to the process, by name. library: the
+    functions of packages.
     """
 
     def __init__(
         self, fields: Mapping[str, Collection[str]] = NO_FIELDS, met: Callable[[Any], None] | None = None
     ) -> None:
-        """fields: attributes that forward reads of objects, by the name of their class. met: is called with each object."""
+        """fields: attributes that forward reads of objects, by the name of their class. met: is called with each
+        object."""
         self._fields, self._met = fields, met
         self._hashes: dict[str, set[str | None]] = {}
         self._made: dict[tuple[Any, int], str | None] = {}  # hashes, by function and the closures around it
@@ -95,7 +97,8 @@ class Code:
         return list({id(function): function for function, _ in self._followed}.values())
 
     def _in_library(self, function: Any) -> Any:
-        """A function that stands in a package, described; one of the user's, though it may call itself the package's, with its source."""
+        """A function that stands in a package, described; one of the user's, though it may call itself the package's,
+        with its source."""
         if isinstance(function, types.FunctionType) and has_own_file(function):
             self.follow(function)
             return {"is": name_in_value(function), **({"source": made} if (made := self._hash(function, 0)) else {})}
@@ -180,9 +183,9 @@ class Code:
         return self._hash(function, depth)
 
     def _hash(self, function: Any, depth: int) -> str | None:
-        """Of a function's source, of what its names mean outside the user's own code (`act = torch.gelu`), and of what its
-        closure, its defaults and its attributes hold. depth: closures that it was found in; below some the source alone is
-        taken, for closures may hold each other."""
+        """Of a function's source, of what its names mean outside the user's own code (`act = torch.gelu`), and of what
+        its closure, its defaults and its attributes hold. depth: closures that it was found in; below some the source
+        alone is taken, for closures may hold each other."""
         key = (function, depth)
         if key not in self._made:
             tree = function_tree(function)

@@ -105,8 +105,8 @@ def compare_models(
 ) -> NumericalDifference:
     """Run `steps` training steps of both models on the same inputs, each step from the same parameters, buffers and
     generator states, and say how far the second is off. Buffers and generators advance as the first model leaves them,
-    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers. during:
-    entered around the first forward of the first model.
+    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers.
+    during: entered around the first forward of the first model.
     """
     start = _BufferSnapshot(first)
     begin, worst = start, None
@@ -221,7 +221,8 @@ class _Outcome:
 
 
 # Share of a tensor's largest element, and of the largest element of all tensors of its kind, by which sums made in
-# another order may differ. The second is for gradients that are zero but for rounding: of a bias before a normalization.
+# another order may differ. The second is for gradients that are zero but for rounding: of a bias before a
+# normalization.
 _REORDERING = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
 _COARSE = (5e-2, 5e-3)
 
@@ -255,7 +256,8 @@ def largest_finite(tensor: torch.Tensor | None) -> float:
 
 
 def _distance(one: torch.Tensor | None, two: torch.Tensor | None) -> float:
-    """Largest absolute difference of two tensors; 0 for two equal NaN patterns, infinite where they cannot be compared."""
+    """Largest absolute difference of two tensors; 0 for two equal NaN patterns, infinite where they cannot be
+    compared."""
     if one is None or two is None:
         return 0.0 if one is two else float("inf")
     if one.shape != two.shape or one.dtype != two.dtype:

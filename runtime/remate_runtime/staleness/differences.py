@@ -50,7 +50,8 @@ class Differences:
 
     @property
     def settings(self) -> str:
-        """The assignments that bring attributes back to what was planned, as Python; "" where there are none to write."""
+        """The assignments that bring attributes back to what was planned, as Python; "" where there are none to
+        write."""
         return told_settings(self._settings)
 
     @property
@@ -134,7 +135,8 @@ def live_hint(paths: Collection[str]) -> str:
         return ""
     named = list(paths)[:_SETTINGS]
     more = ", …" if len(paths) > len(named) else ""
-    return f"a number that changes while training is read at every call with remate.plan(..., live=[{', '.join(map(repr, named))}{more}])"
+    live = ", ".join(map(repr, named))
+    return f"a number that changes while training is read at every call with remate.plan(..., live=[{live}{more}])"
 
 
 def told_settings(settings: Collection[str]) -> str:

@@ -30,8 +30,9 @@ class Made(NamedTuple):
 
 
 def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) -> Made:
-    """modules, objects: the attributes that the capture saw read, by path; those that hold what a digest does not record are left
-    out. An attribute that is not only what it is now comes with what it may be. code: knows the fields of objects."""
+    """modules, objects: the attributes that the capture saw read, by path; those that hold what a digest does not
+    record are left out. An attribute that is not only what it is now comes with what it may be. code: knows the fields
+    of objects."""
     named = dict(model.named_modules())
     things = named | {path: at_path(model, path) for path in objects}
     reads = {path: _reads(things[path], names, code) for path, names in {**modules, **objects}.items()}
@@ -73,7 +74,8 @@ def _variants(value: Any) -> Iterable[Any]:
 
 
 def _hooks(path: str, module: nn.Module) -> tuple[str, ...]:
-    """Those of the model itself are left out: they run whenever it is called, by a schedule or not; and those that only look."""
+    """Those of the model itself are left out: they run whenever it is called, by a schedule or not; and those that only
+    look."""
     return tuple(hook_name(kind, hook) for kind, hook in hooks_of(module) if not only_looks(kind, hook)) if path else ()
 
 
@@ -91,7 +93,8 @@ def grouped(entries: Sequence[Entry]) -> Iterator[ModuleGroup]:
 
 
 def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Collection[str]) -> dict[str, str]:
-    """Follow the code of every class and hook of the model; the packages that define modules. words: that forward reads."""
+    """Follow the code of every class and hook of the model; the packages that define modules. words: that forward
+    reads."""
     packages: dict[str, str] = {}
     seen: set[type] = set()
     for path, module in model.named_modules():
@@ -130,8 +133,8 @@ def compare_digest(
     deferred: bool = False,
     when: str = " when planned",
 ) -> Differences:
-    """What of a live model is not what the digest says. code: is filled on the way. deferred: attributes that a training loop may
-    still set are compared later. when: said of what the digest has."""
+    """What of a live model is not what the digest says. code: is filled on the way. deferred: attributes that a
+    training loop may still set are compared later. when: said of what the digest has."""
     code = code_of(recorded) if code is None else code
     modules = dict(model.named_modules())
     paths = [path for group in recorded.objects for path in unfold_paths(group.at)]

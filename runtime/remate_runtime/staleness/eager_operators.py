@@ -26,7 +26,8 @@ Kind = tuple[
 # Stand for what eager spells in several operators (dropout) or in place (writes into a part), or move no numbers.
 _NOT_COMPARED = frozenset(
     """alias arange as_strided clone copy detach empty empty_like empty_strided fill full full_like lift_fresh
-    native_dropout new_empty new_full new_ones new_zeros ones ones_like reshape scalar_tensor select_scatter slice_scatter
+    native_dropout new_empty new_full new_ones new_zeros ones ones_like reshape scalar_tensor select_scatter
+    slice_scatter
     zero zeros zeros_like _fused_dropout _to_copy""".split()
 ) | {name.removeprefix("aten.").partition(".")[0] for name in VIEWS}
 
@@ -49,8 +50,8 @@ class EagerOperators(TorchDispatchMode):
 
 
 def beyond_eager(graph: Graph, eager: EagerOperators) -> list[str]:
-    """What the schedule's forward runs more often than eager's did, counted by `eager`, as text; what stands first comes
-    first."""
+    """What the schedule's forward runs more often than eager's did, counted by `eager`, as text; what stands first
+    comes first."""
     found: dict[Kind, list[Op]] = {}
     for op in graph.operations[: graph.backward_start]:
         kind = _kind(graph, op)

@@ -1,8 +1,9 @@
-"""What forward makes at its first call and keeps: masks, tables of positions, flags. Made here without computing a step.
+"""What forward makes at its first call and keeps: masks, tables of positions, flags. Made here without computing a
+step.
 
 Forward is run with parameters and inputs that have no data. What follows from Python numbers, constants and buffers is
-computed for real, so that a cache made of it is the one that a first call would make. What follows from parameters, inputs or
-random numbers has no data, and a cache made of that is left alone: it is another one in every first call.
+computed for real, so that a cache made of it is the one that a first call would make. What follows from parameters,
+inputs or random numbers has no data, and a cache made of that is left alone: it is another one in every first call.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class FirstCall(NamedTuple):
     """What a first call of forward does.
 
     Attributes:
-        caches: Attributes and buffers, by path, that it sets, that the second call leaves as they are, and that are the same
-            whatever parameters and inputs hold. The model has them now.
+        caches: Attributes and buffers, by path, that it sets, that the second call leaves as they are, and that are the
+            same whatever parameters and inputs hold. The model has them now.
         by_data: Those that follow from data or random numbers; the model is without them.
         carried: Attributes that every call sets to data, where the second call computes something else than the first.
         whole: Whether both calls came to their end. Otherwise nothing is known, and nothing was changed.
@@ -48,7 +49,8 @@ class FirstCall(NamedTuple):
 
 
 def _generators(model: nn.Module) -> list[tuple[Callable[[Any], object], Any]]:
-    """How to put back every generator that forward may draw from, and its state: the global ones, and attributes of modules."""
+    """How to put back every generator that forward may draw from, and its state: the global ones, and attributes of
+    modules."""
     found: list[tuple[Callable[[Any], object], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),

@@ -1,5 +1,5 @@
-"""At every call, whether the model is what it was when the schedule was applied: what a digest says of it, watched cheaply, and
-compared by value where something is another thing than it was."""
+"""At every call, whether the model is what it was when the schedule was applied: what a digest says of it, watched
+cheaply, and compared by value where something is another thing than it was."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Guard:
     """`check` raises StaleModelError if the model is not what it was when the guard was made."""
 
     def __init__(self, model: nn.Module, digest: Digest | None, code: Code, deferred: bool = False) -> None:
-        """code: has followed the model's, as `compare_digest` does. deferred: what the digest says holds from the first call on."""
+        """code: has followed the model's, as `compare_digest` does. deferred: what the digest says holds from the first
+        call on."""
         self._model = model
         self._modules = dict(model.named_modules())
         self._digest = make_digest(model, {}, {}, code).digest if digest is None else digest
@@ -81,7 +82,8 @@ class Guard:
             raise StaleModelError(
                 "forward asks the process what it answers otherwise since the first call:\n  - "
                 + "\n  - ".join(told)
-                + f"\n  set it back, or apply the schedule anew: then the first call is compared with the model; else {REPLAN}"
+                + "\n  set it back, or apply the schedule anew: then the first call is compared with the model; "
+                f"else {REPLAN}"
             )
 
     def _rebound(self) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What is inside of values whose classes are neither the user's nor containers: arrays of NumPy, and values of Python's
-own library (`Decimal`, `timedelta`, `array.array`, `UserList`): of these, what `pickle` would write. Variables of a context
-and of a thread are what they are in this one."""
+own library (`Decimal`, `timedelta`, `array.array`, `UserList`): of these, what `pickle` would write. Variables of a
+context and of a thread are what they are in this one."""
 
 from __future__ import annotations
 

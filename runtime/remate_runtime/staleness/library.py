@@ -1,7 +1,8 @@
-"""Functions of packages that forward reaches: whether each stands where its package put it. Their code is compared by the package's
-version; one that somebody put in the place of another is described.
+"""Functions of packages that forward reaches: whether each stands where its package put it. Their code is compared by
+the package's version; one that somebody put in the place of another is described.
 
-Names are taken from bytecode, all of a function together, so that a few more functions are looked at than forward calls.
+Names are taken from bytecode, all of a function together, so that a few more functions are looked at than forward
+calls.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _NOT_FORWARDS = frozenset({nn.Module, object, type})
 
 
 class Library:
-    """places: what holds each function that was reached, and its key there, by name. patched: the functions that are not their
-    packages' own, as `describe` describes them. members: methods that are called on `self`, by class. entries: (mapping, key) of
-    functions that packages keep by name."""
+    """places: what holds each function that was reached, and its key there, by name. patched: the functions that are
+    not their packages' own, as `describe` describes them. members: methods that are called on `self`, by class.
+    entries: (mapping, key) of functions that packages keep by name."""
 
     def __init__(self, describe: Callable[[Any], Any], members: dict[type, set[str]]) -> None:
         self._describe = describe

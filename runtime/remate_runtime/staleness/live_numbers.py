@@ -35,7 +35,8 @@ class LiveNumbers:
         self.read()
 
     def read(self) -> list[float]:
-        """The numbers, in the order of the file. Nothing of the model runs. Raises BindError for one that the step is not for."""
+        """The numbers, in the order of the file. Nothing of the model runs. Raises BindError for one that the step is
+        not for."""
         return [_number(_found(place), place) for place in self._places]
 
 
@@ -64,8 +65,10 @@ def _number(found: Any, place: _Place) -> float:
         number = math.inf
     if not holds(live, number) or number != found:
         raise BindError(
-            f"live attribute {path!r} is {found!r}, and the schedule is for {range_text(live)}: forward does something else "
-            f"there\n  plan again with such a value, or let the model's own forward run: apply(..., otherwise='original')"
+            f"live attribute {path!r} is {found!r}, and the schedule is for {range_text(live)}: forward does "
+            "something else "
+            "there\n  plan again with such a value, or let the model's own forward run: apply(..., "
+            "otherwise='original')"
         )
     return number
 

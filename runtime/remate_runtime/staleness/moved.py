@@ -1,4 +1,5 @@
-"""Files that moved: `cp model.py model2.py` changes the names of classes and functions, and nothing that they compute."""
+"""Files that moved: `cp model.py model2.py` changes the names of classes and functions, and nothing that they
+compute."""
 
 from __future__ import annotations
 

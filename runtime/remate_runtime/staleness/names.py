@@ -30,8 +30,8 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, static
 
 
 class Resolved(NamedTuple):
-    """What a name and its attributes lead to. place: where it is held. kind: the class that it was taken of. package: the module
-    of a package that holds it."""
+    """What a name and its attributes lead to. place: where it is held. kind: the class that it was taken of. package:
+    the module of a package that holds it."""
 
     found: Any
     place: Place | None = None
@@ -113,7 +113,8 @@ class Names:
 
 
 def _holder(found: Any, name: str) -> tuple[Mapping[str, Any] | None, type | None]:
-    """What holds an attribute of a module, a class of the user's or a config, and the class, if one does; None for anything else."""
+    """What holds an attribute of a module, a class of the user's or a config, and the class, if one does; None for
+    anything else."""
     if isinstance(found, type):
         base = next((base for base in found.__mro__ if name in vars(base)), None) if is_own(found.__module__) else None
         return (None, None) if base is None or not is_own(base.__module__) else (vars(base), base)

@@ -1,5 +1,5 @@
-"""Hooks that only look: those that return nothing and write nothing, as their source says. A schedule does not call them, and
-computes the same without them."""
+"""Hooks that only look: those that return nothing and write nothing, as their source says. A schedule does not call
+them, and computes the same without them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _DEEP = 4  # partials and methods around a function
 
 
 def observes(hook: Any) -> bool:
-    """Whether a hook of a forward can be seen to compute nothing: no `return` of a value, nothing that looks as if it wrote into
-    a tensor. False where its source cannot be read."""
+    """Whether a hook of a forward can be seen to compute nothing: no `return` of a value, nothing that looks as if it
+    wrote into a tensor. False where its source cannot be read."""
     function = _function(hook, 0)
     if function is None or inspect.isgeneratorfunction(function):
         return False
@@ -81,7 +81,8 @@ def _only_looks(function: Function) -> bool:
 
 
 def _reads(node: ast.AST, above: Mapping[int, ast.AST]) -> bool:
-    """Whether a use of the module itself only reads an attribute, or asks what it is: what is called with it may change it."""
+    """Whether a use of the module itself only reads an attribute, or asks what it is: what is called with it may change
+    it."""
     while isinstance(upper := above.get(id(node)), ast.Attribute | ast.Subscript) and upper.value is node:
         node = upper
         if not isinstance(upper.ctx, ast.Load):

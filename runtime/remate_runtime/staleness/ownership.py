@@ -1,4 +1,5 @@
-"""Whose code it is: the user's own (compared by source), a package's (compared by version), or Python's (not compared)."""
+"""Whose code it is: the user's own (compared by source), a package's (compared by version), or Python's (not
+compared)."""
 
 from __future__ import annotations
 
@@ -118,8 +119,8 @@ def qualified(thing: Any) -> str:
 
 
 def name_in_value(thing: Any) -> str:
-    """Name of a class or function within a described value: as `qualified`, but that of the user's own has a dot in place of its
-    module, so that a file may move."""
+    """Name of a class or function within a described value: as `qualified`, but that of the user's own has a dot in
+    place of its module, so that a file may move."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     own = isinstance(module, str) and isinstance(name, str) and (is_own_function(thing) or is_own(module))
     return f".{name}" if own else qualified(thing)

@@ -31,7 +31,8 @@ _FLAGS = "torch.backends"  # modules whose attributes are settings
 
 
 def question(found: Any, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
-    """The question that a name of the user's code asks, by its name and how to ask it; None if it asks nothing of the process.
+    """The question that a name of the user's code asks, by its name and how to ask it; None if it asks nothing of the
+    process.
 
     Args:
         found: What the name leads to.

@@ -22,8 +22,9 @@ _SMALL = 4096  # elements of a tensor that forward makes of Python numbers; thei
 
 
 def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) -> bool:
-    """Whether forward runs the same operators, on the same tensors and numbers, in both calls, and returns the same. Both
-    must hold the same tensors. False, too, where that cannot be reported: where forward looks at values of tensors.
+    """Whether forward runs the same operators, on the same tensors and numbers, in both calls, and returns the same.
+    Both must hold the same tensors. False, too, where that cannot be reported: where forward looks at values of
+    tensors.
 
     Runs on copies of the model without data, so that nothing is computed, drawn or changed.
 
@@ -42,8 +43,8 @@ def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) ->
 
 
 def ignores_identity(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether forward does the same in a call that gives it one tensor several times as with a tensor of its own in each
-    place: whether it never asks `x is y`."""
+    """Whether forward does the same in a call that gives it one tensor several times as with a tensor of its own in
+    each place: whether it never asks `x is y`."""
     equal: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def of_its_own(leaf: Any) -> Any:

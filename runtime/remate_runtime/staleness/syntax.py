@@ -108,8 +108,8 @@ def _renamable(function: Function) -> frozenset[str]:
 
 class Reference(NamedTuple):
     """A name that a function reads, and the attributes taken of it: `F.gelu` is ("F", ("gelu",)). own: the name is the
-    function's first parameter (`self`), or `super` for `super().name`. imported: the module that the function itself imports
-    the name from, with a dot in front for each level up."""
+    function's first parameter (`self`), or `super` for `super().name`. imported: the module that the function itself
+    imports the name from, with a dot in front for each level up."""
 
     name: str
     attributes: tuple[str, ...]
@@ -118,8 +118,8 @@ class Reference(NamedTuple):
 
 
 def references(function: Function) -> list[Reference]:
-    """What a function reads that it does not bind, and what it takes of its first parameter. Its decorators ran when it was
-    defined: what they made of it is what is called, and followed."""
+    """What a function reads that it does not bind, and what it takes of its first parameter. Its decorators ran when it
+    was defined: what they made of it is what is called, and followed."""
     scopes: list[_Scope] = []
     places: dict[int, _Scope] = {}
     _collect(function, _Scope(None), scopes, places)
@@ -162,7 +162,8 @@ def _imported(function: Function) -> Iterator[tuple[str, tuple[str, tuple[str, .
 
 
 def class_reads(function: Function, is_class_method: bool) -> frozenset[str]:
-    """Attributes that a function takes of anything but `self`: `type(self).depth`, of a class method's first parameter, too."""
+    """Attributes that a function takes of anything but `self`: `type(self).depth`, of a class method's first parameter,
+    too."""
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters and not is_class_method else ""
     taken = (node for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))

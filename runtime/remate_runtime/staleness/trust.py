@@ -24,7 +24,8 @@ _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model 
 
 
 def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = "") -> Guard:
-    """Compare `model` with the schedule's digest, or with what it says of a part; the guard that watches it from now on.
+    """Compare `model` with the schedule's digest, or with what it says of a part; the guard that watches it from now
+    on.
 
     stale: "error" raises StaleModelError where the model differs, "warn" warns instead (StaleModelWarning) and takes
     the model as it is now for the one to be watched.

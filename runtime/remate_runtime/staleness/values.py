@@ -1,5 +1,5 @@
-"""Values as a digest describes them: plain ones in full, containers and objects of the user's classes however deep, functions by
-name and source, the rest by class. Digest and guard compare what this module says, and nothing else."""
+"""Values as a digest describes them: plain ones in full, containers and objects of the user's classes however deep,
+functions by name and source, the rest by class. Digest and guard compare what this module says, and nothing else."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def hashed(described: Any) -> str:
 def recorded(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
     """What a digest writes for a value, or OPAQUE.
 
-    tensors: a tensor is described, too; those inside of containers always are, as far as a step may hold their contents.
+    tensors: a tensor is described, too; those inside of containers always are, as far as a step may hold their
+    contents.
     inline: an object is described with its attributes, else by its class alone. ordered: the order of a dict matters.
     """
     if isinstance(value, torch.Tensor):
@@ -269,8 +270,8 @@ def hiding(value: Any) -> Iterator[str]:
 
 
 def attribute(thing: Any, name: str) -> Any:
-    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of one that is
-    cached what it gives, which is not kept here."""
+    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of
+    one that is cached what it gives, which is not kept here."""
     held = held_by(thing)
     if name in held:
         return held[name]

@@ -1,6 +1,7 @@
 """What a model depends on, watched: snapshots by identity and version, compared at every call in a few microseconds.
 
-That something is not the very thing that it was does not mean that it is another value: then the guard looks closely, once.
+That something is not the very thing that it was does not mean that it is another value: then the guard looks closely,
+once.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Watched:
             self.ask(functools.partial(requested, thing, name))
 
     def _of_class(self, kind: type, name: str) -> bool:
-        """Watch what the classes of an object hold under a name, up to the first that holds something; whether that is the answer."""
+        """Watch what the classes of an object hold under a name, up to the first that holds something; whether that is
+        the answer."""
         for base in kind.__mro__:
             there = name in vars(base)
             if there or name == "forward" or is_own(base.__module__):

@@ -1,4 +1,5 @@
-"""Where a warning belongs: at the line of the user that called the model, however many frames of libraries lie between."""
+"""Where a warning belongs: at the line of the user that called the model, however many frames of libraries lie
+between."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Reading files that are files, and writing them whole or not at all: what every command and every measurement reads and
-writes goes through here."""
+"""Reading files that are files, and writing them whole or not at all: what every command and every measurement reads
+and writes goes through here."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ _ADVICE = {
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Make `data` the contents of `path`: temporary file in the same folder, fsync, rename, fsync of the folder.
 
-    A reader sees the old file or the new one, never part of one; links are followed, the permissions of an existing file
-    stay, and if anything fails `path` is as it was and no temporary file is left; one that a killed process left goes with the
-    next write. A pipe that somebody reads and a terminal are written directly; nothing waits for a reader. Raises OSError, which names `path`; `advice` reports what to do about it.
+    A reader sees the old file or the new one, never part of one; links are followed, the permissions of an existing
+    file stay, and if anything fails `path` is as it was and no temporary file is left; one that a killed process left
+    goes with the next write. A pipe that somebody reads and a terminal are written directly; nothing waits for a
+    reader. Raises OSError, which names `path`; `advice` reports what to do about it.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -74,8 +75,9 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading without ever waiting for another process to open its other end. What a shell has opened already
-    (`/dev/stdin`, `<(command)`) and a terminal are read, too. Raises OSError for named pipes, sockets, devices and folders."""
+    """Open a file for reading without ever waiting for another process to open its other end. What a shell has opened
+    already (`/dev/stdin`, `<(command)`) and a terminal are read, too. Raises OSError for named pipes, sockets, devices
+    and folders."""
     name = os.fspath(path)
     try:
         handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -117,7 +119,8 @@ def _is_special(target: Path) -> bool:
 
 
 def _open_special(target: Path) -> BinaryIO:
-    """A pipe, a terminal or /dev/null, opened for writing. Raises OSError: for a disk, and for a pipe that nobody reads."""
+    """A pipe, a terminal or /dev/null, opened for writing. Raises OSError: for a disk, and for a pipe that nobody
+    reads."""
     if stat.S_ISBLK(target.stat().st_mode):
         raise OSError(errno.ENOTBLK, "a disk, not a file")
     try:
@@ -183,8 +186,8 @@ def _lock_at_once(file: BinaryIO) -> None:
 
 @contextmanager
 def alone(path: str | os.PathLike[str]) -> Iterator[None]:
-    """One process at a time inside, where the system has locks of files; `path`, an empty file, is made for it. Elsewhere
-    nobody waits. Raises OSError."""
+    """One process at a time inside, where the system has locks of files; `path`, an empty file, is made for it.
+    Elsewhere nobody waits. Raises OSError."""
     try:
         import fcntl
     except ImportError:

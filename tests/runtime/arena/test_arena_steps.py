@@ -1,4 +1,5 @@
-"""Steps whose results lie in one block: eager's to the bit, in whatever order forwards, backwards and other calls come."""
+"""Steps whose results lie in one block: eager's to the bit, in whatever order forwards, backwards and other calls
+come."""
 
 from __future__ import annotations
 

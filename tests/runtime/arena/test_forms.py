@@ -1,4 +1,5 @@
-"""Operators that write into given memory: the bits of their functional forms, whatever was in the memory and however tensors lie."""
+"""Operators that write into given memory: the bits of their functional forms, whatever was in the memory and however
+tensors lie."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Beside(TorchDispatchMode):
-    """Runs each operator that has a form a second time, into memory full of other things, and so with its arguments transposed."""
+    """Runs each operator that has a form a second time, into memory full of other things, and so with its arguments
+    transposed."""
 
     def __init__(self) -> None:
         super().__init__()

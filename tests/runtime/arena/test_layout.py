@@ -1,4 +1,5 @@
-"""Which storages lie in the block: no two at one place at one time, none that leaves the step, and never over a budget."""
+"""Which storages lie in the block: no two at one place at one time, none that leaves the step, and never over a
+budget."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What Inductor asks of a GPU, where there is none: it then writes the code that it would write there. What it writes can run here
-if Triton is installed: its interpreter executes kernels on the CPU. For a process of its own: much of this is remembered by torch."""
+"""What Inductor asks of a GPU, where there is none: it then writes the code that it would write there. What it writes
+can run here if Triton is installed: its interpreter executes kernels on the CPU. For a process of its own: much of this
+is remembered by torch."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ _ABOUT = SimpleNamespace(  # an H200
 
 
 def install(runs: bool) -> list[str]:
-    """Sources of the kernels, as they are written. runs: Triton executes them on the CPU; without it they do nothing."""
+    """Sources of the kernels, as they are written. runs: Triton executes them on the CPU; without it they do
+    nothing."""
     from torch._dynamo.device_interface import CudaInterface
 
     interface: Any = CudaInterface
@@ -71,7 +73,8 @@ def _says(answer: Any) -> Callable[..., Any]:
 
 
 def _instead_of_measuring() -> None:
-    """What code for the GPU holds is found with tensors of the CPU, and what operators take there; nothing is warmed up."""
+    """What code for the GPU holds is found with tensors of the CPU, and what operators take there; nothing is warmed
+    up."""
     held: Any = artefacts.held
     artefacts.held = lambda *given: held(*given[:-1], torch.device("cpu"))
     workspaces.peak_on_cuda = lambda fn, device: peak_on_cpu(fn)

@@ -1,5 +1,6 @@
-"""Steps of small models by code for a GPU, in a process of its own: `python -m tests.runtime.compiled.gpu_code RUNS NAME ...` prints
-what it found as JSON. RUNS: a folder with Triton, whose interpreter executes the kernels; "": they do nothing, and only memory is looked at."""
+"""Steps of small models by code for a GPU, in a process of its own: `python -m tests.runtime.compiled.gpu_code RUNS
+NAME ...` prints what it found as JSON. RUNS: a folder with Triton, whose interpreter executes the kernels; "": they do
+nothing, and only memory is looked at."""
 
 from __future__ import annotations
 
@@ -69,8 +70,8 @@ def _recorded(engine: Any, how: Any) -> Any:
 
 
 def step(name: str, runs: bool, sources: list[str]) -> dict[str, Any]:
-    """name: with "@graphs", the step is recorded, and replayed twice. written: kernels. difference: of the gradients, relative to eager's. over: bytes by which the measured peak exceeds the
-    prediction, where kernels do nothing."""
+    """name: with "@graphs", the step is recorded, and replayed twice. written: kernels. difference: of the gradients,
+    relative to eager's. over: bytes by which the measured peak exceeds the prediction, where kernels do nothing."""
     from remate_runtime import apply, predicted_peak
     from remate_runtime.devices.cpu_memory import peak_on_cpu
 

@@ -1,4 +1,5 @@
-"""Compiled steps under the conditions that training loops bring: bad indices, aliases, precisions, sizes, late changes."""
+"""Compiled steps under the conditions that training loops bring: bad indices, aliases, precisions, sizes, late
+changes."""
 
 from __future__ import annotations
 
@@ -320,8 +321,8 @@ def test_the_ambient_dtype_and_device_are_not_the_steps() -> None:
 
 
 def badly_predicted(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """torch tells a wrong layout of the gradient of a padded image that lies channels last; pivots are never 0; and there is no
-    product of groups in f32 on tensors without data."""
+    """torch tells a wrong layout of the gradient of a padded image that lies channels last; pivots are never 0; and
+    there is no product of groups in f32 on tensors without data."""
     w = torch.tanh(self.one(x))
     image = w[None, None].repeat(2, 3, 1, 1).to(memory_format=torch.channels_last)
     groups = torch.ops.aten._grouped_mm(w[:, None].repeat(1, 4, 1), w[None].repeat(4, 1, 1).transpose(1, 2))

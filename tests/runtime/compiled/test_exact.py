@@ -1,4 +1,5 @@
-"""Where a rounding would choose, compiled steps run the operations of eager: their recomputations give the same bits."""
+"""Where a rounding would choose, compiled steps run the operations of eager: their recomputations give the same
+bits."""
 
 from __future__ import annotations
 
@@ -108,7 +109,8 @@ def test_the_maximum_of_a_pooling_is_compiled_but_where_its_places_are_read() ->
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["amax", "max", "kept", "routed"])
 def test_gradients_through_choices_are_as_near_to_float64_as_eagers(name: str) -> None:
-    """In bf16, a compiled recomputation that is not rounded where the first run was finds no element equal to the maximum."""
+    """In bf16, a compiled recomputation that is not rounded where the first run was finds no element equal to the
+    maximum."""
     x, model = data(64, 37).bfloat16(), seeded(Inner(CASES[name])).bfloat16()
     exactly = copy.deepcopy(model).double()
     exactly(x.double()).backward()

@@ -1,5 +1,5 @@
-"""Code for a GPU, where there is none: what Inductor writes for one compiles, holds what was predicted, and computes eager's gradients
-where Triton's interpreter executes it."""
+"""Code for a GPU, where there is none: what Inductor writes for one compiles, holds what was predicted, and computes
+eager's gradients where Triton's interpreter executes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Convolutions in compiled steps: what only compiled segments see lies as Inductor likes, all else as the file declares."""
+"""Convolutions in compiled steps: what only compiled segments see lies as Inductor likes, all else as the file
+declares."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from .subjects import assert_close
 
 
 class Pictures(nn.Module):
-    """Convolutions, one of which the caller sees, one that dropout reads, and one that is joined with another and read in backward."""
+    """Convolutions, one of which the caller sees, one that dropout reads, and one that is joined with another and read
+    in backward."""
 
     differentiate = ("*",)
 
@@ -109,8 +111,8 @@ def test_what_others_see_lies_as_declared() -> None:
 
 
 class Pools(nn.Module):
-    """Maxima of windows that overlap, leave gaps, hang over the edge, and lie in three dimensions; of others the caller sees the
-    places. more: other windows."""
+    """Maxima of windows that overlap, leave gaps, hang over the edge, and lie in three dimensions; of others the caller
+    sees the places. more: other windows."""
 
     def __init__(self, *more: nn.Module) -> None:
         super().__init__()
@@ -231,7 +233,8 @@ class Pointwise(nn.Module):
 
 
 def test_strides_of_dimensions_of_size_1_choose_no_layout() -> None:
-    """The weights of a convolution by 1 lie in either layout at once, and kernels take the one that their strides tell."""
+    """The weights of a convolution by 1 lie in either layout at once, and kernels take the one that their strides
+    tell."""
     model, x = seeded(Pointwise()), data(2, 3, 6, 6)
     schedule = schedule_of(model, (x,), recomputes=just_in_time)
     model.one.weight = nn.Parameter(model.one.weight.detach().as_strided((8, 8, 1, 1), (8, 1, 8, 8)))

@@ -1,4 +1,5 @@
-"""Whatever the model and whatever runs again: gradients of compiled steps are eager's. In float64, where rounding hides nothing."""
+"""Whatever the model and whatever runs again: gradients of compiled steps are eager's. In float64, where rounding hides
+nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Recordings without a GPU: operators that torch dispatches on the CPU are noted, and called again on the same memory.
 
-What a GPU does to a careless reader happens here as well. Memory that nothing holds any more when the next part is recorded is filled
-with NaN by that part's replay, and nothing keeps alive what a recording reads from outside.
+What a GPU does to a careless reader happens here as well. Memory that nothing holds any more when the next part is
+recorded is filled with NaN by that part's replay, and nothing keeps alive what a recording reads from outside.
 """
 
 from __future__ import annotations

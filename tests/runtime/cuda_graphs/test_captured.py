@@ -1,4 +1,5 @@
-"""Steps that are recorded and replayed are eager's to the bit, whatever happens around them; what cannot be replayed says why."""
+"""Steps that are recorded and replayed are eager's to the bit, whatever happens around them; what cannot be replayed
+says why."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from ..models import Bottleneck
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """describe: size in words. build(device): the model and its inputs. blocks: the modules to checkpoint, one by one."""
+    """describe: size in words. build(device): the model and its inputs. blocks: the modules to checkpoint, one by
+    one."""
 
     describe: str
     build: Callable[[str], Built]

@@ -99,8 +99,8 @@ class Worker:
         training_step(self.made, self.args, self.kwargs)
 
     def peak(self) -> dict[str, Any]:
-        """Bytes: `peak` and `step_reserved` above what is held between steps; `reserved` in all, with what is held. With graphs the
-        peak is what is reserved beyond what is held: their pool, copies out of it, and gaps."""
+        """Bytes: `peak` and `step_reserved` above what is held between steps; `reserved` in all, with what is held.
+        With graphs the peak is what is reserved beyond what is held: their pool, copies out of it, and gaps."""
         self._rest()
         if not self.on_gpu:
             return {"peak": peak_bytes(self.step, self.device), "reserved": 0, "step_reserved": 0}
@@ -113,7 +113,8 @@ class Worker:
         return {"peak": peak, "reserved": reserved, "step_reserved": reserved - before}
 
     def time(self, steps: int) -> dict[str, Any]:
-        """Milliseconds of each of `steps` steps, after one that is not counted; then memory is given back, for others."""
+        """Milliseconds of each of `steps` steps, after one that is not counted; then memory is given back, for
+        others."""
         self.step()
         if self.on_gpu:
             torch.cuda.synchronize()

@@ -1,4 +1,5 @@
-"""Training loops with and without a schedule: python -m tools.bench.integrations   # minutes; writes results/integrations.txt
+"""Training loops with and without a schedule: python -m tools.bench.integrations   # minutes; writes
+results/integrations.txt
 
 `tools/docs --write` takes the tables of the documentation from there.
 """

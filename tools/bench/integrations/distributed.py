@@ -27,9 +27,9 @@ Trained = tuple[nn.Module, int]  # the model behind the loop, and the peak of a 
 
 
 class Across(NamedTuple):
-    """What the ranks found: bitwise: parameters are equal on all behind the loop. peak: bytes of a step of the rank that holds
-    most, with what the engine holds beside the model's step (gathered parameters, buffers of the collectives); eager: the same
-    without a schedule."""
+    """What the ranks found: bitwise: parameters are equal on all behind the loop. peak: bytes of a step of the rank
+    that holds most, with what the engine holds beside the model's step (gathered parameters, buffers of the
+    collectives); eager: the same without a schedule."""
 
     bitwise: bool
     peak: int

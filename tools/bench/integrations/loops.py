@@ -14,8 +14,8 @@ from .models import batches, classifier, collated, language_model, texts
 
 
 class Loop(NamedTuple):
-    """needs: packages beside torch. build: makes the model, the same one every time. train: the loop. dims: for `plan`; all calls
-    are within."""
+    """needs: packages beside torch. build: makes the model, the same one every time. train: the loop. dims: for `plan`;
+    all calls are within."""
 
     name: str
     needs: tuple[str, ...]

@@ -19,8 +19,9 @@ BUDGET = "85%"
 
 
 class Outcome(NamedTuple):
-    """bitwise: parameters and buffers are equal behind the loop. losses: so are those of all calls, in their order. scheduled: calls that
-    ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured; budget, baseline: bytes."""
+    """bitwise: parameters and buffers are equal behind the loop. losses: so are those of all calls, in their order.
+    scheduled: calls that ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured;
+    budget, baseline: bytes."""
 
     bitwise: bool
     losses: bool

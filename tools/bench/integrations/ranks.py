@@ -1,8 +1,9 @@
-"""Two ranks: what each holds, and when gradients are sent. python -m tools.bench.integrations.ranks   # a minute; writes results/ranks.txt
+"""Two ranks: what each holds, and when gradients are sent. python -m tools.bench.integrations.ranks   # a minute;
+writes results/ranks.txt
 
-Peaks are those of the allocator's events during a step, of the rank that holds most, beyond what was there before it; they count
-gathered parameters and the buffers of the collectives, which no schedule plans. Launches are when DistributedDataParallel's
-buckets are handed to the collective, as shares of the time of backward.
+Peaks are those of the allocator's events during a step, of the rank that holds most, beyond what was there before it;
+they count gathered parameters and the buffers of the collectives, which no schedule plans. Launches are when
+DistributedDataParallel's buckets are handed to the collective, as shares of the time of backward.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m tools.bench.trust [changes] [gpt2] [files] [cost] [--layers 12] [--steps 5] [--only CLASS]
 
-The table has a row for each class of changes. *early*: the change comes between planning and `apply`, which reads the file as
-another process does. *late*: after `apply` and one good step. Each net is tried alone: digest (early) and guard (late)
-without the self-check; the self-check without digest and guard, with verify="first" for early changes and verify=1 for late
-ones. So a case can count in several columns. *exact*: the schedule computes what the changed model computes. *silent*: none of
-these. *unchanged, refused*: how often a net speaks against the model that nobody changed.
+The table has a row for each class of changes. *early*: the change comes between planning and `apply`, which reads the
+file as another process does. *late*: after `apply` and one good step. Each net is tried alone: digest (early) and guard
+(late) without the self-check; the self-check without digest and guard, with verify="first" for early changes and
+verify=1 for late ones. So a case can count in several columns. *exact*: the schedule computes what the changed model
+computes. *silent*: none of these. *unchanged, refused*: how often a net speaks against the model that nobody changed.
 Then a GPT-2, files from strangers, and costs.
 """
 

@@ -1,4 +1,5 @@
-"""Kinds of values that a forward may read, each with one change, as text, so that any place of a model can have them."""
+"""Kinds of values that a forward may read, each with one change, as text, so that any place of a model can have
+them."""
 
 from __future__ import annotations
 

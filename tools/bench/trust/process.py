@@ -184,7 +184,8 @@ COUNTERS: dict[str, Question] = {
         _STEPS.format(count="step()"),
         "[m.step() for i in range(9)]",
         "",
-        "def make():\n    count = 0\n\n    def step():\n        nonlocal count\n        count += 1\n        return count\n\n"
+        "def make():\n    count = 0\n\n    def step():\n        nonlocal count\n        count += 1\n        return "
+        "count\n\n"
         "    return step\n\n\nstep = make()",
     ),
     "attribute of the function": Question(
@@ -235,7 +236,8 @@ KEPT: dict[str, Question] = {
         "self.scale = None",
     ),
     "buffer registered at the first call": Question(
-        "if not hasattr(self, 'table'):\n    self.register_buffer('table', torch.arange(4.0))\nz = (y * self.table).sin()",
+        "if not hasattr(self, 'table'):\n    self.register_buffer('table', torch.arange(4.0))\nz = (y * "
+        "self.table).sin()",
         "n.register_buffer('table', torch.arange(4.0) + 1)",
     ),
     "global cache": Question(
@@ -248,14 +250,16 @@ KEPT: dict[str, Question] = {
         "z = (y * table(4)).sin()",
         "m.table.cache_clear(); m.START = 1.0",
         "",
-        "import functools\n\nSTART = 0.0\n\n\n@functools.lru_cache\ndef table(n):\n    return torch.arange(float(n)) + START",
+        "import functools\n\nSTART = 0.0\n\n\n@functools.lru_cache\ndef table(n):\n    return "
+        "torch.arange(float(n)) + START",
     ),
 }
 KEPT["cached property of an object"] = Question(
     "z = (y * self.thing.table).sin()",
     "n.thing.__dict__['table'] = torch.arange(4.0) + 1",
     "",
-    "import functools\n\n\nclass Thing:\n    @functools.cached_property\n    def table(self):\n        return torch.arange(4.0)",
+    "import functools\n\n\nclass Thing:\n    @functools.cached_property\n    def table(self):\n        return "
+    "torch.arange(4.0)",
     "self.thing = Thing()",
 )
 COUNTERS |= {

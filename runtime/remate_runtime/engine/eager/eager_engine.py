@@ -1,7 +1,7 @@
 """The engine "eager": a plain loop over operators.
 
-Forward and backward run below autograd's dispatch keys: no graph is recorded, no version is counted, so a value dies with
-its slot.
+Forward and backward run below autograd's dispatch keys: no graph is recorded, no version is counted, so a value dies
+with its slot.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class _Calls:
 def compile_step(
     step: LinkedStep, device: torch.device, constants: Constants, room: Room | None = None
 ) -> CompiledStep:
-    """constants: of all steps of a model. room: what results are written into, in calls that backward follows; None: each operator makes its own.
+    """constants: of all steps of a model. room: what results are written into, in calls that backward follows; None:
+    each operator makes its own.
 
     Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
     linked, contract, operators = step.linked, step.contract, step.operators
@@ -117,7 +118,8 @@ def compile_step(
 def _segments(
     linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the slots."""
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
+    slots."""
     events, start, cut = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):

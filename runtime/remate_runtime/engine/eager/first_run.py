@@ -1,8 +1,8 @@
 """The first run of an instruction holds its results against the file: type, bytes, and whose storage they lie in.
 
-What torch infers (`kernels.inferred`) is a promise of its schemas and meta kernels; this is what the kernels did. A result
-that shares a storage without the file knowing could be written over by a later operation that runs in place, so it is
-refused before anything else runs.
+What torch infers (`kernels.inferred`) is a promise of its schemas and meta kernels; this is what the kernels did. A
+result that shares a storage without the file knowing could be written over by a later operation that runs in place, so
+it is refused before anything else runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def counts_elements(graph: Graph) -> bool:
 def judged(
     run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, strides: bool
 ) -> Callable[..., None]:
-    """`run`, and then a look at what it left in the slots; at strides, too, where they matter (`counts_elements`). Raises
-    ExecutionError."""
+    """`run`, and then a look at what it left in the slots; at strides, too, where they matter (`counts_elements`).
+    Raises ExecutionError."""
     op = graph.operations[event.op]
     view = isinstance(event, View)
     over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
@@ -62,8 +62,8 @@ def judged(
 def judged_placed(
     run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, into: Sequence[int]
 ) -> Callable[[Slots], None]:
-    """The same of an instruction that writes into tensors that are there, in the slots of `into`: they are of the declared
-    types, and the operator has neither moved them nor laid them out otherwise. Raises ExecutionError."""
+    """The same of an instruction that writes into tensors that are there, in the slots of `into`: they are of the
+    declared types, and the operator has neither moved them nor laid them out otherwise. Raises ExecutionError."""
     op = graph.operations[event.op]
     shown = [value for value in op.writes if value is not None]
 

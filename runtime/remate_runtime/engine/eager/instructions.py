@@ -1,7 +1,8 @@
-"""Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain loop.
+"""Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain
+loop.
 
-Slots: one per value of the graph, then one per literal argument and per number that follows from live attributes, then one
-per saved generator state.
+Slots: one per value of the graph, then one per literal argument and per number that follows from live attributes, then
+one per saved generator state.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """made: tensors of constants. ranges: each instruction is a range of torch's profiler, with this before its id; None: none is. placed: executions whose
-    results are written into tensors that are there, by position of the event. views: the slots that will hold these."""
+    """made: tensors of constants. ranges: each instruction is a range of torch's profiler, with this before its id;
+    None: none is. placed: executions whose results are written into tensors that are there, by position of the event.
+    views: the slots that will hold these."""
 
     def __init__(
         self,
@@ -87,8 +89,9 @@ class InstructionCompiler:
         return [*slots, *self.constants, *[None] * len(self.states)]
 
     def filler(self) -> Callable[[Slots], None]:
-        """What computes the numbers that follow from live attributes, once the slots hold those; to be called before anything
-        else runs, so that all of a step has the same ones. It raises ExecutionError where there is no such number."""
+        """What computes the numbers that follow from live attributes, once the slots hold those; to be called before
+        anything else runs, so that all of a step has the same ones. It raises ExecutionError where there is no such
+        number."""
         graph = self.graph
         found = [
             (slot, number.values, computed(parse_number(number.text)), number) for number, slot in self._numbers.items()
@@ -108,7 +111,8 @@ class InstructionCompiler:
         self, events: Sequence[Event], judge: bool = False, first: int | None = None
     ) -> tuple[Instruction, ...]:
         """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
-        the file. first: position of the first event in the step; None: these are others, and nothing of them is placed."""
+        the file. first: position of the first event in the step; None: these are others, and nothing of them is
+        placed."""
         found: list[Instruction] = []
         for at, event in enumerate(events):
             match event:

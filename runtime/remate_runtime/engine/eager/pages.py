@@ -1,8 +1,9 @@
 """Values of a step that leave the device for a scratch file and come back.
 
-A step of which values are paged has a file of its own, from its forward to the end of its backward: without a name, so that nothing is left of
-it whatever happens to the process, and with all of its space taken before anything runs, so that a full disk is noticed
-there. One thread copies out and one copies back, beside the operations; what is copied is the storage as it lies in memory.
+A step of which values are paged has a file of its own, from its forward to the end of its backward: without a name, so
+that nothing is left of it whatever happens to the process, and with all of its space taken before anything runs, so
+that a full disk is noticed there. One thread copies out and one copies back, beside the operations; what is copied is
+the storage as it lies in memory.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ class _Scratch:
         except OSError as error:
             raise ExecutionError(
                 f"a scratch file of {nbytes:,} bytes for paged values cannot be made in {self.folder}: {error.strerror}"
-                "\n  free space there, or name a folder on a larger disk in TMPDIR before Python starts; nothing has run yet"
+                "\n  free space there, or name a folder on a larger disk in TMPDIR before Python starts; nothing "
+                "has run yet"
             ) from None
 
 
@@ -112,8 +114,8 @@ def _reserve(number: int, nbytes: int) -> None:
 
 
 class _Copy:
-    """A copy between a tensor and the scratch file. It lets go of the tensor before it is over: whoever waits for it frees the
-    tensor, and no thread does so later."""
+    """A copy between a tensor and the scratch file. It lets go of the tensor before it is over: whoever waits for it
+    frees the tensor, and no thread does so later."""
 
     def __init__(self, tensor: torch.Tensor, file: _Scratch, place: _Place, nbytes: int, out: bool) -> None:
         self._tensor: torch.Tensor | None = tensor
@@ -144,8 +146,10 @@ class _Copy:
         if self.failed:
             direction = "to" if self._out else "from"
             raise ExecutionError(
-                f"{self._place.value} cannot be paged {direction} the scratch file in {self._file.folder}: {self.failed}"
-                "\n  the step is given up; parameters, buffers and optimizer are as they were: clear the gradients and call it again"
+                f"{self._place.value} cannot be paged {direction} the scratch file in {self._file.folder}: "
+                f"{self.failed}"
+                "\n  the step is given up; parameters, buffers and optimizer are as they were: clear the gradients "
+                "and call it again"
             )
 
 

@@ -11,8 +11,8 @@ from .instructions import Instruction, InstructionCompiler, Slots
 
 
 class InstructionPart:
-    """Instructions that run one after the other. first: the same, holding their results against the file: they run until one
-    run has come to its end; calls that overlap it judge them too."""
+    """Instructions that run one after the other. first: the same, holding their results against the file: they run
+    until one run has come to its end; calls that overlap it judge them too."""
 
     def __init__(self, instructions: Sequence[Instruction], first: Sequence[Instruction]) -> None:
         self._instructions = instructions
@@ -56,8 +56,8 @@ def bordered(
     calls: Mapping[int, Sequence[Callable[[], None]]],
     at: int | None = None,
 ) -> InstructionPart | Bordered:
-    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there are.
-    at: position of the first event in the step, if it is of the step."""
+    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there
+    are. at: position of the first event in the step, if it is of the step."""
     if not calls:
         return part_of(compiler, events, at)
     instructions, first = compiler.instructions(events, first=at), compiler.instructions(events, judge=True, first=at)

@@ -20,8 +20,8 @@ class ResultPlace(NamedTuple):
 
 
 class PlacedForm(NamedTuple):
-    """A way to call an operator that writes its results into given tensors. call: takes the operator's arguments, or so many of
-    them where `takes` says it, and then the tensors by name. names: of these, by output."""
+    """A way to call an operator that writes its results into given tensors. call: takes the operator's arguments, or so
+    many of them where `takes` says it, and then the tensors by name. names: of these, by output."""
 
     call: Callable[..., Any]
     names: tuple[str, ...] = ("out",)
@@ -36,9 +36,10 @@ class Placed(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a step writes its results into. placed: by position of the event. opened(empty, views, spare): makes the list of slots
-    of one forward from the empty one; views: the slots that hold tensors at these places; spare: a slot that nothing else uses,
-    for what must live as long as the list. peak: bytes that the step holds at its worst moment, the block among them."""
+    """What a step writes its results into. placed: by position of the event. opened(empty, views, spare): makes the
+    list of slots of one forward from the empty one; views: the slots that hold tensors at these places; spare: a slot
+    that nothing else uses, for what must live as long as the list. peak: bytes that the step holds at its worst moment,
+    the block among them."""
 
     placed: Mapping[int, Placed]
     opened: Callable[[Slots, Mapping[ResultPlace, int], int], Callable[[], Slots]]
@@ -53,8 +54,8 @@ def writing(
     into: Sequence[int],
     to: Sequence[int],
 ) -> Callable[[Slots], None]:
-    """The instruction. kwargs: values, or where `live` says so what gets them from the slots. into: slots of the tensors that are
-    written into. to: slots that show them from then on."""
+    """The instruction. kwargs: values, or where `live` says so what gets them from the slots. into: slots of the
+    tensors that are written into. to: slots that show them from then on."""
     call, names = form.call, form.names
     if len(into) == 1 and names == ("out",) and not live:
         return _one(call, pick, dict(kwargs), into[0], to[0])

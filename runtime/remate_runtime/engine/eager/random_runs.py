@@ -1,7 +1,8 @@
-"""Random operations that run again: a recomputation draws the numbers of the first run, and leaves the generator as if nothing had happened.
+"""Random operations that run again: a recomputation draws the numbers of the first run, and leaves the generator as if
+nothing had happened.
 
-While a step is recorded there are no numbers, and no state of the generator can be looked at: the tape of the recording is reported these
-operations, and does what is done here whenever it is played.
+While a step is recorded there are no numbers, and no state of the generator can be looked at: the tape of the recording
+is reported these operations, and does what is done here whenever it is played.
 """
 
 from __future__ import annotations

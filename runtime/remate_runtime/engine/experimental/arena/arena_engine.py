@@ -43,14 +43,16 @@ def _start() -> Compile:
 def _refuse(step: LinkedStep) -> None:
     if step.linked.graph.calls > 1:
         raise EngineError(
-            "the engine 'arena' is for a step of the whole model: of a part that is called several times each call would hold a "
+            "the engine 'arena' is for a step of the whole model: of a part that is called several times each call "
+            "would hold a "
             "block of its own from its forward to its backward\n  use engine='eager', or plan the model as a whole"
         )
     if step.linked.paged:
         raise EngineError("the engine 'arena' does not page values, as the schedule asks\n  use engine='eager'")
     if step.sharded is not None:
         raise EngineError(
-            "the engine 'arena' is for whole parameters, and fully_shard has sharded parts of the model\n  use engine='eager'"
+            "the engine 'arena' is for whole parameters, and fully_shard has sharded parts of the model\n  use "
+            "engine='eager'"
         )
 
 
@@ -115,7 +117,8 @@ def _tell(found: Layout) -> None:
     most = sorted(found.left.items(), key=lambda one: -one[1])[:_TOLD]
     elsewhere = ", ".join(f"{name} {nbytes / found.made:.1%}" for name, nbytes in most)
     _log.info(
-        "an arena of %s takes %.1f %% of the bytes that the step's operators make; beside it the step holds %s at most%s",
+        "an arena of %s takes %.1f %% of the bytes that the step's operators make; beside it the step holds %s at "
+        "most%s",
         size(found.height),
         100 * found.placed / found.made,
         size(found.rest),

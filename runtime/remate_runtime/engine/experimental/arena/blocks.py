@@ -40,8 +40,8 @@ class ArenaBlock:
         return self._slots.copy()
 
     def is_seen_elsewhere(self) -> bool:
-        """Whether somebody holds one of its tensors, or another one that lies in it: a mode that keeps what operators return,
-        say. Asked when no step is in it."""
+        """Whether somebody holds one of its tensors, or another one that lies in it: a mode that keeps what operators
+        return, say. Asked when no step is in it."""
         if _holders(self.memory) != self._holders:
             return True
         count = sys.getrefcount
@@ -63,7 +63,8 @@ class Blocks:
         self._waiting: dict[Key, ArenaBlock] = {}
 
     def take(self, nbytes: int, device: torch.device) -> BlockLease:
-        """A block of at least so many bytes, for one step. Blocks of steps that are in flight are not given to others."""
+        """A block of at least so many bytes, for one step. Blocks of steps that are in flight are not given to
+        others."""
         key = device, _stream(device)
         block = self._waiting.pop(key, None)  # at once, whatever other threads do
         if block is None or block.nbytes < nbytes or block.is_seen_elsewhere():

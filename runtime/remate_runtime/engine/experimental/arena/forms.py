@@ -1,9 +1,9 @@
 """Operators that can write their results into memory that is there, with the bits that they give anyway.
 
-Listed are those whose two forms share one kernel: torch derives the functional form of a *structured* operator from the one that
-takes `out` (`structured_delegate` in its native_functions.yaml), on every device. Of other operators most `out` forms make the
-result in new memory and copy it, which would take more memory and not less. `tests/runtime/arena/test_forms.py` holds each of
-them against its functional form, bit by bit.
+Listed are those whose two forms share one kernel: torch derives the functional form of a *structured* operator from the
+one that takes `out` (`structured_delegate` in its native_functions.yaml), on every device. Of other operators most
+`out` forms make the result in new memory and copy it, which would take more memory and not less.
+`tests/runtime/arena/test_forms.py` holds each of them against its functional form, bit by bit.
 """
 
 from __future__ import annotations
@@ -23,20 +23,29 @@ _aten = torch.ops.aten
 
 STRUCTURED = frozenset(
     """
-    acos acosh add.Tensor addcdiv addcmul addmm all.dim amax amin any.dim argmax argmin asin asinh atan atan2 atanh avg_pool2d
-    avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm bitwise_and.Tensor bitwise_not bitwise_or.Tensor bitwise_xor.Tensor
+    acos acosh add.Tensor addcdiv addcmul addmm all.dim amax amin any.dim argmax argmin asin asinh atan atan2 atanh
+    avg_pool2d
+    avg_pool2d_backward avg_pool3d avg_pool3d_backward baddbmm bitwise_and.Tensor bitwise_not bitwise_or.Tensor
+    bitwise_xor.Tensor
     bmm cat ceil clamp clamp.Tensor clamp_max.Tensor clamp_min clamp_min.Tensor copysign.Tensor cos cosh cumprod cumsum
-    digamma div.Tensor div.Tensor_mode elu elu_backward eq.Scalar eq.Tensor erf erfc erfinv exp exp2 expm1 floor fmax fmin
-    fmod.Tensor frac gather ge.Scalar ge.Tensor gelu gelu_backward glu gt.Scalar gt.Tensor hardshrink hardshrink_backward
-    hardsigmoid hardsigmoid_backward hypot index.Tensor isneginf isposinf le.Scalar le.Tensor leaky_relu leaky_relu_backward
-    lerp.Scalar lerp.Tensor lgamma linalg_vector_norm log log10 log1p log2 logaddexp logaddexp2 logit_backward lt.Scalar lt.Tensor
+    digamma div.Tensor div.Tensor_mode elu elu_backward eq.Scalar eq.Tensor erf erfc erfinv exp exp2 expm1 floor fmax
+    fmin
+    fmod.Tensor frac gather ge.Scalar ge.Tensor gelu gelu_backward glu gt.Scalar gt.Tensor hardshrink
+    hardshrink_backward
+    hardsigmoid hardsigmoid_backward hypot index.Tensor isneginf isposinf le.Scalar le.Tensor leaky_relu
+    leaky_relu_backward
+    lerp.Scalar lerp.Tensor lgamma linalg_vector_norm log log10 log1p log2 logaddexp logaddexp2 logit_backward
+    lt.Scalar lt.Tensor
     max_pool2d_with_indices max_pool2d_with_indices_backward maximum mean.dim minimum mish mm mul.Tensor ne.Scalar
     ne.Tensor neg pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor reciprocal reflection_pad1d reflection_pad1d_backward
-    remainder.Tensor replication_pad1d replication_pad1d_backward replication_pad2d round rsqrt scatter.src scatter.value
+    remainder.Tensor replication_pad1d replication_pad1d_backward replication_pad2d round rsqrt scatter.src
+    scatter.value
     scatter_add sigmoid sigmoid_backward sign signbit silu silu_backward sin sinc sinh softplus softplus_backward
-    softshrink softshrink_backward _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data sqrt sub.Tensor
+    softshrink softshrink_backward _log_softmax _log_softmax_backward_data _softmax _softmax_backward_data sqrt
+    sub.Tensor
     sum.dim_IntList tan tanh tanh_backward threshold threshold_backward tril triu trunc upsample_bicubic2d
-    upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward
+    upsample_bicubic2d_backward upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d
+    upsample_linear1d_backward
     upsample_nearest1d upsample_nearest1d_backward upsample_nearest2d upsample_nearest2d_backward upsample_trilinear3d
     upsample_trilinear3d_backward xlogy.Tensor
     """.split()
@@ -93,8 +102,9 @@ def _sibling(functional: OpOverload) -> PlacedForm | None:
 
 
 def strides_of(graph: Graph, op: Op, live: OpOverload) -> list[tuple[int, ...]] | None:
-    """How the operator's kernels lay out its results, as its meta kernel says; None where that is not known or not what the file
-    declares, so that they must lie as they come. A result on another device than the arguments has no form either."""
+    """How the operator's kernels lay out its results, as its meta kernel says; None where that is not known or not what
+    the file declares, so that they must lie as they come. A result on another device than the arguments has no form
+    either."""
     written = [value for value in op.writes if value is not None]
     types = [graph.values[value].type for value in (*op.reads, *written)]
     if len(written) != len(op.writes) or not written or len({type_.cpu for type_ in types}) > 1:

@@ -1,11 +1,11 @@
 """Which storages of a step lie in the block, and where.
 
-What leaves the step does not: outputs, gradients, tangents. Nor does what an operator makes that has no form for it, nor what
-is read by its place in its storage (`as_strided`).
+What leaves the step does not: outputs, gradients, tangents. Nor does what an operator makes that has no form for it,
+nor what is read by its place in its storage (`as_strided`).
 
-A block that lies there for the whole step cannot be used by what is made beside it: its height and the most that the rest takes
-add up, though these need not come at the same time. Where they add up to more than the step may hold, the block is as large as what
-it takes at the step's worst moment, or smaller, and takes at other moments no more than that.
+A block that lies there for the whole step cannot be used by what is made beside it: its height and the most that the
+rest takes add up, though these need not come at the same time. Where they add up to more than the step may hold, the
+block is as large as what it takes at the step's worst moment, or smaller, and takes at other moments no more than that.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _HEIGHTS = (16, 15, 14, 12, 8, 4)  # sixteenths of what the rest leaves, that ar
 
 
 class Layout(NamedTuple):
-    """addresses: by position of the event, of all that it makes. height: bytes of the block. rest: bytes that the step holds
-    beside it at its worst moment. placed, made: bytes that operators write into the block, and all that they make. left: by
-    operator, bytes that it makes elsewhere."""
+    """addresses: by position of the event, of all that it makes. height: bytes of the block. rest: bytes that the step
+    holds beside it at its worst moment. placed, made: bytes that operators write into the block, and all that they
+    make. left: by operator, bytes that it makes elsewhere."""
 
     addresses: Mapping[int, tuple[int, ...]]
     height: int
@@ -42,8 +42,8 @@ class Layout(NamedTuple):
 
 
 def layout(linked: Linked, formed: Callable[[Op], bool], budget: int) -> Layout:
-    """Find addresses. formed: whether an operator can write its results into given memory. budget: bytes that the step may
-    hold."""
+    """Find addresses. formed: whether an operator can write its results into given memory. budget: bytes that the step
+    may hold."""
     by_event = _made(linked)
     chosen = {at: made for at, made in by_event.items() if formed(linked.graph.operations[linked.events[at].op])}  # type: ignore[union-attr]
     chosen = {at: made for at, made in chosen.items() if made[1] and all(a.nbytes for a in made[0])}
@@ -126,8 +126,8 @@ def _within(linked: Linked, groups: Groups, budget: int) -> Layout:
 
 
 def _alive(groups: Groups, at: int, height: int) -> Groups:
-    """What is there at the worst moment, up to so many bytes; what lives longest is taken first. At no other moment do they hold
-    more, so that a block of their size is full when that matters."""
+    """What is there at the worst moment, up to so many bytes; what lives longest is taken first. At no other moment do
+    they hold more, so that a block of their size is full when that matters."""
     chosen, taken = dict[int, Sequence[Allocation]](), 0
     for position, made in _by_life(groups):
         nbytes = sum(a.nbytes for a in made)

@@ -20,8 +20,9 @@ def in_cuda_graphs(
 ) -> Engine:
     """The engine for one model, with its steps replayed. All sizes of the model share one private pool per device.
 
-    recorder: what records on a device of this type. Raises EngineError for an engine that keeps memory of its own, and where a
-    step is made ready for another device; warns with the reason where a step cannot be replayed, and it runs without.
+    recorder: what records on a device of this type. Raises EngineError for an engine that keeps memory of its own, and
+    where a step is made ready for another device; warns with the reason where a step cannot be replayed, and it runs
+    without.
     """
     if engine.keeps:
         raise EngineError(

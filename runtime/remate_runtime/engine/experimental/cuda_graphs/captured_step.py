@@ -21,8 +21,8 @@ _MOST = 4  # sets of addresses that a step is recorded for
 
 
 class _Residue:
-    """Of a forward that was replayed. While it is there, the pool holds what its backward will read. fixed: tensors of the model
-    that are read where they lay then, and `where` that was."""
+    """Of a forward that was replayed. While it is there, the pool holds what its backward will read. fixed: tensors of
+    the model that are read where they lay then, and `where` that was."""
 
     __slots__ = ("__weakref__", "fixed", "recorded", "where")
 
@@ -36,8 +36,8 @@ def _places(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
 
 
 class CapturedStep:
-    """plain: the step without graphs. What it reads of the model is read where it lies when the step is recorded; if that is
-    moved, the step is recorded again."""
+    """plain: the step without graphs. What it reads of the model is read where it lies when the step is recorded; if
+    that is moved, the step is recorded again."""
 
     def __init__(
         self,
@@ -87,7 +87,8 @@ class CapturedStep:
         assert residue.recorded is not None
         if _places(residue.fixed) != residue.where:
             raise ExecutionError(
-                "a parameter or buffer got other memory between forward and backward (its .data was assigned), and CUDA graphs "
+                "a parameter or buffer got other memory between forward and backward (its .data was assigned), and "
+                "CUDA graphs "
                 "read it where it was\n  assign it before forward, or leave out cuda_graphs=True"
             )
         residue.recorded.tangents.fill(tangents)
@@ -126,7 +127,8 @@ class CapturedStep:
             return self._without(f"it could not be recorded: {str(error).strip().splitlines()[0]}")
         self._recorded[key] = found
         _log.info(
-            "the step is replayed by %d CUDA graphs; their private pool takes %s, and calls copy %s out of it (%s predicted)",
+            "the step is replayed by %d CUDA graphs; their private pool takes %s, and calls copy %s out of it (%s "
+            "predicted)",
             sum(tape.parts for tape in found.tapes),
             size(recorder.reserved()),
             size(found.copied),

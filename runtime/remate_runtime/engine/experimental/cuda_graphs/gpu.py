@@ -27,7 +27,8 @@ class GraphRecorder(Protocol):
         ...
 
     def warm(self, run: Callable[[], None]) -> None:
-        """Run it as it will be recorded, so that what libraries prepare when they are called first is prepared. No random number is drawn."""
+        """Run it as it will be recorded, so that what libraries prepare when they are called first is prepared. No
+        random number is drawn."""
         ...
 
     def begin(self) -> None:
@@ -45,7 +46,8 @@ class GraphRecorder(Protocol):
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor: ...
 
     def take(self, owner: object) -> bool:
-        """Let `owner` have the contents of the pool as long as it lives, or until `give`; not while another has them."""
+        """Let `owner` have the contents of the pool as long as it lives, or until `give`; not while another has
+        them."""
         ...
 
     def give(self) -> None: ...

@@ -11,8 +11,8 @@ from ...compiled_step import CompiledStep, LinkedStep
 
 
 class PredictedPool(NamedTuple):
-    """Bytes. pool: what the private pool takes of the device, by the model of torch's allocator. beside: copies of outputs and
-    gradients, and the gradients of outputs that backward is called with."""
+    """Bytes. pool: what the private pool takes of the device, by the model of torch's allocator. beside: copies of
+    outputs and gradients, and the gradients of outputs that backward is called with."""
 
     pool: int
     beside: int
@@ -23,8 +23,8 @@ class PredictedPool(NamedTuple):
 
 
 def predict_memory(step: LinkedStep, plain: CompiledStep) -> PredictedPool:
-    """Of a step on CUDA. Gradients are gone from the pool when they are delivered, and lie beside it then. What cuBLAS takes
-    for itself is not counted."""
+    """Of a step on CUDA. Gradients are gone from the pool when they are delivered, and lie beside it then. What cuBLAS
+    takes for itself is not counted."""
     graph, contract = step.linked.graph, step.contract
     account = simulate(step.linked, "consumed").device if plain.account is None else plain.account("consumed")
     inputs = [source for source in contract.sources if graph.values[source].kind == "input"]

@@ -17,9 +17,9 @@ from .tape import record as taped
 
 
 class Recorded(NamedTuple):
-    """inputs, tangents: what is filled before forward and before backward. tapes: of forward, and of each segment of backward, the
-    first of which begins it. outputs, gradients (by segment): what is copied behind them. updates: read behind forward, at
-    once."""
+    """inputs, tangents: what is filled before forward and before backward. tapes: of forward, and of each segment of
+    backward, the first of which begins it. outputs, gradients (by segment): what is copied behind them. updates: read
+    behind forward, at once."""
 
     inputs: Filled
     tangents: Filled
@@ -48,8 +48,8 @@ def record(
     inputs: Sequence[int],
     device: torch.device,
 ) -> Recorded:
-    """Record forward and all of backward. given: the contract's sources; of those at `inputs` the calls bring others. The
-    step runs once for that, with gradients of outputs that are 0; what that makes goes nowhere."""
+    """Record forward and all of backward. given: the contract's sources; of those at `inputs` the calls bring others.
+    The step runs once for that, with gradients of outputs that are 0; what that makes goes nowhere."""
     with recorder.recording():
         recorder.warm(lambda: _run(step, contract, given, device))
         forward, (made, places) = taped(recorder, lambda: _forward(step, given, inputs))

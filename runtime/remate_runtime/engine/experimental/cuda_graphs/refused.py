@@ -12,8 +12,8 @@ from ...compiled_step import LinkedStep
 def refused(step: LinkedStep) -> str:
     """The first reason that there is, for a reader; "" for none.
 
-    A replay does on the device what was done there when it was recorded. What Python or the CPU decides, draws or computes in between
-    would not happen again, so that results would be wrong without a word.
+    A replay does on the device what was done there when it was recorded. What Python or the CPU decides, draws or
+    computes in between would not happen again, so that results would be wrong without a word.
     """
     return next(_reasons(step), "")
 
@@ -25,7 +25,9 @@ def _reasons(step: LinkedStep) -> Iterator[str]:
     if step.ranges is not None:
         yield "record_functions names operations while they are called"
     if graph.calls > 1:
-        yield "it is that of a part that is called several times, and one call at a time can have its values in the pool"
+        yield (
+            "it is that of a part that is called several times, and one call at a time can have its values in the pool"
+        )
     if not step.contract.deliveries:
         yield "no gradient comes of it"
     for value in graph.values:

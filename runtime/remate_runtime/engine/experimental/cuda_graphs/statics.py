@@ -1,5 +1,5 @@
-"""Tensors at addresses that all replays share: filled before a replay, copied behind one. The memory belongs to the private pool, which
-has long used it for something else when a step is over, so nothing here owns any."""
+"""Tensors at addresses that all replays share: filled before a replay, copied behind one. The memory belongs to the
+private pool, which has long used it for something else when a step is over, so nothing here owns any."""
 
 from __future__ import annotations
 

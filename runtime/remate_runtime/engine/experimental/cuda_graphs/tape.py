@@ -20,7 +20,8 @@ class _GeneratorState:
 
 
 class GraphTape:
-    """A random operation that runs again is a graph of its own: a graph takes the state of the generator when it is replayed."""
+    """A random operation that runs again is a graph of its own: a graph takes the state of the generator when it is
+    replayed."""
 
     def __init__(self, recorder: GraphRecorder) -> None:
         self._recorder = recorder
