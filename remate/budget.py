@@ -9,6 +9,7 @@ import msgspec
 
 from remate_runtime.errors import RemateError
 
+DEFAULT_SHARE = "60%"  # where there is no curve of peak and time to choose from
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", start=1)

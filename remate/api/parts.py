@@ -185,13 +185,8 @@ def plan_at(
     """
     parts = prepare_parts(call, at, cost, differentiate=settings.differentiate, progress=progress, **costs)
     options: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
-    try:
-        made = plan_parts(parts, settings, cost, **options)
-    except InfeasibleError as error:
-        if not or_smallest:
-            raise
-        made = plan_parts(parts, replace(settings, budget=f"{error.smallest}B"), cost, **options)
-    return made[0] if len(made) == 1 else made
+    planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, **options)
+    return planned[0] if len(planned) == 1 else planned
 
 
 def plan_parts(
@@ -202,10 +197,44 @@ def plan_parts(
     time_limit: float | None = None,
     name: str = "",
     note: str = "",
+    or_smallest: bool = False,
     progress: Progress | None = None,
 ) -> PartSchedules:
-    """Plan what `prepare_parts` made within one budget, that of all parts together. time_limit: seconds for each solve.
-    name: of the schedules, by default that of the part's class. Raises BudgetError, InfeasibleError."""
+    """Plan parts of a model within one budget for all of them together.
+
+    Args:
+        parts: The parts, as `prepare_parts` returns them.
+        settings: The budget, the strategy and the effort.
+        cost: The source of times and workspaces.
+        time_limit: Seconds for each solve.
+        name: Name of the schedules. Default: that of the part's class.
+        note: Remark to keep in the files.
+        or_smallest: Plan for the smallest peak if nothing fits: the budget is a default that nobody asked for.
+        progress: Function that gets a line of text now and then.
+
+    Raises:
+        BudgetError: The budget cannot be read.
+        InfeasibleError: No schedule within the budget was found.
+    """
+    options: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
+    try:
+        return _planned(parts, settings, cost, **options)
+    except InfeasibleError as error:
+        if not or_smallest:
+            raise
+        return _planned(parts, replace(settings, budget=f"{error.smallest}B"), cost, **options)
+
+
+def _planned(
+    parts: Sequence[PartKind],
+    settings: Settings,
+    cost: str,
+    *,
+    time_limit: float | None,
+    name: str,
+    note: str,
+    progress: Progress | None,
+) -> PartSchedules:
     requested = parse_budget(settings.budget)
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}

@@ -29,7 +29,7 @@ from remate_runtime.operator_calls import needed
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..block_templates.folding import fold
-from ..budget import BudgetError, parse_budget
+from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..capture.differentiated import choice_text
 from ..capture.recorded import called
 from ..dims.generic import prove, sized
@@ -49,9 +49,6 @@ from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
-
-
-DEFAULT_SHARE = "60%"  # where there is no curve of peak and time to choose from
 
 
 class Options(TypedDict, total=False):

@@ -13,7 +13,7 @@ from remate_runtime.extras import require
 from remate_runtime.format import GRADIENTS, Page, named, range_text, ranged
 from remate_runtime.support.plain_text import plain
 
-from ..budget import BudgetError, parse_budget
+from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..interrupts import Finishing
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
@@ -89,7 +89,7 @@ def configure(commands: Any) -> None:
     limit.add_argument(
         "--budget",
         type=budget_text,
-        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends",
+        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends; 60%% with --at and --cost compiled",
     )
     limit.add_argument(
         "--device-memory",
@@ -188,6 +188,9 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     gpu = split_device(args)
+    default = args.budget is None and args.slowdown is None and bool(args.at or args.cost == COMPILED)
+    if default and not args.device_memory:
+        args.budget = DEFAULT_SHARE
     goal = None if args.device_memory else goal_of(args.budget, args.slowdown)
     if goal and (args.at or args.cost == COMPILED):
         raise UsageError("--at and --cost compiled need a budget\n  hint: --budget 60%")
@@ -211,7 +214,7 @@ def run(args: argparse.Namespace) -> int:
         refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
     if args.at:
         refuse_other_device(gpu, "parts of a model")
-        plan_parts(args, target, settings)
+        plan_parts(args, target, settings, or_smallest=default)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 _SHOWN = 6  # paths of one kind
 
 
-def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> None:
-    """Plan and write what `--at` names. Raises UsageError where there are several kinds, and no folder to write to."""
+def plan_parts(args: argparse.Namespace, target: Target, settings: Settings, *, or_smallest: bool) -> None:
+    """Plan and write what `--at` names. or_smallest: as of `api.parts.plan_parts`. Raises UsageError where there are
+    several kinds, and no folder to write to."""
     if args.device_memory:
         raise UsageError(
             "--device-memory is for whole models: what the rest of this one holds beside its parts is not known"
@@ -46,7 +47,7 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings) -> 
         paths = _outputs(args, parts)
         with Finishing():
             named = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
-            limits: dict[str, Any] = {"time_limit": args.time_limit, "progress": report}
+            limits: dict[str, Any] = {"time_limit": args.time_limit, "or_smallest": or_smallest, "progress": report}
             made = plan_parts(parts, settings, args.cost, name=named, note=args.note, **limits)
             for path, one in zip(paths, made, strict=True):
                 write_output(path, checked_text(one), rescue=True)

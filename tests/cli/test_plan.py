@@ -142,3 +142,10 @@ def test_what_inputs_cannot_be_padded_with(remate: Remate, words: list[str], sta
     assert outcome.status == status
     assert message in outcome.err
     assert not Path("s.json").exists()
+
+
+def test_parts_have_a_default_budget(remate: Remate) -> None:
+    outcome = remate("plan", "models.py:build", "--at", "0", "-o", "part.json", *ROOFLINE)
+    assert outcome.status == 0
+    schedule = remate_runtime.load("part.json")
+    assert schedule.peak_bytes <= schedule.budget_bytes
