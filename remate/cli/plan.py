@@ -89,7 +89,8 @@ def configure(commands: Any) -> None:
     limit.add_argument(
         "--budget",
         type=budget_text,
-        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends; 60%% with --at and --cost compiled",
+        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends; 60%% with "
+        "--at and --cost compiled",
     )
     limit.add_argument(
         "--device-memory",
