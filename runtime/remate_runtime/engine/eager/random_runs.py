@@ -74,11 +74,11 @@ def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> 
 @contextmanager
 def generator_restored() -> Iterator[None]:
     """If what is run fails, the CPU's generator has the state that it had before: the call can be made again."""
-    state = torch.default_generator.get_state()
+    before = torch.default_generator.clone_state()  # no tensor: the predicted peak has none for it
     try:
         yield
     except BaseException:
-        torch.default_generator.set_state(state)
+        torch.default_generator.set_state(before.get_state())
         raise
 
 
