@@ -27,7 +27,7 @@ NEEDS = {
 GLOO_ENDS = "terminate called without an active exception"
 
 
-def run(path: Path, file: Path, ranks: int = 1, again: bool = True) -> str:
+def run(path: Path, file: Path, ranks: int = 1, again: int = 3) -> str:
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -35,7 +35,7 @@ def run(path: Path, file: Path, ranks: int = 1, again: bool = True) -> str:
     )
     before, aborted, _ = done.stderr.partition(GLOO_ENDS)
     if done.returncode and aborted and "Traceback" not in before and ranks > 1 and again:
-        return run(path, file, ranks, again=False)
+        return run(path, file, ranks, again - 1)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

@@ -321,7 +321,7 @@ class Clock:
     """State outside of the model: a global, a closure, an iterator."""
 
     def __init__(self) -> None:
-        self.ticks, self.rates = 0, iter([1.0, 2.0, 3.0, 4.0, 5.0])
+        self.ticks, self.rates = 0, iter([float(n) for n in range(1, 50)])
 
     def tick(self) -> int:
         self.ticks += 1

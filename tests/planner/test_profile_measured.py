@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path):
 def test_a_graph_for_cuda_needs_a_device():
     graph = small()
     moved = type(graph)(graph.values, graph.operations, 1, graph.outputs, (), (), graph.root, "cuda")
-    with pytest.raises(ProfileError, match=r"a100, h100, h200"):
+    with pytest.raises(ProfileError, match=r"a100, b200, h100, h200"):
         costed(moved)
     assert costed(moved, "h200").operations[0].ns >= 1
 

@@ -71,7 +71,7 @@ def test_the_smallest_schedule_that_holds_the_call_runs() -> None:
     ran = []
     for step in planned._remate_step.steps:
         run = step.run
-        step.run = lambda call, sharded=None, step=step, run=run: (ran.append(step.schedule), run(call, sharded))[1]
+        step.run = lambda *call, step=step, run=run, **options: (ran.append(step.schedule), run(*call, **options))[1]
     for shape in ((3, 3), (2, 7), (3, 7), (1, 4)):
         planned(**call(*shape))
     sizes = [one.model.inputs["kwargs"]["ids"]["tensor"] for one in ran]

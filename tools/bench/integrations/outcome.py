@@ -49,9 +49,9 @@ def outcome(loop: Loop) -> Outcome:
         ran = planned._remate_step.steps[0]
         shapes, run = list[Any](), ran.run
 
-        def counting(*call: Any) -> object:
+        def counting(*call: Any, **options: Any) -> object:
             shapes.append(tuple(leaf.shape for leaf in tree_leaves(call) if isinstance(leaf, torch.Tensor)))
-            return run(*call)
+            return run(*call, **options)
 
         ran.run = counting
         found = _train(loop, planned)
