@@ -37,6 +37,12 @@ def _python(tree: Any) -> str:
     return f"given[{tree!r}]" if isinstance(tree, str) else repr(tree)
 
 
+def test_small_fractions_have_all_their_digits() -> None:
+    """`repr` writes up to three zeros and 17 digits behind the point."""
+    tree = ("pow", "a", 0.00011276163904582471)
+    assert repr(parse_number(written_number(tree))) == repr(tree)
+
+
 @given(TREES)
 def test_each_has_one_spelling(tree: Any) -> None:
     assume(names_of(tree) and len(written_number(tree)) <= MAX_EXPRESSION)

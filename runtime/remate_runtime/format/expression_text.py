@@ -20,7 +20,7 @@ from .expressions import Real, Side, Size, constant, dimension, divided
 from .limits import MAX_DEGREE, MAX_EXPRESSION
 
 _TOKEN = re.compile(r"//|[-+*/^()]|[0-9]{1,19}|[A-Za-z_][A-Za-z0-9_]*")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,21})?(?:e[+-]?[0-9]{1,3})?")
 _DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 RESERVED = ("sqrt", "inf", "nan")  # words that no dimension is called by
 _MAX_PARENTHESES = 32  # each takes some frames of the parser

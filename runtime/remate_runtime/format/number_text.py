@@ -37,7 +37,7 @@ _OPERANDS = {"sqrt": 1, "exp": 1, "log": 1, "pow": 2}
 _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2, "neg": 3}
 _BASE = 4
 _TOKEN = re.compile(
-    r" *(%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*|[0-9]{1,18}(?:\.[0-9]{1,18})?(?:e[+-]?[0-9]{1,3})?|[a-z]+|[-+*/(),])"
+    r" *(%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*|[0-9]{1,18}(?:\.[0-9]{1,21})?(?:e[+-]?[0-9]{1,3})?|[a-z]+|[-+*/(),])"
 )
 _MAX_NESTING = 32  # each takes some frames of the parser
 _EXACT = float(1 << 53)  # integers up to here are written without a point
