@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -19,7 +18,8 @@ from ..schedule_tools.device_memory import check_known
 from .elsewhere import warn_of_costs
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
-from .progress import Told, telling
+from .options import SearchKeywords, options_of, takes
+from .progress import telling
 from .settings import assumed, settings_of
 
 
@@ -42,6 +42,7 @@ class Fit(msgspec.Struct, frozen=True):
         return max(self.batches, key=lambda batch: (batch.per_second, -batch.size))
 
 
+@takes(SearchKeywords, dims=AUTO)
 def fit(
     model: Any,
     args: Sequence[Any] = (),
@@ -50,21 +51,8 @@ def fit(
     device_memory: str | int,
     optimizer: str,
     cost: str = "measured",
-    dims: Any = AUTO,
     cuda_context: int | None = None,
-    profile: str | Path | None = None,
-    cache: bool = True,
-    measure_again: bool = False,
-    time_limit: float | None = None,
-    gap: float = 0.002,
-    strategy: str = "auto",
-    effort: str = "normal",
-    differentiate: Sequence[str] | None = None,
-    gradients: str = "retained",
-    live: Sequence[str] = (),
-    name: str = "",
-    note: str = "",
-    progress: Told = "auto",
+    **options: Unpack[SearchKeywords],
 ) -> Fit:
     """Find the largest batch with which a model trains on a device, and plan it.
 
@@ -79,8 +67,6 @@ def fit(
         device_memory: All memory of the device, in bytes (`"80GiB"`).
         optimizer: Optimizer whose state is on the device, for example `"adamw"`, `"sgd"` or `"sgd-momentum"`.
         cost: As for `remate.plan`. The search itself estimates workspaces where costs are measured.
-        dims: As for `remate.plan`. The first size that it names is varied, up to the end of its range if it has one.
-            The other sizes are those of the example.
         cuda_context: Bytes of the CUDA context. Default: an estimate.
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
@@ -91,6 +77,8 @@ def fit(
         effort: As for `remate.plan`.
         differentiate: As for `remate.plan`.
         gradients: As for `remate.plan`. Gradients that are accumulated are in `.grad`, which is subtracted, too.
+        dims: As for `remate.plan`. The first size that it names is varied, up to the end of its range if it has one.
+            The other sizes are those of the example.
         live: As for `remate.plan`.
         name: As for `remate.plan`.
         note: As for `remate.plan`.
@@ -109,29 +97,21 @@ def fit(
     memory = parse_budget(device_memory).size
     if memory is None:
         raise BudgetError(f"the memory of a device is {device_memory!r}\n  hint: write 80GiB")
-    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live)
-    call = called(model, args, kwargs)
+    chosen = options_of("fit", SearchKeywords, options)
+    settings, call = settings_of(chosen), called(model, args, kwargs)
     check_meant(call)
     warn_of_costs(cost, None, call)
     with call.in_effect():
-        asking = read(dims, call.model, call.args, call.kwargs)
+        asking = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)
     if asking is None:
         raise DimsError(
             "no size of the example can be varied", hint='name one: dims={"x": {0: "b"}}, or a larger batch'
         )
-    with_costs = {"profile": profile, "cache": cache, "measure_again": measure_again}
-    with telling(progress) as told:
-        say = told or (lambda text: None)
-        search = Search(
-            call,
-            asking,
-            DeviceLimits(memory, optimizer, cuda_context, assumed(gradients)),
-            cost,
-            settings,
-            with_costs,
-            say,
-        )
-        schedule = search.planned(name or type(call.model).__name__, note)
+    with telling(chosen.progress) as progress:
+        say = progress or (lambda text: None)
+        limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients))
+        search = Search(call, asking, limits, cost, settings, chosen, say)
+        schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)
         most, solved = schedule.model.dims[search.dim].max, schedule.solve
         smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)
         found = [search.batch(size) for size in smaller if size < most]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -15,9 +15,11 @@ from ..capture.recorded import RecordedCall
 from ..dims.open_sizes import OpenSizes
 from ..dims.requested_sizes import Asking
 from ..errors import DoesNotFitError, InfeasibleError
+from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costed
 from ..schedule_tools.device_memory import residents
 from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
+from .options import PlanOptions
 from .plan import Progress, plan_step, prepare, schedule_of
 from .unsolved import without_recomputes
 
@@ -70,8 +72,8 @@ class DeviceLimits(msgspec.Struct, frozen=True):
 
 
 class Search:
-    """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget. costs:
-    as of `prepare`. Raises what `prepare` raises."""
+    """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget.
+    options: as of `prepare`. Raises what `prepare` raises."""
 
     def __init__(
         self,
@@ -80,14 +82,14 @@ class Search:
         device: DeviceLimits,
         cost: str,
         settings: Settings,
-        costs: Mapping[str, Any],
+        options: PlanOptions,
         progress: Progress,
     ) -> None:
         first = asking.sizes[0]
         self.dim, self._most = first.name, first.max or max(_MOST, first.planned)
         self._call, self._asking, self._device, self._cost = call, asking, device, cost
-        self._settings, self._costs, self._say = settings, costs, progress
-        step = self._prepared(self._upto(self._most), largest=False, cost=_fake_module(call, cost), costs={})
+        self._settings, self._options, self._say = settings, options, progress
+        step = self._prepared(self._upto(self._most), largest=False, cost=_fake_module(call, cost))
         self._parts = step.parts
         nothing = without_recomputes(step.captured.graph, step.parts)
         self._open = schedule_of(step, nothing, nothing.peak, _fake_module(call, cost), name="")
@@ -99,7 +101,7 @@ class Search:
         most = self._largest(self._most)
         for _ in range(_TRIES):
             self._say(f"planning for up to {self.dim}={most}")
-            step = self._prepared(self._upto(most), largest=True, cost=self._cost, costs=self._costs)
+            step = self._prepared(self._upto(most), largest=True, cost=self._cost)
             settings = replace(self._settings, budget=str(self._at(most)[1]))
             try:
                 return plan_step(step, settings, self._cost, name=name, note=note, progress=self._say)
@@ -124,9 +126,9 @@ class Search:
         self._say(f"planning at {self.dim}={size}")
         instance, left = self._at(size)
         if self._cost == MEASURED:
-            again = self._costs["measure_again"]
-            told: dict[str, Any] = {"cached": self._costs["cache"], "again": again, "progress": self._say}
-            instance = StepInstance(costed(instance.graph, MEASURED, self._costs["profile"], **told), self._parts)
+            options = self._options
+            again: dict[str, Any] = {"cached": options.cache, "again": options.measure_again, "progress": self._say}
+            instance = StepInstance(costed(instance.graph, MEASURED, options.profile, **again), self._parts)
         found = self._solved(instance, left, effort_named(self._settings.effort))
         base = instance.baseline
         peak, time = (found.peak, found.time) if found else (None, None)
@@ -144,15 +146,9 @@ class Search:
         first, *others = self._asking.sizes
         return replace(self._asking, sizes=(replace(first, max=most), *others))
 
-    def _prepared(self, asking: Asking, largest: bool, cost: str, costs: Mapping[str, Any]) -> Any:
-        requested, gradients = self._settings, self._device.gradients
-        options: dict[str, Any] = {
-            "differentiate": requested.differentiate or None,
-            "live": requested.live,
-            "progress": self._say,
-        }
-        options["gradients"] = gradients
-        return prepare(self._call, cost=cost, open_sizes=OpenSizes(asking, largest), **options, **costs)
+    def _prepared(self, asking: Asking, largest: bool, cost: str) -> Hierarchy:
+        sizes = OpenSizes(asking, largest)
+        return prepare(self._call, cost=cost, options=self._options, open_sizes=sizes, progress=self._say)
 
     def _at(self, size: int) -> tuple[StepInstance, int]:
         """The step at a size, with costs of the search, and what the device leaves for it."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -35,11 +34,13 @@ from ..strategy import (
 )
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
 from .meant import check_meant
+from .options import SearchKeywords, options_of, takes
 from .plan import prepare, schedule_of
-from .progress import Progress, Told, telling
-from .settings import assumed, settings_of
+from .progress import Progress, telling
+from .settings import settings_of
 
 
+@takes(SearchKeywords)
 def frontier(
     model: Any,
     args: Sequence[Any] = (),
@@ -47,21 +48,8 @@ def frontier(
     budgets: Sequence[str | int] = ("80%", "60%", "40%"),
     cost: str | None = None,
     *,
-    profile: str | Path | None = None,
-    cache: bool = True,
-    measure_again: bool = False,
-    time_limit: float | None = None,
-    gap: float = 0.002,
-    strategy: str = "auto",
-    effort: str = "normal",
-    differentiate: Sequence[str] | None = None,
-    gradients: str = "retained",
-    live: Sequence[str] = (),
-    dims: Any = None,
-    name: str = "",
-    note: str = "",
-    progress: Told = "auto",
     device: str | None = None,
+    **options: Unpack[SearchKeywords],
 ) -> list[Schedule]:
     """Plan one training step under each of several budgets.
 
@@ -71,6 +59,7 @@ def frontier(
         kwargs: Keyword arguments of the call to plan.
         budgets: Budgets as for `remate.plan`.
         cost: As for `remate.plan`.
+        device: As for `remate.plan`.
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
         measure_again: As for `remate.plan`.
@@ -80,12 +69,11 @@ def frontier(
         effort: As for `remate.plan`.
         differentiate: As for `remate.plan`.
         gradients: As for `remate.plan`.
-        live: As for `remate.plan`.
         dims: As for `remate.plan`. The plan is for the largest size if all budgets are in bytes, else for the example.
+        live: As for `remate.plan`.
         name: As for `remate.plan`.
         note: As for `remate.plan`.
         progress: As for `remate.plan`.
-        device: As for `remate.plan`.
 
     Returns:
         Schedules by ascending budget. Each is at least as fast as those of smaller budgets. Budgets for which no
@@ -104,18 +92,16 @@ def frontier(
         [True, True]
     """
     requested = [parse_budget(budget) for budget in budgets]
-    gpu = gpu_elsewhere(device)
-    cost = cost_for(gpu, cost)
-    settings = settings_of("", strategy, effort, gap, time_limit, differentiate, live, device=device)
-    options: dict[str, Any] = {"policy": policy(strategy), "effort": effort_named(effort)}
-    costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
-    check_meant(called(model, args, kwargs))
-    warn_of_costs(cost, gpu, called(model, args, kwargs))
-    costs |= {"differentiate": differentiate, "gradients": assumed(gradients), "live": live, "gpu": gpu}
-    costs["open_sizes"] = OpenSizes(dims, largest=all(one.share is None for one in requested))
-    with telling(progress) as say:
-        step = prepare(model, args, kwargs, cost, **costs, progress=say)
-        sweep = Sweep(step, time_limit=time_limit, gap=gap, progress=say, **options)
+    chosen = options_of("frontier", SearchKeywords, options, device=device)
+    gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
+    cost, settings = cost_for(gpu, cost), settings_of(chosen)
+    check_meant(call)
+    warn_of_costs(cost, gpu, call)
+    sizes = OpenSizes(chosen.dims, largest=all(one.share is None for one in requested))
+    with telling(chosen.progress) as say:
+        step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)
+        search: dict[str, Any] = {"policy": policy(chosen.strategy), "effort": effort_named(chosen.effort)}
+        sweep = Sweep(step, time_limit=chosen.time_limit, gap=chosen.gap, progress=say, **search)
         texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(requested, budgets, strict=True)}
         limits = sorted(texts)
         for limit in limits:
@@ -123,13 +109,11 @@ def frontier(
                 break
             sweep.solve(limit)
         if not sweep.found and limits:
-            failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, strategy, sweep.floor_of_delivered)
+            failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, chosen.strategy, sweep.floor_of_delivered)
             raise failed.at(step.planned, is_estimated(cost))
-        named = name or type(called(model).model).__name__
+        about: dict[str, Any] = {"name": chosen.name or type(call.model).__name__, "note": chosen.note}
         return [
-            schedule_of(
-                step, solution, limit, cost, name=named, note=note, settings=replace(settings, budget=texts[limit])
-            )
+            schedule_of(step, solution, limit, cost, settings=replace(settings, budget=texts[limit]), **about)
             for limit, solution in sweep.solutions().items()
         ]
 

@@ -30,7 +30,8 @@ from ..errors import CaptureError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..strategy import Solution, effort_named, policy, shared_effort
 from .frontier import Sweep
-from .plan import Progress, prepare, schedule_of
+from .options import PlanOptions
+from .plan import DEFAULTS, Progress, prepare, schedule_of
 from .shared_budget import SharedBudget, as_if_all
 
 
@@ -73,33 +74,33 @@ def prepare_parts(
     call: RecordedCall,
     at: str | Sequence[str],
     cost: str,
-    *,
-    differentiate: Sequence[str] | None = None,
+    options: PlanOptions = DEFAULTS,
     progress: Progress | None = None,
-    **costs: Any,
 ) -> list[PartKind]:
-    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. Raises
-    CaptureError."""
+    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. options: as of
+    `prepare`. Raises CaptureError."""
     say = progress or (lambda text: None)
-    differentiate = differentiate or OF_A_PART
+    options = replace(options, differentiate=options.differentiate or OF_A_PART)
     say("running forward, to see how it calls its parts")
     found: list[PartKind] = []
     for calls in part_calls(call, at):
         pending = list(calls.paths)
         while pending:
-            digests, step = _first(call.model, calls, pending[0], cost, differentiate, progress, costs)
+            digests, step = _first(call.model, calls, pending[0], cost, options, progress)
             for path in pending[1:]:
-                if (digest := _same(call.model, calls, path, step, digests[pending[0]], differentiate)) is not None:
+                if (digest := _same(call.model, calls, path, step, digests[pending[0]], options)) is not None:
                     digests[path] = digest
             pending = [path for path in pending if path not in digests]
             found.append(_part(step, digests, calls.calls))
     return found
 
 
-def prepare_part_again(schedule: Schedule, call: RecordedCall, cost: str, **options: Any) -> Hierarchy:
-    """The step of the parts that a schedule is for, as the model calls them now. options: as of `prepare_parts`. Raises
+def prepare_part_again(
+    schedule: Schedule, call: RecordedCall, cost: str, options: PlanOptions, progress: Progress | None
+) -> Hierarchy:
+    """The step of the parts that a schedule is for, as the model calls them now. options: as of `prepare`. Raises
     CaptureError where they do several different steps now."""
-    parts = prepare_parts(call, list(unfold_paths(schedule.model.at)), cost, **options)
+    parts = prepare_parts(call, list(unfold_paths(schedule.model.at)), cost, options, progress)
     if len(parts) > 1:  # of modules that are called in several ways, the way that was planned
         same = [p for p in parts if p.step.captured.model.inputs == schedule.model.inputs]
         same = [p for p in same if p.step.captured.model.at == schedule.model.at]
@@ -118,14 +119,13 @@ def _first(
     calls: PartCalls,
     path: str,
     cost: str,
-    differentiate: Sequence[str] | None,
+    options: PlanOptions,
     progress: Progress | None,
-    costs: Mapping[str, Any],
 ) -> tuple[dict[str, Digest], Hierarchy]:
     if progress is not None:
         progress(f"part {path}")
     with _named(path):
-        step = prepare(calls.call(model, path), cost=cost, differentiate=differentiate, progress=progress, **costs)
+        step = prepare(calls.call(model, path), cost=cost, options=options, progress=progress)
     assert step.captured.digest is not None
     return {path: step.captured.digest}, step
 
@@ -145,7 +145,7 @@ def _same(
     path: str,
     step: Hierarchy,
     digest: Digest,
-    differentiate: Sequence[str] | None,
+    options: PlanOptions,
 ) -> Digest | None:
     """The digest of another module that looks alike, if its step is the same: as `apply` would find out, or by tracing
     it."""
@@ -154,7 +154,7 @@ def _same(
     with call.in_effect(), _named(path):
         if not compare_digest(digest, version, call.model).faults:
             return digest
-        captured = capture(call.model, call.args, call.kwargs, differentiate=differentiate)
+        captured = capture(call.model, call.args, call.kwargs, differentiate=options.differentiate)
     return captured.digest if captured.model.fingerprint == step.captured.model.fingerprint else None
 
 
@@ -171,21 +171,18 @@ def plan_at(
     at: str | Sequence[str],
     settings: Settings,
     cost: str,
+    options: PlanOptions,
     *,
-    name: str = "",
-    note: str = "",
-    time_limit: float | None = None,
     or_smallest: bool = False,
     progress: Progress | None = None,
-    **costs: Any,
 ) -> Schedule | PartSchedules:
     """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several.
 
     or_smallest: plan for the smallest peak where nothing fits the budget, which nobody asked for.
     """
-    parts = prepare_parts(call, at, cost, differentiate=settings.differentiate, progress=progress, **costs)
-    options: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
-    planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, **options)
+    parts = prepare_parts(call, at, cost, options, progress)
+    names: dict[str, Any] = {"name": options.name, "note": options.note, "progress": progress}
+    planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, **names)
     return planned[0] if len(planned) == 1 else planned
 
 
@@ -194,7 +191,6 @@ def plan_parts(
     settings: Settings,
     cost: str,
     *,
-    time_limit: float | None = None,
     name: str = "",
     note: str = "",
     or_smallest: bool = False,
@@ -204,9 +200,8 @@ def plan_parts(
 
     Args:
         parts: The parts, as `prepare_parts` returns them.
-        settings: The budget, the strategy and the effort.
+        settings: The budget, the strategy, the effort and the time limit of each solve.
         cost: The source of times and workspaces.
-        time_limit: Seconds for each solve.
         name: Name of the schedules. Default: that of the part's class.
         note: Remark to keep in the files.
         or_smallest: Plan for the smallest peak if nothing fits: the budget is a default that nobody asked for.
@@ -216,7 +211,7 @@ def plan_parts(
         BudgetError: The budget cannot be read.
         InfeasibleError: No schedule within the budget was found.
     """
-    options: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "progress": progress}
+    options: dict[str, Any] = {"name": name, "note": note, "progress": progress}
     try:
         return _planned(parts, settings, cost, **options)
     except InfeasibleError as error:
@@ -230,7 +225,6 @@ def _planned(
     settings: Settings,
     cost: str,
     *,
-    time_limit: float | None,
     name: str,
     note: str,
     progress: Progress | None,
@@ -238,7 +232,7 @@ def _planned(
     requested = parse_budget(settings.budget)
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}
-    options |= {"gap": settings.gap, "time_limit": time_limit}
+    options |= {"gap": settings.gap, "time_limit": settings.time_limit}
     graphs = [part.step.captured.graph for part in parts]
     budget = requested.resolve(peak_together([link(graph) for graph in graphs]))
     if len(parts) == 1:

@@ -4,8 +4,7 @@ all."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 import torch
 from msgspec.structs import replace
@@ -18,7 +17,6 @@ from remate_runtime.format import (
     REVISION,
     VERSION,
     Compiled,
-    Gradients,
     Schedule,
     Settings,
     Solve,
@@ -31,7 +29,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..block_templates.folding import fold
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..capture.differentiated import choice_text
-from ..capture.recorded import called
+from ..capture.recorded import RecordedCall, called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
 from ..errors import InfeasibleError
@@ -44,36 +42,15 @@ from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, refuse_other_device, warn_of_costs
 from .meant import check_meant, checked_fill
-from .progress import Progress, Told, aloud, telling
+from .options import PlanKeywords, PlanOptions, options_of, takes
+from .progress import Progress, aloud, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
 
 
-class Options(TypedDict, total=False):
-    """Arguments of `plan` that change nothing about the kind of its result."""
-
-    profile: str | Path | None
-    cache: bool
-    measure_again: bool
-    time_limit: float | None
-    gap: float
-    strategy: str
-    effort: str
-    differentiate: Sequence[str] | None
-    gradients: str
-    dims: Any
-    live: Sequence[str]
-    fill: Mapping[str, bool | int | float] | None
-    name: str
-    note: str
-    progress: Told
-    slowdown: str | float | None
-    disk_budget: str | int | None
-    host_budget: str | int | None
-    bandwidth: str
-    device: str | None
+DEFAULTS = PlanOptions()
 
 
 @overload
@@ -85,7 +62,7 @@ def plan(
     cost: str | None = None,
     *,
     at: None = None,
-    **options: Unpack[Options],
+    **options: Unpack[PlanKeywords],
 ) -> Schedule: ...
 
 
@@ -98,10 +75,11 @@ def plan(
     cost: str | None = None,
     *,
     at: str | Sequence[str],
-    **options: Unpack[Options],
+    **options: Unpack[PlanKeywords],
 ) -> Schedule | PartSchedules: ...
 
 
+@takes(PlanKeywords)
 def plan(
     model: Any,
     args: Sequence[Any] = (),
@@ -110,26 +88,7 @@ def plan(
     cost: str | None = None,
     *,
     at: str | Sequence[str] | None = None,
-    profile: str | Path | None = None,
-    cache: bool = True,
-    measure_again: bool = False,
-    time_limit: float | None = None,
-    gap: float = 0.002,
-    strategy: str = "auto",
-    effort: str = "normal",
-    differentiate: Sequence[str] | None = None,
-    gradients: str = "retained",
-    dims: Any = None,
-    live: Sequence[str] = (),
-    fill: Mapping[str, bool | int | float] | None = None,
-    name: str = "",
-    note: str = "",
-    progress: Told = "auto",
-    slowdown: str | float | None = None,
-    disk_budget: str | int | None = None,
-    host_budget: str | int | None = None,
-    bandwidth: str = "measured",
-    device: str | None = None,
+    **options: Unpack[PlanKeywords],
 ) -> Schedule | PartSchedules:
     """Plan one training step of a model under a memory budget.
 
@@ -204,23 +163,25 @@ def plan(
         >>> schedule.peak_bytes <= 0.8 * schedule.baseline_peak_bytes
         True
     """
+    return _planned(called(model, args, kwargs), budget, cost, options_of("plan", PlanKeywords, options, at=at))
+
+
+def _planned(
+    call: RecordedCall, budget: str | int | None, cost: str | None, options: PlanOptions
+) -> Schedule | PartSchedules:
     from .goals import check_budget, goal_of, plan_for_goal
 
-    check_budget(budget, slowdown)
-    gpu = gpu_elsewhere(device)
-    cost = cost_for(gpu, cost)
-    default = budget is None and slowdown is None and (at is not None or cost == COMPILED)
+    check_budget(budget, options.slowdown)
+    gpu = gpu_elsewhere(options.device)
+    cost, at = cost_for(gpu, cost), options.at
+    default = budget is None and options.slowdown is None and (at is not None or cost == COMPILED)
     if default:
         budget = DEFAULT_SHARE
-    goal = goal_of(budget, slowdown)
+    goal = goal_of(budget, options.slowdown)
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
-    paging = {"disk_budget": disk_budget, "host_budget": host_budget, "bandwidth": bandwidth}
-    asked = strategy, effort, gap, time_limit, differentiate, live, paging, device
-    settings = settings_of("" if goal else written, *asked)
-    costs: dict[str, Any] = {"profile": profile, "cache": cache, "measure_again": measure_again}
-    costs["gradients"] = assumed(gradients)
-    check_meant(called(model, args, kwargs))
-    warn_of_costs(cost, gpu, called(model, args, kwargs))
+    settings = settings_of(options, "" if goal else written)
+    check_meant(call)
+    warn_of_costs(cost, gpu, call)
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
@@ -228,24 +189,21 @@ def plan(
     if at is not None:
         from .parts import plan_at
 
-        refuse_for_parts(dims, live, fill)
+        refuse_for_parts(options)
         refuse_other_device(gpu, "parts of a model")
-        limits: dict[str, Any] = {"time_limit": time_limit, "name": name, "note": note, "or_smallest": default}
-        with telling(progress) as say:
-            return plan_at(called(model, args, kwargs), at, settings, cost, **limits, **costs, progress=say)
+        with telling(options.progress) as say:
+            return plan_at(call, at, settings, cost, options, or_smallest=default, progress=say)
     in_bytes = not goal and parse_budget(settings.budget).share is None
-    costs |= {"differentiate": differentiate, "open_sizes": OpenSizes(dims, in_bytes)}
-    costs |= {"live": live, "gpu": gpu}
-    with telling(progress) as say:
-        step = prepare(model, args, kwargs, operator_costs(cost), **costs, progress=say)
-        fill = checked_fill(fill or {}, step.captured.model)
-        named = name or type(called(model).model).__name__
-        options: dict[str, Any] = {"name": named, "note": note, "progress": say}
+    with telling(options.progress) as say:
+        sizes = OpenSizes(options.dims, in_bytes)
+        step = prepare(call, cost=operator_costs(cost), options=options, open_sizes=sizes, gpu=gpu, progress=say)
+        fill = checked_fill(options.fill or {}, step.captured.model)
+        names: dict[str, Any] = {"name": options.name or type(call.model).__name__, "note": options.note}
         if goal:
-            made = plan_for_goal(step, settings, cost, goal, aloud(progress, say), **options)
+            schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
-            made = plan_step(step, settings, cost, **options)
-    return replace(made, model=replace(made.model, fill=fill))
+            schedule = plan_step(step, settings, cost, **names, progress=say)
+    return replace(schedule, model=replace(schedule.model, fill=fill))
 
 
 def prepare(
@@ -254,20 +212,26 @@ def prepare(
     kwargs: Mapping[str, Any] | None = None,
     cost: str = "measured",
     *,
-    profile: str | Path | None = None,
-    cache: bool = True,
-    measure_again: bool = False,
-    differentiate: Sequence[str] | None = None,
-    gradients: Gradients = "retained",
-    live: Sequence[str] = (),
+    options: PlanOptions = DEFAULTS,
     open_sizes: OpenSizes = FIXED,
     gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> Hierarchy:
-    """All that does not depend on the budget: the captured step with its costs, partitioned into blocks; for a range of
-    sizes if `open_sizes` asks for it. gradients: as of `plan`. gpu: one that is not here, to capture the step of."""
+    """Capture a step with its costs, and partition it into blocks: all that does not depend on the budget.
+
+    Args:
+        model: The live model, or a recorded call.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        cost: Source of times and workspaces, but not `"compiled"`.
+        options: Of these: `profile`, `cache`, `measure_again`, `differentiate`, `gradients` and `live`.
+        open_sizes: Sizes that calls may differ in.
+        gpu: A GPU that is not here, whose step is captured.
+        progress: Function that gets a line of text now and then.
+    """
     say = progress or (lambda text: None)
     with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
+        differentiate, live = options.differentiate, options.live_paths
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")
@@ -279,10 +243,10 @@ def prepare(
     say(f"finding out what {len(found.graph.operations):,} operations cost")
 
     def priced(graph: Graph) -> Graph:
-        return costed(graph, cost, profile, progress, cached=cache, again=measure_again)
+        return costed(graph, cost, options.profile, progress, cached=options.cache, again=options.measure_again)
 
     found = replace(found, digest=call.noted(found.digest))
-    graph = replace(priced(found.graph), delivered=gradients)
+    graph = replace(priced(found.graph), delivered=assumed(options.gradients))
     say("looking for blocks that repeat")
     with gc_paused():
         step = partition(replace(found, graph=graph))

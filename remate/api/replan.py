@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from remate_runtime.format import Schedule, Settings
 
@@ -19,7 +20,8 @@ from ..profile.costing import MEASURED, operator_costs
 from ..schedule_tools.notes import carry_notes
 from ..strategy import effort_named
 from .elsewhere import gpu_of_file
-from .plan import Progress, plan_step, prepare
+from .options import PlanOptions
+from .plan import DEFAULTS, Progress, plan_step, prepare
 from .settings import checked
 
 
@@ -30,30 +32,32 @@ def prepare_again(
     kwargs: Mapping[str, Any] | None = None,
     *,
     cost: str | None = None,
+    options: PlanOptions = DEFAULTS,
     progress: Progress | None = None,
-    **costs: Any,
 ) -> Hierarchy:
     """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was
     planned for, and what it assumes of gradients; on the CPU with as many threads of torch as then where costs are
     measured, which this sets. cost: in place of the file's.
 
-    costs: profile, cache and measure_again, as of `remate.plan`. Raises what it raises.
+    options: profile, cache and measure_again count. Raises what `remate.plan` raises.
     """
     requested, cost = requested_of(schedule), operator_costs(cost or schedule.solve.cost)
     if requested.threads and cost == MEASURED:
         torch.set_num_threads(requested.threads)
-    differentiate = requested.differentiate or None
     call = called(model, args, kwargs)
+    options = replace(
+        options,
+        differentiate=requested.differentiate or None,
+        gradients=schedule.solve.gradients,
+        live=requested.live,
+    )
     if schedule.model.at:
         from .parts import prepare_part_again
 
-        options: dict[str, Any] = {"differentiate": differentiate, "gradients": schedule.solve.gradients}
-        return prepare_part_again(schedule, call, cost, progress=progress, **options, **costs)
+        return prepare_part_again(schedule, call, cost, options, progress)
     dims = requested_again(schedule, argument_names(call.model, len(call.args)))
-    costs["gradients"] = schedule.solve.gradients
-    costs["open_sizes"] = OpenSizes(dims, parse_budget(requested.budget).share is None)
-    costs["gpu"] = gpu_of_file(schedule)
-    return prepare(call, cost=cost, differentiate=differentiate, live=requested.live, progress=progress, **costs)
+    sizes, gpu = OpenSizes(dims, parse_budget(requested.budget).share is None), gpu_of_file(schedule)
+    return prepare(call, cost=cost, options=options, open_sizes=sizes, gpu=gpu, progress=progress)
 
 
 def replan(

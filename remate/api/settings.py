@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remate_runtime.format import GRADIENTS, Gradients, Settings
@@ -11,38 +10,42 @@ from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import CaptureError, DimsError, UnknownNameError
 from ..strategy import effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES
+from .options import PlanOptions
 
 
-def settings_of(
-    budget: str,
-    strategy: str,
-    effort: str,
-    gap: float,
-    time_limit: float | None,
-    differentiate: Sequence[str] | None,
-    live: Sequence[str] = (),
-    paging: Mapping[str, str | int | None] | None = None,
-    device: str | None = None,
-) -> Settings:
-    """What `plan` is asked, as the file keeps it. paging: disk_budget, host_budget and bandwidth. device: a GPU that is
-    not here. Raises UnknownNameError and BudgetError, before minutes of tracing."""
-    requested: dict[str, Any] = {name: "" if value is None else str(value) for name, value in (paging or {}).items()}
-    if not (requested.get("disk_budget") or requested.get("host_budget")):
-        requested = {}
-    effort_named(effort)
-    limit = None if time_limit is None else float(time_limit)
-    chosen = tuple(differentiate or ())
-    search: dict[str, Any] = {"strategy": strategy, "effort": effort, "gap": float(gap), "time_limit": limit}
+def settings_of(options: PlanOptions, budget: str = "") -> Settings:
+    """Return what the file keeps of options. Raise UnknownNameError and BudgetError, before minutes of tracing.
+
+    Args:
+        options: The options of `plan`.
+        budget: The budget as text; empty where a goal decides.
+    """
+    effort_named(options.effort)
+    assumed(options.gradients)
+    paging: dict[str, Any] = {}
+    if options.disk_budget or options.host_budget:
+        paging = {
+            "disk_budget": _text(options.disk_budget),
+            "host_budget": _text(options.host_budget),
+            "bandwidth": options.bandwidth,
+        }
     return checked(
         Settings(
             budget=budget,
-            **search,
-            differentiate=chosen,
-            live=(live,) if isinstance(live, str) else tuple(live),
-            **requested,
-            device=device or "",
+            strategy=options.strategy,
+            effort=options.effort,
+            gap=float(options.gap),
+            time_limit=None if options.time_limit is None else float(options.time_limit),
+            differentiate=tuple(options.differentiate or ()),
+            live=options.live_paths,
+            **paging,
+            device=options.device or "",
         )
     )
+
+
+def _text(number: str | int | None) -> str:
+    return "" if number is None else str(number)
 
 
 def checked(settings: Settings) -> Settings:
@@ -91,15 +94,15 @@ def assumed(gradients: str) -> Gradients:
     )
 
 
-def refuse_for_parts(dims: Any, live: Sequence[str], fill: Any) -> None:
+def refuse_for_parts(options: PlanOptions) -> None:
     """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
     attributes that they would read at every call, and for inputs that would be padded."""
-    if fill:
+    if options.fill:
         raise CaptureError("fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill")
-    if live:
+    if options.live:
         message = "parts of a model are planned with attributes as they are: live= is for the whole model"
         raise CaptureError(message, hint="leave out live, or plan the whole model")
-    if dims is not None:
+    if options.dims is not None:
         raise DimsError(
             "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
             "  hint: leave out dims, and give apply a schedule for each size; or plan the whole model"

@@ -10,10 +10,10 @@ from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, percent, size, table
 from . import exit_codes
-from .costs import add_costs, chosen_costs
 from .device_memory import add_optimizer, bytes_of, check_optimizer
 from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
-from .plan import DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
+from .plan import DIMS
+from .plan_options import add_costs, add_search, add_target, options_from
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -35,23 +35,10 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--plot", metavar="F.svg", help="draw samples in a second over the size of the batch")
     add_costs(parser)
-    parser.add_argument(
-        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
+    add_search(parser)
+    add_target(
+        parser, "move the model there first: cpu, cuda, cuda:1", "name of the schedule; default: that of the file"
     )
-    parser.add_argument(
-        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
-    )
-    parser.add_argument(
-        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
-    )
-    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
-    add_gradients(parser)
-    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
-    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
-    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
-    parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
     parser.set_defaults(run=run)
 
@@ -73,25 +60,16 @@ def run(args: argparse.Namespace) -> int:
 
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
-    from ..api.fit import fit
+    from msgspec.structs import replace
 
-    options: dict[str, Any] = chosen_costs(args)
-    named = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
-    same = (
-        "device_memory",
-        "optimizer",
-        "cuda_context",
-        "cost",
-        "strategy",
-        "effort",
-        "gap",
-        "differentiate",
-        "gradients",
-        "live",
-    )
-    requested: dict[str, Any] = {name: getattr(args, name) for name in same}
+    from ..api.fit import fit
+    from ..api.options import SearchKeywords
+
+    name = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
+    device = {key: getattr(args, key) for key in ("device_memory", "optimizer", "cuda_context", "cost")}
     with Reporter(args.quiet) as report:
-        found = fit(target.call, **requested, **options, dims=dims_of(args.dims), name=named, progress=report)
+        options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)
+        found = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})
         text = checked_text(found.schedule)
         if args.output:
             write_output(args.output, text, rescue=True)

@@ -15,9 +15,9 @@ from ..interrupts import Finishing
 from ..present.frontier_summary import SUMMARY, BudgetPoint, Summary, file_name, parse_budgets
 from ..present.text import PEAK_NOTE
 from . import exit_codes, output
-from .costs import add_costs, chosen_costs
 from .output import say
-from .plan import DEVICE, DIFFERENTIATE, DIMS, EVALUATION, LIVE, add_gradients, positive
+from .plan import DEVICE, DIMS
+from .plan_options import add_costs, add_search, add_target, options_from
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -42,28 +42,10 @@ def configure(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
-    parser.add_argument(
-        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
-    )
-    parser.add_argument(
-        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
-    )
-    parser.add_argument(
-        "--time-limit", metavar="S", type=positive, help="seconds to solve one budget, a safety net; default: none"
-    )
-    parser.add_argument(
-        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
-    )
-    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
-    add_gradients(parser)
-    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
+    add_search(parser, "seconds to solve one budget, a safety net; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
-    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
-    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help=DEVICE)
-    parser.add_argument("--name", default="", help="name of the schedules; default: that of the folder")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_target(parser, DEVICE, "name of the schedules; default: that of the folder")
     output.add_force(parser)
     parser.set_defaults(run=run)
 
@@ -96,16 +78,14 @@ def run(args: argparse.Namespace) -> int:
     from ..strategy import effort_named, policy
     from .dims import dims_of
 
-    requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    settings = settings_of("", *requested, device=args.gpu)
-    options: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
+    options = options_from(args)
+    settings = settings_of(options)
+    search: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
-        chosen: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
-        chosen |= {"gradients": args.gradients, "gpu": gpu}
         largest = not any(budget.strip().endswith("%") for budget in budgets)
-        chosen["open_sizes"] = OpenSizes(dims_of(args.dims), largest)
-        step = prepare(target.call, cost=args.cost, **chosen, progress=report)
-        sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **options)
+        sizes = OpenSizes(dims_of(args.dims), largest)
+        step = prepare(target.call, cost=args.cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
+        sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **search)
         folder.mkdir(exist_ok=True)
         with Finishing() as finishing:
             named = args.name or folder.resolve().name

@@ -11,9 +11,8 @@ from remate_runtime.extras import require
 
 from ..present.text import count
 from . import exit_codes
-from .costs import add_costs, chosen_costs
 from .output import INSTANCE, STDOUT, add_force, check_output, say, write_output, written
-from .plan import DIFFERENTIATE, EVALUATION
+from .plan_options import DIFFERENTIATE, add_costs, add_target, options_from
 
 
 def configure(commands: Any) -> None:
@@ -24,11 +23,9 @@ def configure(commands: Any) -> None:
     )
     add_costs(parser)
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
-    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
-    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help="move the model there first: cpu, cuda, cuda:1")
-    parser.add_argument("--name", default="", help="name of the instance; default: that of the file")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    add_target(
+        parser, "move the model there first: cpu, cuda, cuda:1", "name of the instance; default: that of the file"
+    )
     add_force(parser)
     parser.set_defaults(run=run)
 
@@ -46,8 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate}
-        step = prepare(target.model, target.args, target.kwargs, args.cost, **options, progress=report)
+        step = prepare(target.call, cost=args.cost, options=options_from(args), progress=report)
         made = from_step(step.captured.graph, name)
         write_output(args.output, encode(made), rescue=True)
     if not args.quiet:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import GRADIENTS, Page, named, range_text, ranged
+from remate_runtime.format import Page, named, range_text, ranged
 from remate_runtime.support.plain_text import plain
 
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
@@ -19,7 +19,6 @@ from ..present.outputs import gradients_of_outputs
 from ..present.text import PEAK_NOTE, duration, percent, size, table
 from ..profile.devices import is_estimated
 from . import exit_codes
-from .costs import add_costs, chosen_costs
 from .device_memory import (
     GRADIENTS_IN_PEAK,
     add_optimizer,
@@ -30,6 +29,7 @@ from .device_memory import (
     sum_text,
 )
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
+from .plan_options import add_costs, add_search, add_target, options_from
 from .plan_parts import plan_parts
 from .sizes import over_budget
 from .usage import UsageError
@@ -37,18 +37,6 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
-EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
-DIFFERENTIATE = (
-    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, "
-    "loss`), else "
-    "every output that has one in eager"
-)
-DELIVERED = (
-    "what becomes of gradients when backward delivers them: held to the end of the step (default), accumulated in "
-    "a .grad "
-    "that exists, or consumed by an optimizer in backward"
-)
-LIVE = "attributes that change while training, read from the model at every call: alpha 'h.*.drop.p'"
 AT = (
     "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all "
     "their calls "
@@ -110,7 +98,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--disk-budget",
         metavar="SIZE",
-        help="64GiB: values may be paged to a scratch file, so much in a step; default: none",
+        help="64GiB: bytes that a step may page to a scratch file; allows strategies mixed (as auto) and offload-only",
     )
     parser.add_argument("--host-budget", metavar="SIZE", help="the same to pinned memory, for a model on CUDA")
     parser.add_argument(
@@ -119,41 +107,14 @@ def configure(commands: Any) -> None:
         default="measured",
         help="of paging: 2GB/s, or measured (default); plans count on 85%% of it",
     )
-    parser.add_argument(
-        "--strategy",
-        metavar="NAME",
-        default="auto",
-        help="how to solve, see `remate strategies`; default: auto. With --disk-budget also mixed (as auto) and "
-        "offload-only",
-    )
-    parser.add_argument(
-        "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
-    )
-    parser.add_argument(
-        "--time-limit", metavar="S", type=positive, help="seconds to solve, a safety net; default: none"
-    )
-    parser.add_argument(
-        "--gap", type=positive, default=0.002, help="stop when proven this close to the fastest, default 0.002"
-    )
-    parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
-    add_gradients(parser)
-    parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
+    add_search(parser, "seconds to solve, a safety net; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
-    parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
-    parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
-    parser.add_argument("--device", help=DEVICE)
-    parser.add_argument("--name", default="", help="name of the schedule; default: that of the file")
+    add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     parser.add_argument("--note", default="", help="a remark to keep in the file")
-    parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
     parser.set_defaults(run=run)
-
-
-def add_gradients(parser: argparse.ArgumentParser) -> None:
-    """What a plan assumes of gradients."""
-    parser.add_argument("--gradients", choices=GRADIENTS, default="retained", help=DELIVERED)
 
 
 def budget_text(text: str) -> str:
@@ -164,16 +125,6 @@ def budget_text(text: str) -> str:
     except BudgetError as error:
         raise argparse.ArgumentTypeError(str(error).replace("\n  hint: ", "; ")) from None
     return text
-
-
-def positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:
@@ -208,23 +159,19 @@ def run(args: argparse.Namespace) -> int:
     from .fill import fill_of
 
     fill = fill_of(args.fill)
-    requested = args.strategy, args.effort, args.gap, args.time_limit, args.differentiate, args.live
-    paging = {"disk_budget": args.disk_budget, "host_budget": args.host_budget, "bandwidth": args.bandwidth}
-    settings = settings_of("" if goal else args.budget or "", *requested, paging, args.gpu)
+    options = options_from(args)
+    settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
         refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
     if args.at:
         refuse_other_device(gpu, "parts of a model")
-        plan_parts(args, target, settings, or_smallest=default)
+        plan_parts(args, target, settings, options, or_smallest=default)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {**chosen_costs(args), "differentiate": args.differentiate, "live": args.live}
-        options |= {"gradients": args.gradients, "gpu": gpu}
-        options["open_sizes"] = OpenSizes(
-            dims_of(args.dims), largest=not goal and not (args.budget or "").strip().endswith("%")
-        )
-        step = prepare(target.call, cost=operator_costs(args.cost), **options, progress=report)
+        largest = not goal and not (args.budget or "").strip().endswith("%")
+        sizes, cost = OpenSizes(dims_of(args.dims), largest), operator_costs(args.cost)
+        step = prepare(target.call, cost=cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
         fill = checked_fill(fill, step.captured.model)
         residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
         if args.device_memory:

@@ -5,24 +5,26 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..interrupts import Finishing
 from ..present.text import count, plain, size, table
-from .costs import chosen_costs
 from .output import SCHEDULE, STDOUT, check_output, say, write_output
 from .usage import UsageError
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule, Settings
 
+    from ..api.options import PlanOptions
     from ..api.parts import PartKind
     from .build_file import Target
 
 _SHOWN = 6  # paths of one kind
 
 
-def plan_parts(args: argparse.Namespace, target: Target, settings: Settings, *, or_smallest: bool) -> None:
+def plan_parts(
+    args: argparse.Namespace, target: Target, settings: Settings, options: PlanOptions, *, or_smallest: bool
+) -> None:
     """Plan and write what `--at` names. or_smallest: as of `api.parts.plan_parts`. Raises UsageError where there are
     several kinds, and no folder to write to."""
     if args.device_memory:
@@ -30,25 +32,22 @@ def plan_parts(args: argparse.Namespace, target: Target, settings: Settings, *, 
             "--device-memory is for whole models: what the rest of this one holds beside its parts is not known"
             "\n  hint: give the parts a --budget of their own"
         )
+    from msgspec.structs import replace
+
     from remate_runtime.format import checked_text
 
     from ..api.parts import plan_parts, prepare_parts
     from ..api.settings import refuse_for_parts
     from .progress import Reporter
 
-    refuse_for_parts(None if args.dims == ["none"] else args.dims, args.live, args.fill)
+    refuse_for_parts(replace(options, dims=None if args.dims == ["none"] else args.dims, fill=args.fill))
     with Reporter(args.quiet) as report:
-        options: dict[str, Any] = {
-            **chosen_costs(args),
-            "differentiate": args.differentiate,
-            "gradients": args.gradients,
-        }
-        parts = prepare_parts(target.call, args.at, args.cost, **options, progress=report)
+        parts = prepare_parts(target.call, args.at, args.cost, options, report)
         paths = _outputs(args, parts)
         with Finishing():
             named = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
-            limits: dict[str, Any] = {"time_limit": args.time_limit, "or_smallest": or_smallest, "progress": report}
-            made = plan_parts(parts, settings, args.cost, name=named, note=args.note, **limits)
+            names = {"name": named, "note": args.note}
+            made = plan_parts(parts, settings, args.cost, **names, or_smallest=or_smallest, progress=report)
             for path, one in zip(paths, made, strict=True):
                 write_output(path, checked_text(one), rescue=True)
     if not args.quiet:

@@ -14,8 +14,8 @@ from remate_runtime.extras import require
 
 from ..present.text import count, percent, plain, size
 from . import exit_codes
-from .costs import chosen_costs
 from .output import SCHEDULE, check_output, say, say_aside, write_output, written
+from .plan_options import options_from
 from .replan import add_again, load_model
 from .usage import replan_command
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     with Reporter(args.quiet) as report:
-        step = prepare_again(schedule, target.call, cost=args.cost, progress=report, **chosen_costs(args))
+        step = prepare_again(schedule, target.call, cost=args.cost, options=options_from(args), progress=report)
         carried = rebind(schedule, step, args.cost)
     if not carried.instances[0]:
         hint = replan_command(args.schedule, args.model)

@@ -14,9 +14,9 @@ from remate_runtime.extras import require
 from ..interrupts import Finishing
 from ..present.text import PEAK_NOTE, plain
 from . import exit_codes
-from .costs import add_costs, chosen_costs
 from .output import SCHEDULE, add_force, check_output, say, say_aside, write_output
 from .plan import summary
+from .plan_options import add_costs, options_from
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     with Reporter(args.quiet) as report:
-        step = prepare_again(schedule, target.call, cost=args.cost, progress=report, **chosen_costs(args))
+        step = prepare_again(schedule, target.call, cost=args.cost, options=options_from(args), progress=report)
         with Finishing():
             made, lost = replan(schedule, step, args.cost, report)
             text = checked_text(made)

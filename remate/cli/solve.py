@@ -15,7 +15,8 @@ from ..interrupts import Finishing
 from ..present.text import percent, size, table
 from . import exit_codes
 from .output import RESULT, add_force, check_output, say, write_output, written
-from .plan import budget_text, positive
+from .plan import budget_text
+from .plan_options import positive
 from .usage import UsageError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, duration, size, table
 from .output import say_aside
-from .plan import positive
+from .plan_options import positive
 from .streams import unguarded_streams
 from .usage import UsageError
 

@@ -59,7 +59,8 @@ def settings_for(
 ) -> AutoSettings:
     """The arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
     from ..api.goals import check_budget
-    from ..api.plan import assumed, plan
+    from ..api.plan import plan
+    from ..api.settings import assumed
     from ..strategy import effort_named, policy
 
     check_budget(budget, options.get("slowdown"))

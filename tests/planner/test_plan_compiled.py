@@ -12,6 +12,7 @@ from torch import nn
 
 import remate
 from remate.api import plan_compiled
+from remate.api.options import PlanOptions
 from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
 from remate.budget import parse_budget
@@ -135,7 +136,7 @@ def test_another_plan_has_no_predicted_peak(made: Schedule) -> None:
 
 def test_replanned_and_rebound_it_is_requested_the_same(made: Schedule) -> None:
     model, args = build()
-    step = prepare_again(made, model, args, cache=False)
+    step = prepare_again(made, model, args, options=PlanOptions(cache=False))
     again, _ = replan(made, step)
     assert made.solve.compiled is not None
     assert again.solve.compiled is not None

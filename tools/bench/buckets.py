@@ -22,7 +22,9 @@ from typing import Any
 
 import msgspec
 
-from remate.api.plan import plan_step, prepare, settings_of
+from remate.api.options import PlanOptions
+from remate.api.plan import plan_step, prepare
+from remate.api.settings import settings_of
 from remate.dims.open_sizes import OpenSizes
 from remate.errors import InfeasibleError
 from remate.profile.costing import costed
@@ -85,7 +87,7 @@ def rows(name: str, share: str) -> tuple[int, list[Row]]:
     model, args, *more = importlib.import_module(f"examples.{name}").build()
     kwargs = more[0] if more else {}
     step = prepare(model, args, kwargs, _COST, open_sizes=OpenSizes(CASES[name]))
-    settings = settings_of(share, "auto", "normal", 0.002, None, None)
+    settings = settings_of(PlanOptions(), share)
     schedule = plan_step(step, settings, _COST, name=name)
     return schedule.solve.budget, [row(schedule, step.parts, at) for at in sizes(schedule.model.dims)]
 

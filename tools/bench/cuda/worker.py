@@ -56,9 +56,10 @@ class Worker:
         kind, _, detail = self.configuration.partition("=")
         found: dict[str, Any] = {}
         if kind == "profile":
+            from remate.api.options import PlanOptions
             from remate.api.plan import prepare
 
-            step = prepare(model, self.args, self.kwargs, profile=self.profile)
+            step = prepare(model, self.args, self.kwargs, options=PlanOptions(profile=self.profile))
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
         if kind in _ENGINES:
             self.graphs = kind == "remate-graphs" and self.on_gpu
