@@ -32,6 +32,8 @@ from .fitting import SizeFitter
 from .words import spelled
 from .workspaces import disagreeing, measured_at, probes
 
+_MARGIN = 4  # of an estimated workspace, the part that is added to what was measured
+
 
 class TraceSampleCosts(msgspec.Struct, frozen=True):
     """graphs: of a family's trace samples, in captured order, with the workspaces of their operations. measured: for
@@ -104,7 +106,7 @@ class _Writer:
     def said(self) -> Iterator[str]:
         """What is not exact, for people."""
         if self._bounded:
-            yield f"workspace is an upper bound at sizes other than those captured: {', '.join(self._bounded)}"
+            yield f"workspace is an estimate, with a margin of a quarter, at other sizes: {', '.join(self._bounded)}"
 
     def graph(self) -> Graph:
         first = self._graphs[0]
@@ -135,13 +137,13 @@ class _Writer:
         )
 
     def _fitted(self, op: str, row: tuple[int, ...], fitter: SizeFitter) -> Any:
-        """A workspace: a number, or the text of an expression; a bound where there is no expression."""
+        """A workspace: a number, or the text of an expression; an estimate where no expression agrees."""
         if not differs(row):
             return row[0]
         key = fitter is self._family.fitter, row
         if key not in self._workspaces:
             fits = fitter.expressions(row)
-            self._workspaces[key] = (str(fits[0] if fits else fitter.bound(row)), not fits)
+            self._workspaces[key] = (str(fits[0] if fits else fitter.bound(_with_margin(row))), not fits)
         text, bounded = self._workspaces[key]
         if bounded:
             self._bounded.setdefault(op)
@@ -193,6 +195,13 @@ class _Writer:
         if "literal" in first:
             return {"literal": self.argument([trace_sample["literal"] for trace_sample in trace_samples])}
         return {key: self.tree([trace_sample[key] for trace_sample in trace_samples]) for key in first}
+
+
+def _with_margin(row: Sequence[int]) -> list[int]:
+    """The first number, which is that of the planned size, and a quarter more than each of the others: between the sizes
+    that were measured, workspaces of convolutions were up to 18.5% above a bound of those (6 of 80 sizes)."""
+    planned, *others = row
+    return [planned, *(number + -(-number // _MARGIN) for number in others)]
 
 
 def prove(schedule: Schedule, step: Hierarchy) -> None:
