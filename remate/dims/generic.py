@@ -198,8 +198,8 @@ class _Writer:
 
 
 def _with_margin(row: Sequence[int]) -> list[int]:
-    """The first number, which is that of the planned size, and a quarter more than each of the others: between the sizes
-    that were measured, workspaces of convolutions were up to 18.5% above a bound of those (6 of 80 sizes)."""
+    """Add a quarter to each number but the first, which is that of the planned size: between the sizes that were
+    measured, workspaces of convolutions were up to 18.5% above a bound of those (6 of 80 sizes)."""
     planned, *others = row
     return [planned, *(number + -(-number // _MARGIN) for number in others)]
 
