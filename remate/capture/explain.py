@@ -38,6 +38,14 @@ _CAUSAL = (
     "looks at "
     "the mask's values to find out"
 )
+_WRITES_ELSEWHERE = (
+    "forward writes in place to a tensor that is neither an input, a parameter nor a buffer",
+    "register it with register_buffer, or update it in the training loop",
+)
+_ENDED = (
+    "forward takes an item of an iterator, which ended: planning calls forward several times",
+    "take the item in the training loop, and pass it to forward; or give the iterator more items",
+)
 _FOLDER = "TORCHINDUCTOR_CACHE_DIR"  # torch makes it when it imports what traces
 _SOURCE = re.compile(r"self\.get_(?:buffer|parameter)\('model\.([^']+)'\)")
 _REGISTER = "give it a fake implementation (torch.library.register_fake)"
@@ -89,6 +97,10 @@ def _what(error: Exception) -> tuple[str, str]:
         return "forward makes parameters or buffers in its first call", "call the model once before planning"
     if "numpy" in text:
         return f"forward hands a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
+    if "aot_autograd expected to have an entirely functional graph" in text:
+        return _WRITES_ELSEWHERE
+    if isinstance(error, StopIteration):
+        return _ENDED
     return f"the model cannot be traced: {kind}: {text}", "run the model eagerly on the same inputs to see if it works"
 
 

@@ -114,6 +114,18 @@ def _mutating_operator(self: Any, a: torch.Tensor) -> Any:
     return a * b
 
 
+COUNTS = torch.zeros(4)
+
+
+def _global_write(self: Any, a: torch.Tensor) -> Any:
+    COUNTS.add_(1)
+    return a * COUNTS
+
+
+def _ended(self: Any, a: torch.Tensor) -> Any:
+    return a * next(iter(()))
+
+
 def _shapeless(self: Any, a: torch.Tensor) -> Any:
     return a * shapeless(a.detach())
 
@@ -130,6 +142,8 @@ def _shapeless(self: Any, a: torch.Tensor) -> Any:
         (_broken, "[7, 7]"),
         (_mutating_operator, "scribble"),
         (_shapeless, "shapeless"),
+        (_global_write, "neither an input, a parameter nor a buffer"),
+        (_ended, "iterator, which ended"),
     ],
 )
 def test_located(function: Any, text: str) -> None:
