@@ -10,7 +10,8 @@ from remate.strategy import Request, StepInstance, policy, solve
 from remate.strategy.online.coop import Arena
 from remate.strategy.online.dtr import Heap, neighbourhood
 from remate.strategy.online.replay import StepReplay
-from remate.strategy.online.treewidth import Path, Separators, decomposition, separators_of
+from remate.strategy.online.separators import Separators, decomposition
+from remate.strategy.online.treewidth import Path, separators_of
 from remate_runtime.flat_step import Graph
 
 from .strategy_graphs import Tape, random_graph, transformer

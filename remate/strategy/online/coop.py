@@ -54,6 +54,10 @@ class Arena:
                 return False
         return True
 
+    def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
+        """What operation i reads."""
+        return replay.problem.reads[i]
+
     def gone(self, s: int) -> None:
         """Its place is free."""
         self.blocks = [block for block in self.blocks if block.storage != s]

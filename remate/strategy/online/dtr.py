@@ -74,6 +74,10 @@ class Heap:
             replay.evict(least[1])
         return True
 
+    def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
+        """What operation i reads."""
+        return replay.problem.reads[i]
+
     def gone(self, s: int) -> None:
         """Bytes are counted by the replay."""
 

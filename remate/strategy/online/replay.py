@@ -9,7 +9,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from remate_runtime.flat_step import FlatRecompute
@@ -24,7 +24,11 @@ THRASHING = 30  # executions per operation of the step, from which on a policy o
 
 
 class Memory(Protocol):
-    """Where storages lie, and what goes when they do not fit."""
+    """Where storages lie, what goes when they do not fit, and what is computed again first."""
+
+    def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
+        """Storages that are to be in memory, in this order, until operation i has run: what it reads, at least."""
+        ...
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Make room for storages of these bytes, by `replay.evict`. False if there can be none."""
@@ -99,25 +103,30 @@ class StepReplay:
         """Run an operation of the program, after the producers of what it lacks, and of what those lack. Without
         recursion, which long chains would exhaust. A replay that fails is over, so nothing is unlocked."""
         problem = self.problem
-        stack = [(i, iter(problem.reads[i]))]
-        self._lock(problem.reads[i], 1)
+        stack = [self._frame(i)]
         while stack:
-            f, rest = stack[-1]
+            f, wanted, rest = stack[-1]
             missing = next((s for s in rest if s not in self.there), None)
             if missing is None:
                 stack.pop()
                 if not self._once(f, again=bool(stack)):
                     return False
+                self._lock(wanted, -1)
                 continue
             g = problem.producer[missing]
             if g >= problem.backward_start or g in problem.once:
                 return False
-            self._lock(problem.reads[g], 1)
-            stack.append((g, iter(problem.reads[g])))
+            stack.append(self._frame(g))
         return True
 
+    def _frame(self, i: int) -> tuple[int, tuple[int, ...], Iterator[int]]:
+        """An operation that is to run, with what it wants, locked, and an iterator over that."""
+        wanted = self.memory.wanted(self, i)
+        self._lock(wanted, 1)
+        return i, wanted, iter(wanted)
+
     def _once(self, i: int, again: bool) -> bool:
-        """Run operation i, whose arguments are there and locked; unlock them."""
+        """Run operation i, whose arguments are there and locked."""
         problem = self.problem
         sizes = {s: problem.size[s] for s in problem.writes[i] if s not in self.there}
         sizes[WORKSPACE] = problem.workspace[i]
@@ -136,7 +145,7 @@ class StepReplay:
         for s in (*problem.reads[i], *problem.writes[i]):
             self.used[s] = self.clock
         self.memory.gone(WORKSPACE)
-        self._lock((*problem.reads[i], *problem.writes[i]), -1)
+        self._lock(problem.writes[i], -1)
         return True
 
     def _lock(self, storages: tuple[int, ...], by: int) -> None:
@@ -145,13 +154,17 @@ class StepReplay:
 
 
 def replayed(
-    instance: StepInstance, request: Request, context: Context, memory: Callable[[int], Memory]
+    instance: StepInstance, request: Request, context: Context, *memories: Callable[[int], Memory]
 ) -> Proposals[None]:
-    """What a policy comes to under the budget; where it fails, under ever greater ones."""
+    """What a policy comes to under the budget; where it fails, under ever greater ones. memories: of one budget in
+    bytes; a later one is used where the earlier ones fail."""
     stopped = context.deadline.stopped
 
     def search(budget: int) -> Proposals[int | None]:
-        recomputes = StepReplay(instance.problem, budget, memory(budget), stopped).run()
-        return None if recomputes is None else (yield Proposal(recomputes)).peak
+        for memory in memories:
+            recomputes = StepReplay(instance.problem, budget, memory(budget), stopped).run()
+            if recomputes is not None:
+                return (yield Proposal(recomputes)).peak
+        return None
 
     yield from downward(instance, request, context, search)

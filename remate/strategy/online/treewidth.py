@@ -1,118 +1,51 @@
-"""Recursion along a tree decomposition: little memory, whatever the time.
+"""Recursion along a tree decomposition: memory for few operations at a time, whatever the time.
 
 R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. Wang, "Efficient rematerialization for deep networks", NeurIPS 2019. A
-graph of treewidth w has a set of at most w + 1 operations whose removal leaves parts of at most half its size; each
-part has such a set again, and so on, log n deep. Work in a part needs only what the separators around it hold;
-everything else is computed again from there, recursively: O(w log n) values at once. So storages off the path from the
-whole to the current part are evicted first, the deepest of them before others; separators on the path stay as long as
-they can. With memory to spare nothing is evicted.
+graph of treewidth w has a set of at most w + 1 operations whose removal leaves parts of at most half its size
+(`separators`). To compute an operation, the paper's recursion first computes those separators around it that it
+depends on, from the whole graph inwards and in the graph's order, and holds them; what else it depends on is inside a
+part that a separator closes off, and is computed in the same way. So one separator is held for each of log n levels:
+O(w log n) values at once, beside the arguments of the operations under way.
+
+What differs: the paper schedules the computation of all operations once; here a training step keeps its order, and each
+of its operations is computed so in turn. The paper's schedule takes no budget; here what is computed stays in memory
+until the budget needs its place: what is not on the path from the whole to the current part goes first, the deepest
+before others. Where a budget is less than the separators take, they are not held but only go last, which takes more
+time. Gradients, and what may not run again, stay. The decomposition is the heuristic of least degree.
 """
 
 from __future__ import annotations
 
-import heapq
-
 from ..base import Context, Proposals, Request, Strategy
 from ..instance import StepInstance
-from ..problem import Problem
 from .replay import StepReplay, replayed
-
-
-class Separators:
-    """path[i]: parts that contain operation i, from the whole to the smallest. part[i]: the part that it separates."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.path: dict[int, list[int]] = {}
-        self.part: dict[int, int] = {}
-        self.depth: list[int] = []
-        bags, parent = decomposition(problem)
-        self._split(bags, parent)
-
-    def _split(self, bags: dict[int, set[int]], parent: dict[int, int | None]) -> None:
-        around: dict[int, set[int]] = {b: set() for b in bags}
-        for child, above in parent.items():
-            if above is not None:
-                around[child].add(above)
-                around[above].add(child)
-        left = [(component, list[int]()) for component in _components(around, set(bags))]
-        while left:
-            inside, above = left.pop()
-            middle = _centroid(around, inside)
-            number = len(self.depth)
-            self.depth.append(len(above))
-            path = [*above, number]
-            for b in inside:
-                self.path[b] = path
-            for i in bags[middle]:
-                self.part.setdefault(i, number)
-            left += [(component, path) for component in _components(around, inside - {middle})]
-
-
-def decomposition(problem: Problem) -> tuple[dict[int, set[int]], dict[int, int | None]]:
-    """Bags of operations, each by the operation that is eliminated with it, and the bag above each: the order of least
-    degree (H. Bodlaender, A. Koster, Treewidth computations I, 2010)."""
-    near: dict[int, set[int]] = {i: set() for i, real in enumerate(problem.real) if real}
-    for i in near:
-        for s in problem.reads[i]:
-            near[i].add(problem.producer[s])
-            near[problem.producer[s]].add(i)
-    bags: dict[int, set[int]] = {}
-    queue = [(len(neighbours), i) for i, neighbours in near.items()]
-    heapq.heapify(queue)
-    while queue:
-        degree, i = heapq.heappop(queue)
-        if i not in near or degree != len(near[i]):
-            continue
-        around = near.pop(i)
-        bags[i] = {i, *around}
-        for j in around:
-            near[j] |= around
-            near[j] -= {i, j}
-            heapq.heappush(queue, (len(near[j]), j))
-    rank = {i: n for n, i in enumerate(bags)}
-    return bags, {i: min((j for j in bag if j != i), key=rank.__getitem__, default=None) for i, bag in bags.items()}
-
-
-def _components(around: dict[int, set[int]], inside: set[int]) -> list[set[int]]:
-    left, components = set(inside), list[set[int]]()
-    for root in sorted(inside):
-        if root not in left:
-            continue
-        left.discard(root)
-        component, wanted = {root}, [root]
-        while wanted:
-            following = around[wanted.pop()] & left
-            left -= following
-            component |= following
-            wanted += following
-        components.append(component)
-    return components
-
-
-def _centroid(around: dict[int, set[int]], inside: set[int]) -> int:
-    """The vertex of a tree without which no part has more than half of it."""
-    root = min(inside)
-    order, above = [root], {root: root}
-    for i in order:
-        for j in sorted(around[i] & inside):
-            if j not in above:
-                above[j] = i
-                order.append(j)
-    weight = dict.fromkeys(inside, 1)
-    largest = dict.fromkeys(inside, 0)
-    for i in reversed(order):
-        largest[i] = max(largest[i], len(inside) - weight[i])
-        if i != root:
-            weight[above[i]] += weight[i]
-            largest[above[i]] = max(largest[above[i]], weight[i])
-    return min(order, key=lambda i: largest[i])
+from .separators import Separators
 
 
 class Path:
-    """Memory in which separators on the path to the part at work go last."""
+    """Memory in which separators on the path to the part at work go last. holds: they do not go at all."""
 
-    def __init__(self, separators: Separators) -> None:
-        self.separators = separators
+    def __init__(self, separators: Separators, *, holds: bool = True) -> None:
+        self.separators, self.holds = separators, holds
+
+    def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
+        """What operation i reads; before that, if they are held, separators around it that it depends on, the outermost
+        first."""
+        problem = replay.problem
+        reads = problem.reads[i]
+        if not self.holds or all(s in replay.there for s in reads):
+            return reads
+        part, depth, path = self.separators.part, self.separators.depth, self.separators.path[i]
+        around, seen, open_ = list[tuple[int, int, int]](), set[int](reads), list(reads)
+        while open_:
+            s = open_.pop()
+            f = problem.producer[s]
+            if part[f] in path:
+                around.append((depth[part[f]], f, s))
+            if s not in replay.there and f < problem.backward_start:
+                open_ += [r for r in problem.reads[f] if r not in seen]
+                seen.update(problem.reads[f])
+        return tuple(dict.fromkeys([*(s for _, _, s in sorted(around)), *reads]))
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
         """Evict storages, by their parts, until these sizes fit."""
@@ -139,9 +72,9 @@ class Path:
 
 
 def treewidth(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The replay along separators."""
+    """The replay by the recursion."""
     separators = instance.view(separators_of)
-    yield from replayed(instance, request, context, lambda budget: Path(separators))
+    yield from replayed(instance, request, context, lambda _: Path(separators), lambda _: Path(separators, holds=False))
 
 
 def separators_of(instance: StepInstance) -> Separators:
