@@ -64,7 +64,7 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
     if hint == _BRANCH and (drops := _layer_drop(_module(model, module))):
         path = ".".join(part for part in ("model", module, drops) if part)
         hint = f"forward leaves out layers at random; to plan and to train without: {path} = 0.0"
-    call = static_parts(model, module)
+    call = "" if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # of that, no module is known
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 
 

@@ -142,12 +142,18 @@ def _shapeless(self: Any, a: torch.Tensor) -> Any:
         (_broken, "[7, 7]"),
         (_mutating_operator, "scribble"),
         (_shapeless, "shapeless"),
-        (_global_write, "neither an input, a parameter nor a buffer"),
         (_ended, "iterator, which ended"),
     ],
 )
 def test_located(function: Any, text: str) -> None:
     assert text in str(located(function))
+
+
+def test_written_global() -> None:
+    error = failure(_global_write)
+    assert "neither an input, a parameter nor a buffer" in str(error)
+    assert error.source.startswith("test_capture_errors.py:")
+    assert "register_buffer" in error.hint
 
 
 def test_written_parameter() -> None:
