@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCHEDULE = ROOT / "tests" / "cli" / "data" / "mlp.json"
 # Files of schema/ that are read at run time, and where a wheel has them.
 DATA = {"schedule-1.schema.json": "remate", "operators-1.json": "remate_runtime/operators"}
-BASE = ["msgspec", "jsonschema"]
+BASE = ["msgspec", "jsonschema", "shtab"]
 
 
 def called(*command: str | Path, **variables: str) -> str:

@@ -24,8 +24,20 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from . import parser
-    from .shells import script
-
-    print(script(args.shell, parser()))
+    print(script(args.shell))
     return exit_codes.FINE
+
+
+def script(shell: str) -> str:
+    """The completion script of a shell. Where an option takes anything, it completes files."""
+    import shtab
+
+    from . import parser
+    from .words import subcommands
+
+    made = parser()
+    for command in subcommands(made).values():
+        for action in command._actions:
+            if action.nargs != 0 and not action.choices:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return shtab.complete(made, shell=shell)

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 from .errors import MissingExtraError
 
-# Extras of the distribution `remate`, and the modules that each brings. `remate` without any needs msgspec and
-# jsonschema.
+# Extras of the distribution `remate`, and the modules that each brings. `remate` without any needs msgspec,
+# jsonschema and shtab.
 EXTRAS = {"torch": ("torch",), "plan": ("numpy", "scipy", "pyomo", "highspy"), "cpsat": ("ortools",)}
 _LIBRARIES = {
     "torch": "PyTorch",

@@ -1,4 +1,4 @@
-"""With msgspec and jsonschema alone the commands on files work, and every other one says what to install."""
+"""With msgspec, jsonschema and shtab alone the commands on files work, and every other one says what to install."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILD = (
     "hint: PyTorch comes in builds: choose one first (pip install torch --index-url "
     "https://download.pytorch.org/whl/cpu, say), or take the default one: pip install 'remate[{}]'\n"
 )
-# Arguments of every command; what it lacks where only msgspec and jsonschema are installed.
+# Arguments of every command; what it lacks where only msgspec, jsonschema and shtab are installed.
 ARGUMENTS = {
     "plan": ("models.py:build --budget 50% -o s.json", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
     "frontier": ("models.py:build -o out", "PyTorch, NumPy, SciPy, Pyomo and HiGHS"),
@@ -137,7 +137,7 @@ def test_extras_are_those_of_the_distribution() -> None:
     """The messages name what pip would install, and the base is what the file commands need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
-    assert {name(text) for text in project["dependencies"]} == {"msgspec", "jsonschema"}
+    assert {name(text) for text in project["dependencies"]} == {"msgspec", "jsonschema", "shtab"}
     assert {extra: {name(text) for text in optional[extra]} for extra in EXTRAS} == {
         extra: set(modules) for extra, modules in EXTRAS.items()
     }
