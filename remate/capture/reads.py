@@ -64,6 +64,9 @@ class Reads:
         self._written: dict[int, set[str]] = {}
         self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # objects, and whose attributes they are
         self._kinds: dict[type, None] = {}  # of objects
+        self._walks: dict[
+            int, tuple[nn.Module, dict[str, set[int]]]
+        ] = {}  # by module whose `parameters()` and so on ran
         self._patched: dict[type, Any] = {}
         self._unwatched: set[type] = set()
         self._saved: dict[int, tuple[Any, dict[str, Any]]] = {}  # objects, and their attributes before forward
@@ -159,7 +162,10 @@ class Reads:
         seen = self._seen.setdefault(id(module), {})
         if name in CHILDREN:
             code = sys._getframe(2).f_code
-            if code in _BY_KEY or (code.co_filename == _GOES_THROUGH_ALL and code.co_name != "named_children"):
+            if code in _BY_KEY:
+                return
+            if code.co_filename == _GOES_THROUGH_ALL and code.co_name != "named_children":
+                self._walk(module, name)
                 return
             seen[name] = None
         elif name == "__dict__" and is_own_path(sys._getframe(2).f_code.co_filename):
@@ -171,6 +177,25 @@ class Reads:
             self._note(seen, module, name)
         else:
             self._methods[id(module), name] = getattr(found, "__func__", found)
+
+    def _walk(self, module: nn.Module, name: str) -> None:
+        """A method such as `parameters()` of some module reads a collection of this one. It counts where the user's own
+        code asks for it: torch itself goes through models, too."""
+        frame, root = sys._getframe(3), None
+        while frame is not None and frame.f_code.co_filename == _GOES_THROUGH_ALL:
+            root, frame = frame.f_locals.get("self", root), frame.f_back
+        if root is not None and frame is not None and is_own_path(frame.f_code.co_filename):
+            self._walks.setdefault(id(root), (root, {}))[1].setdefault(name, set()).add(id(module))
+
+    def _note_walks(self) -> None:
+        """Record the names of submodules, and of parameters or buffers, where forward went through all of them. A walk
+        that ends early, as `next(self.parameters())`, does not reach the submodules of the last module."""
+        for root, walked in self._walks.values():
+            modules = list(root.modules())
+            if all(id(module) in walked.get("_modules", ()) for module in modules):
+                for module in modules:
+                    self._seen.setdefault(id(module), {}).update(dict.fromkeys(walked))
+        self._walks.clear()
 
     def _note(self, seen: dict[str, Any], thing: Any, name: str) -> None:
         seen[name] = OPAQUE  # whatever is read on the way does not come here again
@@ -243,6 +268,7 @@ class Reads:
 
     def _notice_changes(self) -> None:
         """What forward read and then changed; configs are put back, as `Attributes` does with modules."""
+        self._note_walks()
         things = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
         for key, seen in self._seen.items():
             for name, was in seen.items():
