@@ -1,8 +1,8 @@
-"""Schedule -> flat Graph and flat recomputes: what the templates, instances and plans of a file mean.
+"""Expands a schedule to a flat Graph and flat recomputes: the meaning of a file's templates, instances and plans.
 
 Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
-reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of
-the instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
+reverse. Recomputations before a point run in this order: those of the top level, then of enclosing blocks, then of the
+instance's own plan (an inner plan refines what an outer one has recomputed); within a list, as listed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,16 @@ Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, an
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """graph: the step without plan. recomputes: in execution order. pages: of the outermost statements first.
+    """An expanded schedule.
 
-    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page.
-    places: all instances, enclosing ones before those inside.
+    Attributes:
+        graph: The step without plan.
+        recomputes: Recomputations in order of execution.
+        pages: Pages, those of the outermost statements first.
+        where: JSON pointer of every operation's line.
+        stated: JSON pointer of the name of every recomputation.
+        paged: JSON pointer of the name of every page.
+        places: All instances, enclosing ones before inner ones.
     """
 
     graph: Graph
@@ -47,8 +53,13 @@ class Expanded(msgspec.Struct, frozen=True):
 
 
 def expand(schedule: Schedule) -> Expanded:
-    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size`
-    makes that of another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    """Expand blocks and plans.
+
+    A schedule with named sizes is expanded at its planned size; `at_size` returns the schedule of a different size.
+
+    Raises:
+        ScheduleError: R015, R02x–R07x; ScheduleFaultsError with several faults.
+    """
     return _Expansion(at_size(schedule)).result()
 
 
@@ -58,7 +69,7 @@ class _Expansion:
         self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
-        self.live: dict[str, int] = {}  # live attributes, which are no tensors: no reference finds them
+        self.live: dict[str, int] = {}  # live attributes are no tensors: no reference resolves to them
         self.places, self.backward_start = lay_out(schedule)
         count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
         self.lines: list[Operation | None] = [None] * count
@@ -93,7 +104,8 @@ class _Expansion:
         return Expanded(graph, plan.recomputes, where, plan.stated, places, plan.pages, plan.paged)
 
     def _costs(self) -> None:
-        """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
+        """Check costs. Costs of operations that are not in the file come from a different file, so all costs are
+        doubtful."""
         blocks = self.schedule.blocks
         for name, costs in self.schedule.costs.items():
             where = f"/costs/{escape(name)}"
@@ -113,16 +125,16 @@ class _Expansion:
 
     def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
         try:
-            made = parse_type(text)
-            if data is not None and len(data) != made.numel:
+            type_ = parse_type(text)
+            if data is not None and len(data) != type_.numel:
                 raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
         except ScheduleError as fault:
             self.causes.add(fault, where)
-            made = TensorType("u8", (0,))
+            type_ = TensorType("u8", (0,))
         if name in self.names or name in self.live:
             self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
         (self.live if kind == LIVE else self.names)[name] = len(self.values)
-        self.values.append(Value(name, made, kind, producer, data))
+        self.values.append(Value(name, type_, kind, producer, data))
         return len(self.values) - 1
 
     def _sources(self) -> None:
@@ -133,8 +145,8 @@ class _Expansion:
             self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
         for name, text in model.buffers.items():
             self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
-        for name, one in model.live.items():
-            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
+        for name, attribute in model.live.items():
+            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(attribute.planned,))
         for fault, where in named_faults(model):
             self.causes.add(fault, where)
 
@@ -169,7 +181,8 @@ class _Expansion:
     # Scopes: local names of every leaf block
 
     def _scopes(self) -> list[dict[str, int]]:
-        """By place: what a name means inside it. Bindings may refer to values of siblings and of enclosing inputs."""
+        """Return for each place what names mean inside it. Bindings may refer to values of siblings and of enclosing
+        inputs."""
         self._tangents()
         scopes: list[dict[str, int]] = []
         for place in self.places:
@@ -206,7 +219,7 @@ class _Expansion:
         for name in given:
             if name not in known and name not in block.live:
                 meant = close_names(name, sorted(unbound) or known, 1)
-                unbound -= set(meant)  # one cause: the name is misspelt
+                unbound -= set(meant)  # a single cause: the name is misspelt
                 hint = (
                     f"did you mean {meant[0]}?"
                     if meant
@@ -235,7 +248,7 @@ class _Expansion:
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
     def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
-        """A reference made in the scope around `place`."""
+        """Resolve a reference in the scope around `place`."""
         if above is not None:
             value = above.get(reference[1:])
             if value is None:
@@ -279,10 +292,10 @@ class _Expansion:
     def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
         assert line is not None
-        found: list[int] = []
-        args = tuple(self._arguments(enumerate(line.args), scopes, found, index, "args").values())
-        kwargs = self._arguments(line.kwargs.items(), scopes, found, index, "kwargs")
-        reads = tuple(dict.fromkeys(found))
+        values_read: list[int] = []
+        args = tuple(self._arguments(enumerate(line.args), scopes, values_read, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scopes, values_read, index, "kwargs")
+        reads = tuple(dict.fromkeys(values_read))
         for value in reads:
             self._available(value, index)
         view = line.op in VIEWS
@@ -304,16 +317,16 @@ class _Expansion:
         )
 
     def _arguments(
-        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, found: list[int], index: int, part: str
+        self, items: Iterable[tuple[Any, Any]], scopes: Scopes, values_read: list[int], index: int, part: str
     ) -> dict[Any, Any]:
-        made, key = {}, None
+        arguments, key = {}, None
         try:
-            for key, argument in given:
-                made[key] = to_graph(argument, *scopes, found)
+            for key, argument in items:
+                arguments[key] = to_graph(argument, *scopes, values_read)
         except ScheduleError as fault:
             where = f"{self.where[index]}/{part}/{escape(str(key))}"
             raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
-        return made
+        return arguments
 
     def _available(self, value: int, index: int) -> None:
         source = self.values[value]
@@ -323,7 +336,7 @@ class _Expansion:
     # Signature
 
     def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
-        found: dict[int, int] = {}
+        gradients: dict[int, int] = {}
         wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
         wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
         for scope, stated, where in self._stated("gradients", scopes):
@@ -331,23 +344,23 @@ class _Expansion:
                 at = f"{where}/{escape(name)}"
                 try:
                     source, value = resolve("%" + name, scope), resolve(text, scope)
-                    self._check_gradient(source, value, wanted, found)
+                    self._check_gradient(source, value, wanted, gradients)
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                found[source] = value
-        return tuple(sorted(found.items()))
+                gradients[source] = value
+        return tuple(sorted(gradients.items()))
 
-    def _check_gradient(self, source: int, value: int, wanted: set[str], found: dict[int, int]) -> None:
-        target, made = self.values[source], self.values[value]
+    def _check_gradient(self, source: int, value: int, wanted: set[str], gradients: dict[int, int]) -> None:
+        target, gradient = self.values[source], self.values[value]
         if target.name not in wanted:
             raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
-        if source in found:
+        if source in gradients:
             raise ScheduleError(
                 "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
             )
-        if (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
-            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {target.type}")
+        if (target.type.dtype, target.type.shape) != (gradient.type.dtype, gradient.type.shape):
+            raise ScheduleError("R062", f"gradient {gradient.name[:120]!r} is {gradient.type}, not {target.type}")
 
     def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
         if field == "gradients":
@@ -356,7 +369,7 @@ class _Expansion:
             yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
 
     def _updates(self, scopes: list[dict[str, int]], root: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        found: dict[int, int] = {}
+        updates: dict[int, int] = {}
         places: dict[int, str] = {}
         for scope, stated, where in self._stated("updates", scopes):
             for name, text in stated.items():
@@ -366,25 +379,27 @@ class _Expansion:
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                target, made = self.values[buffer], self.values[value]
+                target, source = self.values[buffer], self.values[value]
                 if (
                     target.kind != "buffer"
-                    or made.producer >= self.backward_start
-                    or made.kind == "tangent"
-                    or buffer in found
+                    or source.producer >= self.backward_start
+                    or source.kind == "tangent"
+                    or buffer in updates
                 ):
                     self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
-                elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
-                    self.causes.add(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
-                found[buffer], places[buffer] = value, at
-        for buffer, value in found.items():
-            if root[value] in found:  # which of the two is written first must not matter
+                elif (target.type.dtype, target.type.shape) != (source.type.dtype, source.type.shape):
+                    self.causes.add(
+                        ScheduleError("R062", f"{source.name[:120]!r} is {source.type}, not {target.type}"), at
+                    )
+                updates[buffer], places[buffer] = value, at
+        for buffer, value in updates.items():
+            if root[value] in updates:  # the order of the two writes must not matter
                 message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
                 self.causes.add(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
-        return tuple(sorted(found.items()))
+        return tuple(sorted(updates.items()))
 
     def _outputs(self) -> tuple[int, ...]:
-        found: dict[int, None] = {}
+        outputs: dict[int, None] = {}
         for leaf in output_leaves(self.schedule.model.outputs):
             try:
                 value = resolve(leaf.text, self.names)
@@ -393,5 +408,5 @@ class _Expansion:
                 continue
             if self.values[value].producer >= self.backward_start or self.values[value].kind == "tangent":
                 self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
-            found[value] = None
-        return tuple(found)
+            outputs[value] = None
+        return tuple(outputs)
