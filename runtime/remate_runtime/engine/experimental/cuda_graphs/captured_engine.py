@@ -10,13 +10,13 @@ import torch
 from ....errors import EngineError
 from ...compiled_step import Compile, CompiledStep, Engine, LinkedStep
 from .captured_step import CapturedStep
-from .gpu import Gpu, GraphRecorder
+from .gpu import CudaRecorder, GraphRecorder
 from .predicted_pool import predict_memory
 from .refused import refused
 
 
 def in_cuda_graphs(
-    engine: Engine, recorder: Callable[[torch.device], GraphRecorder] = Gpu, device_type: str = "cuda"
+    engine: Engine, recorder: Callable[[torch.device], GraphRecorder] = CudaRecorder, device_type: str = "cuda"
 ) -> Engine:
     """Return the engine for a model, with its steps replayed. All sizes of the model share a private pool per device.
 

@@ -78,7 +78,7 @@ class PoolLease:
         self._owner = None
 
 
-class Gpu:
+class CudaRecorder:
     """A recorder for a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
