@@ -171,7 +171,6 @@ CLEAN = {
         "devices",
         "engine",
         "flat_step",
-        "format",
         "link",
         "operator_calls",
         "operators",

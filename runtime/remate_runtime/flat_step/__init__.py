@@ -1,4 +1,4 @@
-"""The flat training step that a schedule file expands to. Does not require torch."""
+"""The flat training step that a schedule file expands to. Needs no torch."""
 
 from __future__ import annotations
 

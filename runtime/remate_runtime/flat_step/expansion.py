@@ -1,8 +1,8 @@
-"""Expands a schedule to a flat Graph and flat recomputes: the meaning of a file's templates, instances and plans.
+"""Schedule -> flat Graph and flat recomputes: what the templates, instances and plans of a file mean.
 
 Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
-reverse. Recomputations before a point run in this order: those of the top level, then of enclosing blocks, then of the
-instance's own plan (an inner plan refines what an outer one has recomputed); within a list, as listed.
+reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of
+the instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,10 @@ Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, an
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """An expanded schedule.
+    """graph: the step without plan. recomputes: in execution order. pages: of the outermost statements first.
 
-    Attributes:
-        graph: The step without plan.
-        recomputes: Recomputations in order of execution.
-        pages: Pages, those of the outermost statements first.
-        where: JSON pointer of every operation's line.
-        stated: JSON pointer of the name of every recomputation.
-        paged: JSON pointer of the name of every page.
-        places: All instances, enclosing ones before inner ones.
+    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page.
+    places: all instances, enclosing ones before those inside.
     """
 
     graph: Graph
@@ -53,13 +47,8 @@ class Expanded(msgspec.Struct, frozen=True):
 
 
 def expand(schedule: Schedule) -> Expanded:
-    """Expand blocks and plans.
-
-    A schedule with named sizes is expanded at its planned size; `at_size` returns the schedule of a different size.
-
-    Raises:
-        ScheduleError: R015, R02x–R07x; ScheduleFaultsError with several faults.
-    """
+    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size`
+    makes that of another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
     return _Expansion(at_size(schedule)).result()
 
 
@@ -69,7 +58,7 @@ class _Expansion:
         self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
-        self.live: dict[str, int] = {}  # live attributes are no tensors: no reference resolves to them
+        self.live: dict[str, int] = {}  # live attributes, which are no tensors: no reference finds them
         self.places, self.backward_start = lay_out(schedule)
         count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
         self.lines: list[Operation | None] = [None] * count
@@ -104,8 +93,7 @@ class _Expansion:
         return Expanded(graph, plan.recomputes, where, plan.stated, places, plan.pages, plan.paged)
 
     def _costs(self) -> None:
-        """Check costs. Costs of operations that are not in the file come from a different file, so all costs are
-        doubtful."""
+        """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
         blocks = self.schedule.blocks
         for name, costs in self.schedule.costs.items():
             where = f"/costs/{escape(name)}"
@@ -125,16 +113,16 @@ class _Expansion:
 
     def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
         try:
-            type_ = parse_type(text)
-            if data is not None and len(data) != type_.numel:
+            made = parse_type(text)
+            if data is not None and len(data) != made.numel:
                 raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
         except ScheduleError as fault:
             self.causes.add(fault, where)
-            type_ = TensorType("u8", (0,))
+            made = TensorType("u8", (0,))
         if name in self.names or name in self.live:
             self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
         (self.live if kind == LIVE else self.names)[name] = len(self.values)
-        self.values.append(Value(name, type_, kind, producer, data))
+        self.values.append(Value(name, made, kind, producer, data))
         return len(self.values) - 1
 
     def _sources(self) -> None:
@@ -145,8 +133,8 @@ class _Expansion:
             self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
         for name, text in model.buffers.items():
             self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
-        for name, attribute in model.live.items():
-            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(attribute.planned,))
+        for name, one in model.live.items():
+            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
         for fault, where in named_faults(model):
             self.causes.add(fault, where)
 
@@ -181,8 +169,7 @@ class _Expansion:
     # Scopes: local names of every leaf block
 
     def _scopes(self) -> list[dict[str, int]]:
-        """Return for each place what names mean inside it. Bindings may refer to values of siblings and of enclosing
-        inputs."""
+        """By place: what a name means inside it. Bindings may refer to values of siblings and of enclosing inputs."""
         self._tangents()
         scopes: list[dict[str, int]] = []
         for place in self.places:
@@ -219,7 +206,7 @@ class _Expansion:
         for name in given:
             if name not in known and name not in block.live:
                 meant = close_names(name, sorted(unbound) or known, 1)
-                unbound -= set(meant)  # a single cause: the name is misspelt
+                unbound -= set(meant)  # one cause: the name is misspelt
                 hint = (
                     f"did you mean {meant[0]}?"
                     if meant
@@ -248,7 +235,7 @@ class _Expansion:
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
     def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
-        """Resolve a reference in the scope around `place`."""
+        """A reference made in the scope around `place`."""
         if above is not None:
             value = above.get(reference[1:])
             if value is None:
@@ -292,10 +279,10 @@ class _Expansion:
     def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
         assert line is not None
-        values_read: list[int] = []
-        args = tuple(self._arguments(enumerate(line.args), scopes, values_read, index, "args").values())
-        kwargs = self._arguments(line.kwargs.items(), scopes, values_read, index, "kwargs")
-        reads = tuple(dict.fromkeys(values_read))
+        found: list[int] = []
+        args = tuple(self._arguments(enumerate(line.args), scopes, found, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scopes, found, index, "kwargs")
+        reads = tuple(dict.fromkeys(found))
         for value in reads:
             self._available(value, index)
         view = line.op in VIEWS
@@ -317,16 +304,16 @@ class _Expansion:
         )
 
     def _arguments(
-        self, items: Iterable[tuple[Any, Any]], scopes: Scopes, values_read: list[int], index: int, part: str
+        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, found: list[int], index: int, part: str
     ) -> dict[Any, Any]:
-        arguments, key = {}, None
+        made, key = {}, None
         try:
-            for key, argument in items:
-                arguments[key] = to_graph(argument, *scopes, values_read)
+            for key, argument in given:
+                made[key] = to_graph(argument, *scopes, found)
         except ScheduleError as fault:
             where = f"{self.where[index]}/{part}/{escape(str(key))}"
             raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
-        return arguments
+        return made
 
     def _available(self, value: int, index: int) -> None:
         source = self.values[value]
@@ -336,7 +323,7 @@ class _Expansion:
     # Signature
 
     def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
-        gradients: dict[int, int] = {}
+        found: dict[int, int] = {}
         wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
         wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
         for scope, stated, where in self._stated("gradients", scopes):
@@ -344,23 +331,23 @@ class _Expansion:
                 at = f"{where}/{escape(name)}"
                 try:
                     source, value = resolve("%" + name, scope), resolve(text, scope)
-                    self._check_gradient(source, value, wanted, gradients)
+                    self._check_gradient(source, value, wanted, found)
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                gradients[source] = value
-        return tuple(sorted(gradients.items()))
+                found[source] = value
+        return tuple(sorted(found.items()))
 
-    def _check_gradient(self, source: int, value: int, wanted: set[str], gradients: dict[int, int]) -> None:
-        target, gradient = self.values[source], self.values[value]
+    def _check_gradient(self, source: int, value: int, wanted: set[str], found: dict[int, int]) -> None:
+        target, made = self.values[source], self.values[value]
         if target.name not in wanted:
             raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
-        if source in gradients:
+        if source in found:
             raise ScheduleError(
                 "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
             )
-        if (target.type.dtype, target.type.shape) != (gradient.type.dtype, gradient.type.shape):
-            raise ScheduleError("R062", f"gradient {gradient.name[:120]!r} is {gradient.type}, not {target.type}")
+        if (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {target.type}")
 
     def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
         if field == "gradients":
@@ -369,7 +356,7 @@ class _Expansion:
             yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
 
     def _updates(self, scopes: list[dict[str, int]], root: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        updates: dict[int, int] = {}
+        found: dict[int, int] = {}
         places: dict[int, str] = {}
         for scope, stated, where in self._stated("updates", scopes):
             for name, text in stated.items():
@@ -379,27 +366,25 @@ class _Expansion:
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                target, source = self.values[buffer], self.values[value]
+                target, made = self.values[buffer], self.values[value]
                 if (
                     target.kind != "buffer"
-                    or source.producer >= self.backward_start
-                    or source.kind == "tangent"
-                    or buffer in updates
+                    or made.producer >= self.backward_start
+                    or made.kind == "tangent"
+                    or buffer in found
                 ):
                     self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
-                elif (target.type.dtype, target.type.shape) != (source.type.dtype, source.type.shape):
-                    self.causes.add(
-                        ScheduleError("R062", f"{source.name[:120]!r} is {source.type}, not {target.type}"), at
-                    )
-                updates[buffer], places[buffer] = value, at
-        for buffer, value in updates.items():
-            if root[value] in updates:  # the order of the two writes must not matter
+                elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
+                    self.causes.add(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
+                found[buffer], places[buffer] = value, at
+        for buffer, value in found.items():
+            if root[value] in found:  # which of the two is written first must not matter
                 message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
                 self.causes.add(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
-        return tuple(sorted(updates.items()))
+        return tuple(sorted(found.items()))
 
     def _outputs(self) -> tuple[int, ...]:
-        outputs: dict[int, None] = {}
+        found: dict[int, None] = {}
         for leaf in output_leaves(self.schedule.model.outputs):
             try:
                 value = resolve(leaf.text, self.names)
@@ -408,5 +393,5 @@ class _Expansion:
                 continue
             if self.values[value].producer >= self.backward_start or self.values[value].kind == "tangent":
                 self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
-            outputs[value] = None
-        return tuple(outputs)
+            found[value] = None
+        return tuple(found)

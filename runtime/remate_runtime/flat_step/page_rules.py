@@ -1,4 +1,4 @@
-"""The values that may be paged: results of forward in storages that only the step uses."""
+"""Which values may be paged: those that forward makes, in storages that the step alone holds."""
 
 from __future__ import annotations
 
@@ -10,19 +10,13 @@ from .graph import DEVICE, FlatPage, Graph
 
 
 def held_outside(graph: Graph) -> Mapping[int, str]:
-    """Return owners of storages that others use, and the reason."""
+    """Owners of storages that somebody else holds, and why."""
     outputs = {graph.root[output]: "it is an output, which the caller holds" for output in graph.outputs}
     return outputs | {graph.root[gradient]: "it is a gradient" for _, gradient in graph.gradients}
 
 
-def stays(graph: Graph, value: int, outside: Mapping[int, str]) -> str:
-    """Return why a value cannot leave the device; "" if it can.
-
-    Args:
-        graph: The step.
-        value: The value.
-        held: The result of `held_outside`.
-    """
+def stays(graph: Graph, value: int, held: Mapping[int, str]) -> str:
+    """Why a value cannot leave the device; "" if it can. held: `held_outside`."""
     about = graph.values[value]
     if about.producer < 0:
         kind = "gradient" if about.kind == "tangent" else about.kind
@@ -33,25 +27,25 @@ def stays(graph: Graph, value: int, outside: Mapping[int, str]) -> str:
         return f"it is a view: {graph.values[graph.root[value]].name} owns its storage"
     if graph.memory(value) != DEVICE:
         return "it is not on the device"
-    return outside.get(value, "")
+    return held.get(value, "")
 
 
-def check_page(graph: Graph, page: FlatPage, outside: Mapping[int, str]) -> None:
-    """Raise ScheduleError R048 for a value that cannot leave the device, R049 for points that are not in order."""
+def check_page(graph: Graph, page: FlatPage, held: Mapping[int, str]) -> None:
+    """Raise ScheduleError R048 for a value that cannot leave, R049 for points that are not in order."""
     name = graph.values[page.value].name
-    if reason := stays(graph, page.value, outside):
+    if reason := stays(graph, page.value, held):
         raise ScheduleError(
             "R048", f"{name[:120]!r} cannot be paged: {reason}", hint="delete it, or name another value"
         )
-    producer = graph.values[page.value].producer
+    made = graph.values[page.value].producer
     points = [("out", page.out), ("gone", page.gone), ("back", page.back)]
     stated = [(field, point) for field, point in points if point is not None]
     for field, point in stated:
-        if point <= producer:
+        if point <= made:
             raise ScheduleError(
                 "R049", f"{field!r} of {name[:120]!r} is before it is made", hint="choose a later point"
             )
-    for (first, at), (second, next_at) in itertools.pairwise(stated):
-        if at > next_at or (second == "back" and first == "gone" and at == next_at):
+    for (first, at), (second, other) in itertools.pairwise(stated):
+        if at > other or (second == "back" and first == "gone" and at == other):
             hint = "the order is out, gone, back"
             raise ScheduleError("R049", f"{second!r} of {name[:120]!r} comes before {first!r}", hint=hint)

@@ -1,4 +1,4 @@
-"""Converts plans of a schedule file to flat recomputations and pages over indices of operations and values."""
+"""Plans of a schedule file -> flat recomputations and pages over indices of operations and values."""
 
 from __future__ import annotations
 
@@ -27,14 +27,8 @@ class Stated(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The expanded plans of a file.
-
-    Attributes:
-        recomputes: Recomputations in order of execution.
-        pages: Pages, outer statements before inner ones.
-        stated: JSON pointers of the names of recomputations.
-        paged: JSON pointers of the names of pages.
-    """
+    """What all plans of a file come to. recomputes: in execution order. pages: outer statements before inner ones.
+    stated, paged: JSON pointers of their names."""
 
     recomputes: tuple[FlatRecompute, ...]
     stated: tuple[str, ...]
@@ -43,14 +37,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """The meaning of names in a plan.
-
-    Attributes:
-        prefix: Prefix of its ids.
-        operations: Operations by full id.
-        instances: Instances by full id.
-        held: As in `stays`.
-    """
+    """What names mean in a plan. prefix: of its ids. operations, instances: by full id. held: as of `stays`."""
 
     prefix: str
     graph: Graph
@@ -62,7 +49,7 @@ class _Names(msgspec.Struct, frozen=True):
         return replace(self, prefix=prefix)
 
     def point(self, name: str, code: str, where: str) -> int:
-        """Return the operation that a point precedes."""
+        """The operation that a point stands before."""
         full = self.prefix + name
         if full in self.operations:
             return self.operations[full]
@@ -80,17 +67,7 @@ class _Names(msgspec.Struct, frozen=True):
 
 
 def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, operations: Mapping[str, int]) -> Plan:
-    """Return all statements (see `expand`).
-
-    Args:
-        schedule: The schedule.
-        places: Its instances.
-        graph: Its step.
-        operations: Operations by full id.
-
-    Raises:
-        ScheduleError: R04x.
-    """
+    """All statements (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
     names = _Names("", graph, operations, {place.id: place for place in places}, held_outside(graph))
     stated = [("", "/statements", schedule.statements)]
     faults: list[ScheduleError] = []
@@ -116,9 +93,9 @@ def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, oper
     for prefix, where, statements in stated:
         for at, statement in enumerate(statements):
             try:
-                expanded = _MEANING[type(statement)](statement, names.at(prefix), f"{where}/{at}")
-                items += sum(_items(graph, entry.flat) for entry in expanded)
-                flat += expanded
+                found = _MEANING[type(statement)](statement, names.at(prefix), f"{where}/{at}")
+                items += sum(_items(graph, one.flat) for one in found)
+                flat += found
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
             if len(flat) > MAX_RECOMPUTES or items > MAX_ITEMS or len(faults) >= MAX_FAULTS:
@@ -132,9 +109,9 @@ def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, oper
     if faults:
         unique = list({(f.code, f.where, f.message): f for f in faults}.values())
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
-    pages = [(entry.flat, entry.where) for entry in flat if isinstance(entry.flat, FlatPage)]
-    recomputes = [(entry.flat, entry.where) for entry in flat if isinstance(entry.flat, FlatRecompute)]
-    recomputes.sort(key=lambda entry: entry[0].before)  # stable: the order of statement within a point
+    pages = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatPage)]
+    recomputes = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatRecompute)]
+    recomputes.sort(key=lambda one: one[0].before)  # stable: the order of statement within a point
     return Plan(
         tuple(flat for flat, _ in recomputes),
         tuple(where for _, where in recomputes),
@@ -148,11 +125,11 @@ def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:
 
 
 def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> None:
-    """Raise ScheduleError R072 if the plans of the instances contain too many names; the named items may be empty."""
+    """Raise ScheduleError R072 where the plans that instances follow name very much: what is named may be empty."""
     names, known = 0, dict[str, int]()
     for _, where, recomputes in stated:
         if where not in known:
-            known[where] = len(recomputes) + sum(len(named(statement)) for statement in recomputes)
+            known[where] = len(recomputes) + sum(len(named(one)) for one in recomputes)
         names += known[where]
         if names > MAX_RECOMPUTES:
             raise ScheduleError(
@@ -162,20 +139,20 @@ def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> Non
 
 def _recomputes(statement: Recompute, names: _Names, where: str) -> list[Stated]:
     point = names.point(statement.before, "R044", f"{where}/before")
-    graph, statements = names.graph, list[Stated]()
+    graph, found = names.graph, list[Stated]()
     for at, name in enumerate(statement.recompute):
-        pointer, full = f"{where}/recompute/{at}", names.prefix + name
+        here, full = f"{where}/recompute/{at}", names.prefix + name
         if full in names.operations:
-            statements.append(Stated(FlatRecompute(names.operations[full], point), pointer))
+            found.append(Stated(FlatRecompute(names.operations[full], point), here))
         elif full in names.instances:
             inside = names.instances[full].forward
-            statements += [Stated(FlatRecompute(op, point), pointer) for op in inside if not graph.operations[op].view]
-            if len(statements) > MAX_RECOMPUTES:
+            found += [Stated(FlatRecompute(op, point), here) for op in inside if not graph.operations[op].view]
+            if len(found) > MAX_RECOMPUTES:
                 raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations", f"{where}/recompute")
         else:
-            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", pointer, names.meant(name))
-    check_recomputes(graph, (entry.flat for entry in statements if isinstance(entry.flat, FlatRecompute)))
-    return statements
+            raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, names.meant(name))
+    check_recomputes(graph, (one.flat for one in found if isinstance(one.flat, FlatRecompute)))
+    return found
 
 
 def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
@@ -184,45 +161,43 @@ def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
         for field in ("out", "gone", "back")
         if (point := getattr(statement, field))
     }
-    statements: list[Stated] = []
+    found: list[Stated] = []
     for at, name in enumerate(statement.page):
-        pointer = f"{where}/page/{at}"
-        for value in _values(name, names, pointer):
+        here = f"{where}/page/{at}"
+        for value in _values(name, names, here):
             page = FlatPage(value, statement.to, **points)
             try:
                 check_page(names.graph, page, names.held)
             except ScheduleError as fault:
-                raise ScheduleError(fault.code, fault.message, pointer, fault.hint) from None
-            statements.append(Stated(page, pointer))
-        if len(statements) > MAX_RECOMPUTES:
+                raise ScheduleError(fault.code, fault.message, here, fault.hint) from None
+            found.append(Stated(page, here))
+        if len(found) > MAX_RECOMPUTES:
             raise ScheduleError("R072", f"over {MAX_RECOMPUTES} pages", f"{where}/page")
-    return statements
+    return found
 
 
 def _values(name: str, names: _Names, where: str) -> list[int]:
-    """Return the values of a name: one output, those of an operation, or those of an instance that can leave.
-
-    A value that cannot leave is returned alone, to be refused with the reason.
-    """
+    """The values that a name stands for: one output, those of an operation, or those of an instance that can leave. One
+    that cannot comes alone, to be refused with the reason."""
     graph, (operation, colon, number) = names.graph, (names.prefix + name).partition(":")
     if not colon and operation in names.instances:
-        values = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
-        return [value for value in values if not stays(graph, value, names.held)]
+        made = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
+        return [value for value in made if not stays(graph, value, names.held)]
     if operation not in names.operations:
-        sources = takewhile(lambda number: graph.values[number].producer < 0, range(len(graph.values)))
-        if (source := next((number for number in sources if graph.values[number].name == operation), None)) is not None:
+        given = takewhile(lambda number: graph.values[number].producer < 0, range(len(graph.values)))
+        if (source := next((number for number in given if graph.values[number].name == operation), None)) is not None:
             return [source]
         raise ScheduleError("R047", f"{name[:120]!r} is no value or instance here", where, names.meant(name))
     op = graph.operations[names.operations[operation]]
-    values = [value for value in op.writes if value is not None]
+    made = [value for value in op.writes if value is not None]
     if colon:
         full = f"{operation}:{int(number)}"
-        values = [value for value in values if graph.values[value].name == full]
-        if not values:
+        made = [value for value in made if graph.values[value].name == full]
+        if not made:
             outputs = ", ".join(graph.values[v].name.removeprefix(names.prefix) for v in op.writes if v is not None)
             raise ScheduleError("R047", f"{name[:120]!r} is no output", where, f"write {outputs}")
-    return [value for value in values if not stays(graph, value, names.held)] or values[:1]
+    return [value for value in made if not stays(graph, value, names.held)] or made[:1]
 
 
-# The meaning of a statement by its kind (`format.schedule.STATEMENTS`).
+# What a statement stands for, by its kind (`format.schedule.STATEMENTS`).
 _MEANING: Mapping[type, Callable[..., list[Stated]]] = {Recompute: _recomputes, Page: _pages}

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from .limits import MAX_DEPTH, MAX_INTEGER, MAX_MODULES, MAX_NAME, MAX_TEXT
-from .literals import FaultSink, check_number, check_spelling
+from .literals import Faults, check_number, check_spelling
 from .module_paths import count_paths
 from .schedule import Digest, ModuleGroup
 from .signature import escape
@@ -20,7 +20,7 @@ _HINT = f"a literal, an array, or an object with one of {', '.join(_KINDS)}"
 class DigestCheck:
     """Checks one digest, and each of its groups on its own."""
 
-    def __init__(self, faults: FaultSink) -> None:
+    def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._paths = 0
 

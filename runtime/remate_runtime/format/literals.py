@@ -14,7 +14,7 @@ from .vocabulary import CHOICES, NON_FINITE, SPELLINGS
 _ARGUMENT_DEPTH = 6  # arrays and objects around an operation's `args`
 
 
-class FaultSink(Protocol):
+class Faults(Protocol):
     """Where a check reports, and the checks it shares with the others."""
 
     def add(self, code: str, message: str, where: str, hint: str = "") -> None: ...
@@ -30,7 +30,7 @@ class FaultSink(Protocol):
         ...
 
 
-def check_argument(faults: FaultSink, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
+def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
     """A literal, a reference, an array, or one of the objects with one key. depth: arrays and objects around it."""
     if type(value) is str:
         if value.startswith("%") and not value.startswith("%%"):
@@ -50,7 +50,7 @@ def check_argument(faults: FaultSink, value: Any, where: str, depth: int = _ARGU
         check_number(faults, value, where)
 
 
-def check_object(faults: FaultSink, value: dict[str, Any], where: str) -> None:
+def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
     """A literal that JSON has no spelling for, or a number that follows from live attributes; in a file that names
     sizes also `{"size": "t+1"}` and `{"float": "1/t"}`."""
     key, item = next(iter(value.items()), ("", None))
@@ -62,7 +62,7 @@ def check_object(faults: FaultSink, value: dict[str, Any], where: str) -> None:
         check_spelling(faults, value, where)
 
 
-def check_spelling(faults: FaultSink, value: dict[str, Any], where: str) -> None:
+def check_spelling(faults: Faults, value: dict[str, Any], where: str) -> None:
     """Report an object that spells no literal. Sound: `{"dtype": "f32"}`, `{"complex": [0.0, 1.0]}` and the like."""
     fault = spelling_fault(value)
     if fault is not None:
@@ -91,7 +91,7 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
     return ScheduleError("R021", f"{found} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
-def check_number(faults: FaultSink, value: Any, where: str) -> None:
+def check_number(faults: Faults, value: Any, where: str) -> None:
     """A number (or null, true, false) that fits 64 bits."""
     if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
         faults.add("R021", f"{str(value)[:40]} does not fit 64 bits", where)
@@ -99,7 +99,7 @@ def check_number(faults: FaultSink, value: Any, where: str) -> None:
         faults.add("R021", "a number too large for 64 bits", where, 'write {"float": "inf"}')
 
 
-def check_elements(faults: FaultSink, constant: Constant, where: str) -> None:
+def check_elements(faults: Faults, constant: Constant, where: str) -> None:
     """The elements of a constant: as many as its type has, each of its dtype."""
     kind = parse_type(constant.type)
     if (

@@ -6,14 +6,14 @@ import math
 
 from ..errors import ScheduleError
 from .limits import MAX_LIVE
-from .literals import FaultSink
+from .literals import Faults
 from .schedule import Live, Model
 from .signature import escape
 
 _WHOLE = 1 << 53  # integers beyond are not all doubles
 
 
-def check_live(faults: FaultSink, model: Model, where: str) -> None:
+def check_live(faults: Faults, model: Model, where: str) -> None:
     """The names in `live` of the model, and how many there are."""
     if len(model.live) > MAX_LIVE:
         faults.add("R072", f"over {MAX_LIVE} live attributes", f"{where}/live", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .limits import MAX_CALLS, MAX_NAME
-from .literals import FaultSink
+from .literals import Faults
 from .module_paths import count_paths
 from .schedule import Model
 
@@ -13,7 +13,7 @@ _NAME = r"(?:[A-Za-z0-9_~-]+|\[[0-9]{1,9}-[0-9]{1,9}\])"  # of a module, or a ru
 _PATH = re.compile(rf"{_NAME}(?:\.{_NAME})*")
 
 
-def check_parts(faults: FaultSink, model: Model, where: str) -> None:
+def check_parts(faults: Faults, model: Model, where: str) -> None:
     """The fields `at` and `calls`."""
     paths = 0
     for index, path in enumerate(model.at):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from .limits import MAX_THREADS
-from .literals import FaultSink
+from .literals import Faults
 from .schedule import Settings
 
 
-def check_settings(faults: FaultSink, settings: Settings, where: str) -> None:
+def check_settings(faults: Faults, settings: Settings, where: str) -> None:
     """The fields `threads`, `gap` and `time_limit`."""
     if not 0 <= settings.threads <= MAX_THREADS:
         faults.add("R013", f"threads are 0 to {MAX_THREADS}", f"{where}/threads", "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
-from .literals import FaultSink, check_number, check_object
+from .literals import Faults, check_number, check_object
 from .signature import escape, is_attribute
 from .vocabulary import CONTAINERS
 
@@ -23,7 +23,7 @@ _FIELDS = {
 class TreeCheck:
     """Walks one schedule's trees. The names of input leaves must differ, and so must those of output leaves."""
 
-    def __init__(self, faults: FaultSink) -> None:
+    def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._names: set[str] = set()
 

@@ -1,7 +1,7 @@
-"""Engine "eager": a plain loop over operators.
+"""The engine "eager": a plain loop over operators.
 
-Forward and backward run below autograd's dispatch keys. They record no graph and count no versions, so a value is freed
-when its slot is emptied.
+Forward and backward run below autograd's dispatch keys: no graph is recorded, no version is counted, so a value dies
+with its slot.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 from .random_runs import generator_restored
 
-Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the following instruction
+Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
 
 
 class _Calls:
-    """What gathers and frees the parameters of a sharded model in each part of a step; empty for a whole model."""
+    """What gathers and frees the parameters of a sharded model in each part of a step; nothing for a whole one."""
 
     def __init__(self, step: LinkedStep) -> None:
         self._linked, self._sharded = step.linked, step.sharded
@@ -48,27 +48,20 @@ class _Calls:
         return [self._of(borders) for borders in backward_borders(self._linked, self._groups)]
 
     def _of(self, borders: Sequence[Border]) -> Calls:
-        calls: dict[int, list[Callable[[], None]]] = {}
+        found: dict[int, list[Callable[[], None]]] = {}
         for border in borders:
             assert self._sharded is not None
-            calls.setdefault(border.at, []).append(partial(self._sharded.act, border.does, border.group))
-        return calls
+            found.setdefault(border.at, []).append(partial(self._sharded.act, border.does, border.group))
+        return found
 
 
 def compile_step(
     step: LinkedStep, device: torch.device, constants: Constants, room: Room | None = None
 ) -> CompiledStep:
-    """Prepare a step for a device.
+    """constants: of all steps of a model. room: what results are written into, in calls that backward follows; None:
+    each operator makes its own.
 
-    Args:
-        step: The step.
-        device: The device.
-        constants: Constants of all steps of a model.
-        room: Memory for results in calls with backward. None: operators allocate their results.
-
-    Raises:
-        BindError: The file was planned for a different class of device and lacks kernels on this one.
-    """
+    Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
     linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
     check_pages(step, device)
@@ -104,12 +97,12 @@ def compile_step(
 
     def forward(sources: Sequence[Any]) -> Forwarded:
         with nullcontext() if pager is None else generator_restored():
-            forwarded = run(ahead, begun(), sources)
+            made = run(ahead, begun(), sources)
         for buffer in contract.preserved:
-            forwarded.residue[buffer] = forwarded.residue[buffer].clone()
+            made.residue[buffer] = made.residue[buffer].clone()
         for slot in backward_start.frees:
-            forwarded.residue[slot] = None
-        return forwarded
+            made.residue[slot] = None
+        return made
 
     def inference(sources: Sequence[Any]) -> Forwarded:
         return run(alone, empty.copy(), sources)._replace(residue=None)
@@ -125,7 +118,7 @@ def compile_step(
 def _segments(
     linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """Divide backward after each delivery. Events after the last one only free memory, and are dropped with the
+    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
     slots."""
     events, start, cut = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
     for at, event in enumerate(events):

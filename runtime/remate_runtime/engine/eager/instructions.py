@@ -1,4 +1,5 @@
-"""Converts events of a linked step to closures over a list of slots, once per device. The step is then a plain loop.
+"""Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain
+loop.
 
 Slots: one per value of the graph, then one per literal argument and per number that follows from live attributes, then
 one per saved generator state.
@@ -47,7 +48,7 @@ NOWHERE: Mapping[int, Placed] = {}
 
 
 class Instruction(NamedTuple):
-    """What to run, the slots to empty afterwards, and the operation's id for errors."""
+    """What to run, the slots to empty afterwards, the operation's id for errors."""
 
     run: Call
     free: tuple[int, ...]
@@ -55,14 +56,9 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """Builds instructions.
-
-    Attributes:
-        made: Tensors of constants.
-        ranges: Each instruction becomes a range of torch's profiler, with this prefix to its id. None: no ranges.
-        placed: Executions whose results are written into existing tensors, by position of the event.
-        views: The slots of these tensors.
-    """
+    """made: tensors of constants. ranges: each instruction is a range of torch's profiler, with this before its id;
+    None: none is. placed: executions whose results are written into tensors that are there, by position of the event.
+    views: the slots that will hold these."""
 
     def __init__(
         self,
@@ -79,7 +75,7 @@ class InstructionCompiler:
         self._numbers: dict[Number, int] = {}  # their slots
         self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
         self._strides = counts_elements(graph)
-        self.pages: int | None = None  # the slot of what the step pages, if it pages anything
+        self.pages: int | None = None  # the slot of what the step pages, if it does
         self._known: dict[Any, int] = {}
         self._calls: dict[
             tuple[int, int | None], Call
@@ -93,36 +89,31 @@ class InstructionCompiler:
         return [*slots, *self.constants, *[None] * len(self.states)]
 
     def filler(self) -> Callable[[Slots], None]:
-        """Return a function that computes the numbers from live attributes in the slots.
-
-        It runs first, so that all of a step uses the same numbers. It raises ExecutionError if a number does not exist.
-        """
+        """What computes the numbers that follow from live attributes, once the slots hold those; to be called before
+        anything else runs, so that all of a step has the same ones. It raises ExecutionError where there is no such
+        number."""
         graph = self.graph
-        computations = [
+        found = [
             (slot, number.values, computed(parse_number(number.text)), number) for number, slot in self._numbers.items()
         ]
 
         def fill(slots: Slots) -> None:
-            for slot, values, compute, number in computations:
-                attributes = [slots[value] for value in values]
+            for slot, values, compute, number in found:
+                given = [slots[value] for value in values]
                 try:
-                    slots[slot] = compute(attributes)
+                    slots[slot] = compute(given)
                 except (ArithmeticError, ValueError):
-                    raise _no_number(graph, number, attributes) from None
+                    raise _no_number(graph, number, given) from None
 
         return fill
 
     def instructions(
         self, events: Sequence[Event], judge: bool = False, first: int | None = None
     ) -> tuple[Instruction, ...]:
-        """Return an instruction for every event that computes, with the slots to empty afterwards.
-
-        Args:
-            events: The events.
-            judge: Compare the results with the file.
-            first: Position of the first event in the step. None: the events are not of the step, and none has a place.
-        """
-        instructions: list[Instruction] = []
+        """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
+        the file. first: position of the first event in the step; None: these are others, and nothing of them is
+        placed."""
+        found: list[Instruction] = []
         for at, event in enumerate(events):
             match event:
                 case Run() | RecomputeRun() | View():
@@ -133,20 +124,20 @@ class InstructionCompiler:
                         run = judged_placed(run, self.graph, event, self.device, into)
                     elif judge:
                         run = judged(run, self.graph, event, self.device, self._strides)
-                    instruction = Instruction(run, (), self.graph.operations[event.op].id)
-                    instructions.append(self.ranged(instruction, isinstance(event, RecomputeRun)))
+                    made = Instruction(run, (), self.graph.operations[event.op].id)
+                    found.append(self.ranged(made, isinstance(event, RecomputeRun)))
                 case PageOut() | PageGone() | PageBack() | PageReady():
                     if self.pages is None:
                         self.pages = self.spare()
-                    instructions.append(Instruction(moving(event, self.pages), (), self.graph.values[event.value].name))
+                    found.append(Instruction(moving(event, self.pages), (), self.graph.values[event.value].name))
                 case Free(values=values):
-                    instructions[-1] = instructions[-1]._replace(free=values)
+                    found[-1] = found[-1]._replace(free=values)
                 case Update() | BackwardStart() | Deliver():
                     pass  # happen between the instructions of forward and those of backward, and between segments
-        return tuple(instructions)
+        return tuple(found)
 
     def ranged(self, instruction: Instruction, recompute: bool) -> Instruction:
-        """Return the instruction as a range of torch's profiler by its id, if requested."""
+        """The instruction as a range of torch's profiler by its id, if that is requested."""
         if self._ranges is None:
             return instruction
         name = f"{self._ranges}{instruction.id}{' (recompute)' if recompute else ''}"
@@ -194,7 +185,7 @@ class InstructionCompiler:
         return _one(function, where, kwargs, op.writes[0])
 
     def _writing(self, op: Op, placed: Placed) -> Call:
-        """Return a call that writes into existing tensors."""
+        """A call that writes into tensors that are there."""
         form = placed.form
         args, kwargs = (op.args, op.kwargs) if form.takes is None else (op.args[: form.takes], {})
         into = [self._view(place) for place in placed.places]
@@ -207,18 +198,18 @@ class InstructionCompiler:
         return writing(form, _picker([self._slot(a) for a in args]), named, live, into, to)
 
     def _view(self, place: ResultPlace) -> int:
-        """Return the slot of the tensor at a place."""
+        """The slot of the tensor at a place."""
         if place not in self.views:
             self.views[place] = self.spare()
         return self.views[place]
 
     def spare(self) -> int:
-        """Return a slot that nothing else uses."""
+        """A slot that nothing else uses."""
         self.constants.append(None)
         return len(self.graph.values) + len(self.constants) - 1
 
     def _slot(self, argument: Any) -> int:
-        """Return the slot of an argument that is no list with values."""
+        """Where an argument lies that is no list with values in it."""
         if isinstance(argument, Ref):
             return argument.value
         if not isinstance(argument, Number):
@@ -228,7 +219,7 @@ class InstructionCompiler:
         return self._numbers[argument]
 
     def _constant(self, value: Any) -> int:
-        """Return the slot of a literal argument; equal literals share one."""
+        """The slot of a literal argument; equal literals share one."""
         key = repr((type(value), value))
         if key not in self._known:
             self._known[key] = len(self.graph.values) + len(self.constants)
@@ -250,12 +241,12 @@ def _in_range(run: Call, name: str) -> Call:
     return running
 
 
-def _no_number(graph: Graph, number: Number, attributes: Sequence[float]) -> ExecutionError:
+def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> ExecutionError:
     names = [graph.values[value].name for value in number.values]
-    text = re.sub(r"%([0-9]+)", lambda match: names[int(match[1])], number.text)
-    values = ", ".join(f"{name} is {value!r}" for name, value in zip(names, attributes, strict=True))
+    text = re.sub(r"%([0-9]+)", lambda found: names[int(found[1])], number.text)
+    told = ", ".join(f"{name} is {value!r}" for name, value in zip(names, given, strict=True))
     return ExecutionError(
-        f"{values}, where {text} has no finite value\n  keep it in the range that the model computes with"
+        f"{told}, where {text} has no finite value\n  keep it in the range that the model computes with"
     )
 
 
@@ -270,7 +261,7 @@ def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
 
 
 def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
-    """Return a call for a single output. It is assigned directly to its slot, so that no local name keeps a tensor."""
+    """One output. Assigned straight into its slot: no local name may keep a tensor beyond its death."""
     if to is None:
         return _several(function, _picker(where), kwargs, ())
     if len(where) == 1 and not kwargs:
@@ -303,9 +294,9 @@ def _several(
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
     def run(slots: Slots) -> None:
-        results = function(*pick(slots), **kwargs)
+        made = function(*pick(slots), **kwargs)
         for k, to in kept:
-            slots[to] = results[k]
+            slots[to] = made[k]
 
     return run
 
@@ -317,12 +308,12 @@ def _general(
     writes: Sequence[int | None],
     multiple: bool,
 ) -> Call:
-    """Return a call with tensors inside lists (`cat`, `index`) or among keyword arguments."""
+    """Tensors inside lists (`cat`, `index`) or among keyword arguments."""
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
     def run(slots: Slots) -> None:
-        results = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in named.items()})
+        made = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in named.items()})
         for k, to in kept:
-            slots[to] = results[k] if multiple else results
+            slots[to] = made[k] if multiple else made
 
     return run

@@ -147,8 +147,9 @@ class _Copy:
             direction = "to" if self._out else "from"
             raise ExecutionError(
                 f"{self._place.value} cannot be paged {direction} the scratch file in {self._file.folder}: "
-                f"{self.failed}\n  the step is given up; parameters, buffers and optimizer are as they were: clear the "
-                "gradients and call it again"
+                f"{self.failed}"
+                "\n  the step is given up; parameters, buffers and optimizer are as they were: clear the gradients "
+                "and call it again"
             )
 
 
